@@ -119,7 +119,7 @@ def test_a_job_that_began_late_is_no_cold_start_and_is_told_why(
 
 def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> None:
     told = found[LATE]
-    assert worth_knowing(lake, LATE) == {"late_start", "low_utilisation", "time_precision"}
+    assert worth_knowing(lake, LATE) == {"late_start", "time_precision"}
     assert verdicts(told, "class") == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
     assert verdicts(told, "score") == {"score_gpu": "yes", "score_gpumem": "no"}
     assert told["workload"]["verdict"] == told["health"]["verdict"] == "unknown"
@@ -145,7 +145,7 @@ def test_jobs_that_left_their_gpus_unused(
     assert worth_knowing(lake, job_id) == known | OF_ALL
     told = verdicts(found[job_id], "class")
     assert {told.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
-    assert told == dict.fromkeys(("idle_nodes", "idle_gpus", "stable"), "unknown")  # DRAM and PCIe alone tell
+    assert told == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone tell
     for code in ("score_gpu", "score_gpumem", "workload", "health"):
         assert found[job_id][code]["verdict"] == "unknown"
         assert found[job_id][code]["needs"]
