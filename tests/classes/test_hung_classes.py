@@ -170,7 +170,7 @@ def test_less_than_half_of_the_characteristics_do_not_tell() -> None:
     finding = verdicts(gpu_minutes(phases(*HANGING), without=without))["job_hang"]
     assert finding.verdict == "unknown"
     assert finding.sentence == (
-        "Cannot be told: 2 of 6 characteristics were measured (power, memory traffic); at least 3 are needed."
+        "Unknown: 2 of 6 characteristics were measured (power, memory traffic); at least 3 are needed."
     )
     assert (finding.begin, finding.advice) == (None, None)
 
@@ -206,7 +206,7 @@ def test_a_gap_is_neither_flat_nor_work() -> None:
 def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
     found = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (30, None), (40, RESTING))))["job_hang"]
     assert found.verdict == "unknown"
-    assert "in 30 min of the 3 h nobody measured" in found.sentence
+    assert "30 min of the 3 h were not measured" in found.sentence
     few = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (3, None), (40, RESTING))))["job_hang"]
     assert few.verdict == "yes"
     assert few.evidence["interval_s"] == 83 * 60

@@ -40,7 +40,7 @@ def test_a_job_that_changes() -> None:
 def test_a_job_that_does_nothing_is_stable() -> None:
     finding = stable((100, RESTING))
     assert finding.verdict == "yes"
-    assert "did nothing" in finding.sentence
+    assert "Idle all the time" in finding.sentence
 
 
 def test_half_of_the_secondary_characteristics_suffice() -> None:
@@ -58,7 +58,7 @@ def test_too_short_and_too_few_minutes_do_not_tell() -> None:
     assert stable((50, WORKING), (20, None), (50, WORKING)).verdict == "yes"
     finding = stable((50, WORKING), (30, None), (50, WORKING))
     assert finding.verdict == "unknown"
-    assert finding.sentence == "Cannot be told: 100 of 130 minutes were measured; 80 % are needed."
+    assert finding.sentence == "Unknown: 100 of 130 minutes were measured; 80 % are needed."
 
 
 def test_missing_counters() -> None:
@@ -89,4 +89,4 @@ def test_a_running_job_is_stable_so_far(state: str) -> None:
 
 def test_a_short_job_is_told_its_own_time() -> None:
     finding = verdicts(gpu_minutes([WORKING]), elapsed_s=20.0)["stable"]
-    assert finding.sentence == "Cannot be told: the job ran 20 s; 20 min are needed."
+    assert finding.sentence == "Unknown: the job ran 20 s; 20 min are needed."

@@ -145,7 +145,7 @@ def test_jobs_that_left_their_gpus_unused(
     assert worth_knowing(lake, job_id) == known | OF_ALL
     told = verdicts(found[job_id], "class")
     assert {told.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
-    assert told == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone tell
+    assert told == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone
     for code in ("score_gpu", "score_gpumem", "workload", "health"):
         assert found[job_id][code]["verdict"] == "unknown"
         assert found[job_id][code]["needs"]

@@ -14,10 +14,11 @@ import pytest
 from tachograph.catalog import config
 from tachograph.catalog.errors import UsageError
 from tachograph.cli import main
+from tachograph.cli.classify import classified
 from tachograph.judge.accuracy import with_keys
 from tachograph.judge.tune.configuration import check_target, to_toml
 from tachograph.lake.delta import Lake
-from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.lake.query import read_summaries
 
 JOBS = 160
 
@@ -62,9 +63,10 @@ def labels(path: Path, truth: pl.DataFrame, codes: tuple[str, ...]) -> Path:
 
 
 @pytest.mark.slow
-def test_accuracies_are_those_of_the_verdicts_in_the_lake(kept: Path, told: Any, truth: pl.DataFrame) -> None:
+def test_accuracies_are_those_of_the_classes_of_stored_minutes(kept: Path, told: Any, truth: pl.DataFrame) -> None:
     lake = Lake.open(str(kept / "kept" / "lake"))
-    verdicts = read_verdicts(lake, read_summaries(lake)).filter(pl.col("kind") == "class")
+    site = config.load(str(kept / "kept" / "cluster" / "tachograph.toml"), {})
+    verdicts = classified(lake, read_summaries(lake), site, lambda *_: None)
     said = {(row["job_key"], row["code"]): row["verdict"] for row in verdicts.iter_rows(named=True)}
     assert {each["class"] for each in told["classes"]} == {
         *("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable"),

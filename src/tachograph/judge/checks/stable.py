@@ -114,9 +114,9 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
 def _yes(form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]) -> str:
     levels = {name: form.limits.level[name] for name in names}
     if all(level is not None and float(found[name].high[at]) < level for name, level in levels.items()):
-        return f"It did nothing all the time{so_far(form.rows[at])}: {listed(form, names)} stayed at rest."
+        return f"Idle all the time{so_far(form.rows[at])}: {listed(form, names)} stayed at rest."
     return (
-        f"It did the same all the time{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
+        f"Steady load{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
         f"{listed(form, names)} stayed within {text(NEAR, 'fraction')} of their mean."
     )
 
@@ -135,8 +135,8 @@ def _too_short(form: ClassInput, at: int, minutes: int, told: int) -> str:
         least = text(form.limits.window * 60, "s")
         ran_s = form.rows[at]["elapsed_s"]
         ran = text(minutes * 60.0 if ran_s is None else min(ran_s, minutes * 60.0), "s")
-        return f"Cannot be told: the job ran {ran}{so_far(form.rows[at])}; {least} are needed."
-    return f"Cannot be told: {told} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
+        return f"Unknown: the job ran {ran}{so_far(form.rows[at])}; {least} are needed."
+    return f"Unknown: {told} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
 
 
 def _checks(
@@ -156,7 +156,7 @@ def _checks(
 STABLE = JobClass(
     "stable",
     "fact",
-    "The job did the same all the time",
+    "The load was steady",
     _judge,
     gpu=("gpu_util", "sm_active", "dram_active", "power"),
     host=("l1_misses_per_s", "llc_misses_per_s", "cpu_user", "load_average", "gpu_util"),

@@ -205,7 +205,7 @@ def _gap(place: HangPlace, case: HangCase) -> str:
     open_ = case.with_vote(UNDECIDED)
     lacking = max(int(np.isnan(case.form.series.of(name)[first:last]).sum()) for name in open_)
     return (
-        f"Cannot be told: in {text(lacking * 60, 's')} of the {text(case.minutes * 60, 's')}{so_far(case.row)} nobody "
+        f"Unknown: {text(lacking * 60, 's')} of the {text(case.minutes * 60, 's')}{so_far(case.row)} were not "
         f"measured, and {place.noun} may lie there or reach across."
     )
 

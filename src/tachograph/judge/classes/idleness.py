@@ -156,7 +156,7 @@ def _none(idleness: IdleUnits, case: IdleCase) -> str:
 
 
 def _unseen(idleness: IdleUnits, unseen: int, count: int) -> str:
-    return f"Cannot be told: {unseen} of {plural(count, idleness.noun)} left no samples; the others were even."
+    return f"Unknown: {unseen} of {plural(count, idleness.noun)} left no samples; the others were even."
 
 
 def _evidence(case: IdleCase, affected: int) -> dict[str, float]:

@@ -84,7 +84,7 @@ def too_few(form: ClassInput, names: Sequence[str], missing: Sequence[str]) -> s
     there = [name for name in names if name not in missing]
     what = f" ({listed(form, there)})" if there else ""
     return (
-        f"Cannot be told: {len(there)} of {plural(len(names), 'characteristic')} "
+        f"Unknown: {len(there)} of {plural(len(names), 'characteristic')} "
         f"{'was' if len(there) == 1 else 'were'} measured{what}; at least {-(-len(names) // 2)} are needed."
     )
 
