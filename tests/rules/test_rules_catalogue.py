@@ -39,14 +39,6 @@ KERNELS = util(0.9, 0.9, sm_active_mean=0.1)
 CASES = (
     Case("low_gpu_use", Job(gpus=util(0.29, 0.29)), Job(gpus=util(0.30, 0.30)), NOTHING, ("gpu_util",), "29%"),
     Case(
-        "short_run",
-        Job({"elapsed_s": 179.0}, util(0.9)),
-        Job({"elapsed_s": 180.0}, util(0.9)),
-        Job({"elapsed_s": None, "gpu_hours": None}, util(0.9)),
-        ("elapsed_s",),
-        "179 s",
-    ),
-    Case(
         "unused_time_limit",
         Job({"elapsed_s": 7200.0, "timelimit_s": 86400.0}),
         Job({"elapsed_s": 8640.0, "timelimit_s": 86400.0}),
@@ -90,14 +82,6 @@ CASES = (
          ("gpu_util",), "GPU 2"),
     Case("load_imbalance_two_sided", Job(gpus=util(0.5, 0.5, 0.39)), Job(gpus=util(0.5, 0.5, 0.41)), NOTHING,
          ("gpu_util",), "GPU 2"),
-    Case(
-        "large_memory_tier",
-        Job({"hbm_request": "80g", "hbm_peak_fraction": 0.19}),
-        Job({"hbm_request": "80g", "hbm_peak_fraction": 0.2}),
-        Job({"hbm_request": "80g"}),
-        ("hbm_used_mib",),
-        "80 GB",
-    ),
     Case("stalled_input", Job(gpus=WAITING), Job(gpus=util(0.6, 0.6, pcie_rx_bytes_per_s_mean=1e8)),
          Job(gpus=util(0.4, 0.4)), ("pcie_rx_bytes_per_s",), "40% of the time"),
     Case(

@@ -129,15 +129,15 @@ def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
 
 
 def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> None:
-    changed = json.loads(FINE) | {"tag": "short_run", "rule_terms": [{"a": "walltime < short_s + 7200"}]}
-    Path("changed.json").write_text(json.dumps(changed | {"parameter": ["short_s"]}))
-    data = run("backtest", "short_run", "--file", "changed.json", "--json").data
+    changed = json.loads(FINE) | {"tag": "hot_gpu", "rule_terms": [{"a": "walltime < hot_c + 7200"}]}
+    Path("changed.json").write_text(json.dumps(changed | {"parameter": ["hot_c"]}))
+    data = run("backtest", "hot_gpu", "--file", "changed.json", "--json").data
     assert {(row["before"], row["after"]) for row in data["changes"]} == {("no", "yes")}
     assert len(data["changes"]) == len(ACTIVITY)
     Path("changed.json").write_text(FINE)
-    assert "no rule short_run" in run("backtest", "short_run", "--file", "changed.json").err
+    assert "no rule hot_gpu" in run("backtest", "hot_gpu", "--file", "changed.json").err
     Path("changed.json").write_text("{")
-    assert run("backtest", "short_run", "--file", "changed.json").code == 4
+    assert run("backtest", "hot_gpu", "--file", "changed.json").code == 4
 
 
 def test_check_tells_each_mistake_with_its_place(run: Run, tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("run", "--set", "hot_c=-1"), 2, "negative value; hot_c must be 0 or more"),
         (("run", "hot_gpu", "--set", "warm_c=1"), 2, "use one of: hot_c"),
         (
-            ("run", "hot_gpu", "--set", "short_run.short_s=1"),
+            ("run", "hot_gpu", "--set", "small_kernels.high_utilisation=1"),
             2,
-            "unknown rule 'short_run'; use one of: hot_gpu",
+            "unknown rule 'small_kernels'; use one of: hot_gpu",
         ),
-        (("run", "hot_gpu", "--set", "short_s=1"), 2, "unknown parameter; use one of: hot_c"),
+        (("run", "hot_gpu", "--set", "high_utilisation=1"), 2, "unknown parameter; use one of: hot_c"),
         (("check", "."), 4, "no rules found"),
         (("run", "--show", "maybe"), 2, "maybe"),
         (("run", "--where", "nothing"), 2, "condition"),

@@ -145,7 +145,7 @@ def test_a_level_that_nobody_measures(tmp_path: Path) -> None:
 
 
 def test_files_are_checked_as_they_would_be_in_a_folder(tmp_path: Path) -> None:
-    path = write(tmp_path, "own.json", rule(), rule("short_run"))
+    path = write(tmp_path, "own.json", rule(), rule("hot_gpu"))
     checked = read_files([path, tmp_path / "none.json", tmp_path])
     assert [entry.code for entry in checked.entries] == ["busy_site"]
     said = [problem.message for problem in checked.errors]

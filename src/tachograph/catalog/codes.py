@@ -37,9 +37,11 @@ CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall
 RENAMED: Mapping[str, str] = MappingProxyType(
     {
         "idle_gpus": "load_imbalance_waste",
+        "large_memory_tier": "low_memory",
         "load_imbalance_two_sided": "load_imbalance_spread",
         "no_tensor_cores": "no_tensor_use",
         "one_gpu_busy": "one_gpu_of_many",
+        "short_run": "short_job",
         "unused_gpus": "gpus_never_used",
     }
 )
