@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from tachograph.catalog.codes import RENAMED
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError
 from tachograph.catalog.tables import JOBS
@@ -401,6 +402,8 @@ def _check_names(settings: RuleOptions, known: Collection[str], broken: bool) ->
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
+    if name in RENAMED and name not in known:
+        return f"the check {RENAMED[name]} has its place; remove it"
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(names) or 'none'}"
