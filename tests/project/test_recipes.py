@@ -91,7 +91,7 @@ def edits(title: str) -> list[Edit]:
 def area(title: str) -> list[str]:
     """The tests that a recipe names."""
     (named,) = re.findall(r"`make test ARGS='([^']+)'`", recipe(title))
-    return named.split()
+    return str(named).split()
 
 
 def code(section: str) -> list[str]:
