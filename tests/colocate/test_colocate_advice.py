@@ -115,7 +115,7 @@ def test_memory_bandwidth_is_parted_by_mig() -> None:
     found = advice(one, other)
     assert (found.way, found.profiles, found.binding) == ("mig", ("3g.40gb", "3g.40gb"), "dram")
     assert found.slowdowns == pytest.approx((1.0, 1.0))
-    assert "too much is asked of memory bandwidth 85 %, limit 70 %" in found.why[1]
+    assert "demand above the limit: memory bandwidth 85 %, limit 70 %" in found.why[1]
     assert found.worst == found.careful == pytest.approx([1 + 0.07 * (7 / 3 - 1)] * 2)
 
 
@@ -314,7 +314,7 @@ def test_the_same_with_the_estimator_of_the_project(
 def test_a_resource_that_one_alone_fills_is_not_given_to_two() -> None:
     found = advice(kernel("a", fp64=0.95, sm_share=0.9), kernel("b", issue=0.1, sm_share=0.1))
     assert found.way == "no"
-    assert any("too much is asked of FP64 pipe 95 %, limit 90 %" in sentence for sentence in found.why)
+    assert any("demand above the limit: FP64 pipe 95 %, limit 90 %" in sentence for sentence in found.why)
     assert any("MPS with parts of the SMs, 99 % and 1.2 %" in sentence for sentence in found.why)
 
 

@@ -32,23 +32,24 @@ PAIRS: dict[str, dict[str, Any]] = {
     | {"tensor_active_mean": 0.6, "dram_active_mean": 0.4, "fp32_active_mean": 0.0},
 }
 SAID = {
-    "mps": "MPS: together they ask for",
+    "mps": "MPS: total demand:",
     "mps_share": "MPS with parts of the SMs, 50 % each, in proportion to what they need, so that no SM is shared: "
     "expected 1.00x each if their kernels leave the other SMs idle, 1.06x each if they are as wide as the GPU.",
     "mig": "MIG keeps memory bandwidth apart: 3g.40gb and 3g.40gb are the smallest slices that hold them; expected "
     "1.00x each if their kernels leave the other SMs idle, 1.08x each if they are as wide as the GPU.",
-    "time_slicing": "In turn: of the time in which they work another works as well, 9 % each; expected 1.09x each.",
+    "time_slicing": "Time-slicing: of the time in which they work another works as well, 9 % each; "
+    "expected 1.09x each.",
     "no": "No way is expected to keep all of them below 1.10x.",
 }
 # what is said of the ways that were passed over
 PASSED = {
     "mps": (),
-    "mps_share": ("MPS alone: too much is asked of FP64 pipe 120 %, limit 90 %",),
-    "mig": ("MPS alone: too much is asked of memory bandwidth 100 %, limit 70 %",),
-    "time_slicing": ("MPS alone: too much is asked of", "MPS with parts of the SMs, 50 % each"),
+    "mps_share": ("MPS alone: demand above the limit: FP64 pipe 120 %, limit 90 %",),
+    "mig": ("MPS alone: demand above the limit: memory bandwidth 100 %, limit 70 %",),
+    "time_slicing": ("MPS alone: demand above the limit:", "MPS with parts of the SMs, 50 % each"),
     "no": (
-        "MPS alone: too much is asked of",
-        "In turn: of the time in which they work another works as well, 90 % each",
+        "MPS alone: demand above the limit:",
+        "Time-slicing: of the time in which they work another works as well, 90 % each",
     ),
 }
 
@@ -94,7 +95,12 @@ def test_the_table_proposes_all_but_do_not(way: str) -> None:
         assert "1 pair judged; bottlenecks: tensor cores 1." in text
         return
     (pair,) = found.proposals
-    shown = {"mps": "MPS", "mps_share": "MPS 50 % / 50 %", "mig": "MIG 3g.40gb / 3g.40gb", "time_slicing": "in turn"}
+    shown = {
+        "mps": "MPS",
+        "mps_share": "MPS 50 % / 50 %",
+        "mig": "MIG 3g.40gb / 3g.40gb",
+        "time_slicing": "time-slicing",
+    }
     assert (
         f"itself 1 x A100 SXM 80GB {shown[way]} {pair.advice.slowdowns[0]:.2f}x {pair.advice.careful[0]:.2f}x" in text
     )

@@ -33,7 +33,7 @@ SHARING_MODES: Mapping[SharingMode, str] = MappingProxyType(
         "mps": "MPS",
         "mps_share": "MPS with shares",
         "mig": "MIG",
-        "time_slicing": "in turn",
+        "time_slicing": "time-slicing",
         "no": "do not",
     }
 )
@@ -112,7 +112,7 @@ def asked_together(sums: Mapping[str, float], settings: InterferenceOptions) -> 
     """Return the three resources that come nearest to their limits.
 
     >>> asked_together({"issue": 0.3, "dram": 0.35}, InterferenceOptions())
-    'together they ask for memory bandwidth 35 % (limit 70 %), issue slots 30 % (limit 90 %)'
+    'total demand: memory bandwidth 35 % (limit 70 %), issue slots 30 % (limit 90 %)'
     """
     near = sorted(sums.items(), key=lambda item: -item[1] / limit(item[0], settings))
     shown = [
@@ -120,7 +120,7 @@ def asked_together(sums: Mapping[str, float], settings: InterferenceOptions) -> 
         for name, total in near[:3]
         if total > 0
     ]
-    return f"together they ask for {', '.join(shown)}" if shown else "together they ask for nothing that was measured"
+    return f"total demand: {', '.join(shown)}" if shown else "total demand: nothing that was measured"
 
 
 Slowdowns = tuple[float | None, ...]  # of each member; None not known
@@ -374,7 +374,7 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
     count = float(len(case.demands))
     slowdowns = case.met([count] * len(case.demands))
     meeting = percents(case.others)
-    said = f"In turn: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
+    said = f"Time-slicing: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
     if not case.good(slowdowns):
         return said
     worst = (count,) * len(case.demands)
@@ -395,7 +395,7 @@ def _too_much(case: SharingCase, over: Sequence[str]) -> str:
         f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
         for name in over[:3]
     ]
-    return f"too much is asked of {'; '.join(said)}"
+    return f"demand above the limit: {'; '.join(said)}"
 
 
 def _expected(case: SharingCase) -> str:

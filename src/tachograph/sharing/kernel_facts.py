@@ -96,7 +96,7 @@ def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
     """Return {name: score 0..100, 0 best} of a kernel; value None: the note tells what it needs."""
     threads, metrics = kernel.gpu.threads_per_sm, kernel.metrics
     warps = threads // 32 if threads else _WARPS
-    assumed = "" if threads else f"taken as of {_WARPS} warps in an SM, which nobody tells"
+    assumed = "" if threads else f"taken as of {_WARPS} warps in an SM, not in the report"
     return {
         name: _score(name, label, score, note)
         for name, label, score, note in (

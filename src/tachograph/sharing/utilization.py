@@ -233,7 +233,7 @@ def _blocks(kernel: Kernel) -> Sensitivity:
     lies = launched(kernel.demand.footprint, kernel.gpu)
     if lies.slots_taken is None:
         lacks = options("device__attribute_multiprocessor_count" if kernel.gpu.sms is None else _LIMITS[0])
-        return Sensitivity("blocks", "unknown", None, SLOTS.high, "how many blocks fit is not told", _LIMITS, lacks)
+        return Sensitivity("blocks", "unknown", None, SLOTS.high, "how many blocks fit is unknown", _LIMITS, lacks)
     level = SLOTS.level(lies.slots_taken)
     why = {
         "high": "its blocks take every place on all SMs: those of others wait",
@@ -246,7 +246,7 @@ def _blocks(kernel: Kernel) -> Sensitivity:
 def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Sensitivity:
     hits, traffic = kernel_metrics.share(kernel.metrics, hit), kernel_metrics.share(kernel.metrics, busy)
     if hits is None:
-        return Sensitivity(resource, "unknown", None, HITS.high, "its hits are not told", (hit,), options(hit))
+        return Sensitivity(resource, "unknown", None, HITS.high, "its hits are not measured", (hit,), options(hit))
     name = _WHAT[resource]
     if traffic is not None and traffic.value < TRAFFIC:
         why = f"{name} has little to do for it: what it hits there does not count"
@@ -266,7 +266,7 @@ def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
     reading = kernel_metrics.dram(kernel.metrics, kernel.gpu, kernel.coverage)
     if reading is None:
         names = (kernel_metrics.DRAM,)
-        return Sensitivity("dram", "unknown", None, DRAM.high, "its bandwidth is not told", names, options(*names))
+        return Sensitivity("dram", "unknown", None, DRAM.high, "its bandwidth is not measured", names, options(*names))
     value = achievable(reading.value, kernel.gpu, calibration)
     level = DRAM.level(value)
     measured = calibration.measured_on == kernel.gpu.name
@@ -282,7 +282,7 @@ def _issue(kernel: Kernel) -> Sensitivity:
     reading = kernel_metrics.issue(kernel.metrics, kernel.gpu)
     if reading is None:
         names = (kernel_metrics.ISSUED,)
-        return Sensitivity("issue", "unknown", None, CYCLES.high, "its IPC is not told", names, options(*names))
+        return Sensitivity("issue", "unknown", None, CYCLES.high, "its IPC is not measured", names, options(*names))
     level = CYCLES.level(reading.value)
     why = {
         "high": "it takes half of the issue slots or more: two of the kind do not fit",
@@ -312,7 +312,9 @@ def _evenness(kernel: Kernel) -> Sensitivity:
     lies = distribution(kernel)
     if lies is None:
         lacks = options(kernel_metrics.SM_ACTIVE_MAX)
-        return Sensitivity("sms", "unknown", None, IDLE.high, "how its work lies on the SMs is not told", names, lacks)
+        return Sensitivity(
+            "sms", "unknown", None, IDLE.high, "the distribution of its work over the SMs is not measured", names, lacks
+        )
     level = IDLE.level(lies.idle)
     why = {
         "high": "SMs stand idle while others work: its other numbers are those of the SMs that work",
