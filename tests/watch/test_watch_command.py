@@ -300,8 +300,9 @@ def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
 
 def test_the_table_fits_a_terminal_of_80_columns(watch: Watch) -> None:
     done = watch("--simulate", "20", "--once", COLUMNS="80")
-    lines = done.stdout.splitlines()
+    *lines, note = done.stdout.splitlines()
     assert len(lines) == 21
+    assert note.startswith("hidden columns: MODEL")
     assert max(map(len, lines)) <= 80
     assert all(words in lines[0] for words in ("REAL", "TENS", "HEALTH", "CLASS"))
 
