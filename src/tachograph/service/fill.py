@@ -277,7 +277,7 @@ def _finished(tasks: Iterator[FillTask], processes: int) -> Iterator[tuple[FillT
         for task in tasks:
             yield task, run_task(task)
         return
-    fresh = multiprocessing.get_context("spawn")  # a fork would have the threads of Polars and Delta half alive
+    fresh = multiprocessing.get_context("spawn")  # a fork would copy Polars and Delta without their threads
     with _single_threaded(), ProcessPoolExecutor(processes, fresh, initializer=_end_with_parent) as pool:
         running: dict[Future[int], FillTask] = {}
         try:

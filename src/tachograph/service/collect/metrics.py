@@ -173,7 +173,7 @@ class _MetricsServerIPv6(_MetricsServer):
 
 class _SilentHandler(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing about each request."""
+        """Log no requests."""
 
 
 def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> WSGIServer:

@@ -272,7 +272,7 @@ class SourceReader(threading.Thread):
         reading = self._waiting.reading(self.source.name)
         if reading == self._reading:
             return
-        if self.source.connect is not None:  # a feed remembers chunks that were not committed
+        if self.source.connect is not None:  # the state of a feed includes chunks that were not committed
             fresh = self.source.connect()
             self._feed.close()
             self._feed = fresh

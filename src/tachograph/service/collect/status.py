@@ -197,7 +197,7 @@ class CollectLock:
     ) -> Iterator[bool]:
         """Hold the lock during the block; yields whether it is held.
 
-        `wait` is called with the holder and decides whether to wait on; without it another holder is an error.
+        `wait` is called with the holder and returns whether to wait longer; without it another holder is an error.
         Errors: LakeError naming the holder, or where the folder cannot be written.
         """
         with lake_errors(str(self.path.parent), writing=True):

@@ -103,7 +103,7 @@ def short_hostname() -> str:
 def _user(environment: Mapping[str, str]) -> str | None:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # of a container that knows no such user
+    except KeyError:  # of a container without this user
         return environment.get("USER") or None
 
 
@@ -168,7 +168,7 @@ def spool_samples(
 ) -> SpoolResult:
     """Sample until `wait` returns True, and write the end of the command; return the result.
 
-    Every failure is reported in `problem`: recording never disturbs the command.
+    Every failure is reported in `problem`: recording never affects the command.
     """
     try:
         source = connect()

@@ -26,7 +26,7 @@ BenchMode = Literal["streams", "mps"]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOutcome:
-    """Expected before the two ran together. None: cannot be said; `unknown` says why."""
+    """Expected before the two ran together. None: undetermined; `unknown` gives the reason."""
 
     value: float | None
     binding: str | None = None
@@ -53,10 +53,10 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentResult:
-    """One experiment in one way of sharing. `problem`: why it was not measured.
+    """One experiment in one sharing mode. `problem`: why it was not measured.
 
-    `alone`: of each launch, as tuned. `expected`: with the published calibration; `calibrated`: with what the launches
-    of this run told alone.
+    `alone`: of each launch, as tuned. `expected`: with the published calibration; `calibrated`: with the
+    calibration from the launches of this run alone.
     """
 
     experiment: Experiment
@@ -124,9 +124,9 @@ def _ratio(alone: tuple[float, float], in_turn: float | None, together: PairedRu
 
 
 def expected(estimate: Estimate, seconds: tuple[float, float], compared: Compared) -> ExpectedOutcome:
-    """Return what an estimate says of launches that take so long alone and begin at once: of when they end.
+    """Return the result expected by an estimate for launches that begin at once; `seconds`: time of each alone.
 
-    When the first has ended, the other goes on alone: so slowdowns from begin to end differ from those while both run.
+    After the first has ended, the other runs alone: so slowdowns from begin to end differ from those while both run.
     """
     one, other = estimate.members
     binding = other.binding if compared == "second" else one.binding or other.binding
@@ -137,7 +137,7 @@ def expected(estimate: Estimate, seconds: tuple[float, float], compared: Compare
 
 
 def ended(seconds: tuple[float, float], slowdowns: tuple[float, float], gain: float) -> tuple[float, float]:
-    """Return when two launches end that begin at once: the sooner one at its slowdown, the later one as the gain says.
+    """Return when two launches end that begin at once: the sooner one by its slowdown, the later one by the gain.
 
     >>> ended((1.0, 1.0), (1.0, 2.0), 1.0), ended((1.0, 3.0), (2.0, 2.0), 1.0)
     ((1.0, 2.0), (2.0, 4.0))
@@ -147,12 +147,12 @@ def ended(seconds: tuple[float, float], slowdowns: tuple[float, float], gain: fl
     return (first, max(first, last)) if first <= second else (max(second, last), second)
 
 
-# pipelines of which nobody says how many of these instructions they do per cycle
+# pipelines whose rate for these instructions, per cycle, is not published
 _UNTOLD = {"copy": ("alu", "fma", "lsu", "uniform"), "copy_own": ("alu", "fma", "lsu", "uniform"),
            "matmul": ("alu", "lsu", "uniform")}  # fmt: skip
-_FAR = 4.0  # times L2: nothing of so large an array is found there again
+_FAR = 4.0  # times L2: an array this large has no hits there
 _WAITS_FOR_MEMORY = ("copy", "copy_own")
-_REGISTER_UNIT = 8  # registers of a thread are handed out so many at a time
+_REGISTER_UNIT = 8  # registers of a thread are allocated in this unit
 _WAITS_FOR_BARRIERS = ("matmul",)
 
 
@@ -160,7 +160,7 @@ _WAITS_FOR_BARRIERS = ("matmul",)
 class References:
     """What launches are compared with. None: was not measured.
 
-    bandwidth: the most that any copy achieved, byte/s. l2_hit, l1_hit: seconds per byte copied where all is found in
+    bandwidth: the most that any copy achieved, byte/s. l2_hit, l1_hit: seconds per byte copied where all accesses hit
     that cache, of the smallest arrays.
     """
 
@@ -211,7 +211,7 @@ def demand_of(
     against: References,
     calibration: Calibration,
 ) -> Demand:
-    """Return what a launch asks, from its time alone; what cannot be told from that is not in it."""
+    """Return the demand of a launch, from its time alone; values that this does not determine are absent."""
     dram, dram_of = _dram(workload, alone, gpu, against, calibration)
     warps = resident_blocks(workload, gpu) * workload.threads / WARP / gpu.schedulers
     own = workload.kind == "copy_own"
@@ -274,14 +274,14 @@ def _dram(
 def _l2_hit(
     workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, against: References, calibration: Calibration
 ) -> float | None:
-    """Share of what is found in L2: nothing of what is far larger, whatever its time says."""
+    """Hit rate of L2, 0..1: 0 for a footprint far larger than L2, whatever time was measured."""
     if (workload.footprint_bytes or 0.0) > _FAR * (gpu.l2_bytes or float("inf")):
         return 0.0
     return _hit(workload, alone, against.l2_hit, calibration.l2_miss_cost)
 
 
 def _hit(workload: BenchWorkload, alone: AloneRun, hit_s: float | None, miss_cost: float) -> float | None:
-    """Share of what is found in a cache, from the time of a byte beside that of a hit; 0 for what copies nothing."""
+    """Hit rate of a cache, 0..1, from the time of a byte relative to that of a hit; 0 where nothing is copied."""
     per_byte = seconds_per_byte(workload, alone)
     if per_byte is None:
         return 0.0
@@ -291,7 +291,7 @@ def _hit(workload: BenchWorkload, alone: AloneRun, hit_s: float | None, miss_cos
 
 
 def _irregular(workload: BenchWorkload) -> float | None:
-    """None for what waits for barriers: nobody measured how irregular that is."""
+    """None for a kernel that waits for barriers: its irregularity was not measured."""
     if workload.kind in _WAITS_FOR_BARRIERS:
         return None
     return 1.0 if workload.kind in _WAITS_FOR_MEMORY else 0.0
@@ -318,7 +318,7 @@ def footprint(workload: BenchWorkload, gpu: GpuCapacity, code: Code | None) -> F
 
 
 _MOST = 8.0  # curvature that is tried: no GPU is near it
-_SATURATED = 0.97  # of the bandwidth: above it, more load cannot be seen
+_SATURATED = 0.97  # of the bandwidth: above it, more load has no visible effect
 _POINTS = 3  # that a curve of two unknowns needs, and one to see whether it fits
 _KNEE = 1.1  # times the time of a hit
 _NOT_RUN = "not measured"
@@ -334,7 +334,7 @@ class LatencyCurve:
 
 
 def calibrate(bench: Bench, *, lanes: Lanes) -> CalibrationFile:
-    """Return the calibration of a GPU, with who told each value, and all that was expected and measured."""
+    """Return the calibration of a GPU, with the source of each value, and all expected and measured values."""
     entries = {
         "dram_curvature": _curvature(bench),
         "achievable_share": _achievable(bench),
@@ -353,7 +353,7 @@ def calibrate(bench: Bench, *, lanes: Lanes) -> CalibrationFile:
 
 
 def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:
-    """Return the curve of (blocks, utilisation 0..1) with the least squares of relative errors; None: cannot be told.
+    """Return the curve of (blocks, utilisation 0..1) with least squares of relative errors; None: not enough data.
 
     >>> curve = fit_curve([(33, 0.2133), (66, 0.4012), (99, 0.5506), (132, 0.6918)])
     >>> round(curve.curvature, 2), curve.residual < 0.02
@@ -363,7 +363,7 @@ def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:
     if len(told) < _POINTS:
         return None
     step, best = _MOST / 16, 0.0
-    while step > 1e-6:  # every round looks closer around the best of the last one
+    while step > 1e-6:  # every round refines the search around the best value of the last one
         tried = [max(0.0, best + place * step) for place in range(-16, 17)]
         best = min(tried, key=lambda curvature: _errors(told, curvature)[0])
         step /= 8

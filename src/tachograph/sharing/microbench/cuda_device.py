@@ -27,7 +27,7 @@ _STANDARD = "--std=c++17"
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """All kernels for one architecture. A cubin is machine code (`codes` says what each kernel takes), ptx is not."""
+    """All kernels for one architecture. A cubin is machine code (see `codes` for resources of kernels), ptx is not."""
 
     arch: str  # such as sm_90 or compute_90
     kind: Literal["cubin", "ptx"]
@@ -43,8 +43,8 @@ def source() -> str:
 def compile_kernels(arch: str) -> CompiledProgram:
     """Return the kernels as machine code of `sm_NN`, or as PTX of `compute_NN`.
 
-    A chip that the compiler does not know gets PTX of the newest architecture before it: its driver goes on.
-    Errors: UsageError where NVRTC is not installed, and for what is no architecture.
+    A chip unknown to the compiler gets PTX of the newest architecture before it, which its driver compiles.
+    Errors: UsageError where NVRTC is not installed, and for an invalid architecture.
     """
     nvrtc = _nvrtc()
     if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", arch):
@@ -95,7 +95,7 @@ def _nvrtc() -> Any:
 def _call(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
     """What a function of NVRTC returned.
 
-    Errors: TachographError with the compiler's word for what failed.
+    Errors: TachographError with the compiler's error message.
     """
     status, *values = answer
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -104,7 +104,7 @@ def _call(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
 
 
 _PATTERNS = {"float": struct.pack("<f", 1.0), "double": struct.pack("<d", 1.0)}
-_LOOK_S = 0.0005  # between two looks whether a mark was reached; times are taken by the GPU
+_LOOK_S = 0.0005  # between two polls whether a mark was reached; times are taken by the GPU
 # of training jobs, often: either would have two streams wait for each other. CUDA reads them when it starts
 _SERIAL = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS")
 # what Nsight Compute calls an attribute is what CUDA calls it
@@ -147,7 +147,7 @@ class CudaDevice:
         os._exit(code)
 
     def code(self, kernel: str) -> Code | None:
-        """What the compiled kernel takes; None: not known."""
+        """Resources of the compiled kernel; None: unknown."""
         return self._program.codes.get(kernel)
 
     def free_bytes(self) -> int:
@@ -171,7 +171,7 @@ class CudaDevice:
         return at
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self._told(self._driver.cuMemFree(address))
 
     def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
@@ -189,7 +189,7 @@ class CudaDevice:
             return event
 
     def follow(self, stream: int, mark: Mark) -> None:
-        """Let the stream go on only when another one has got to the mark."""
+        """Block the stream until another one has reached the mark."""
         with _failing("an event"):
             self._streams[stream].wait(mark)
 
@@ -210,7 +210,7 @@ class CudaDevice:
             return float(end - begin) / 1e3
 
     def numbers(self, address: int, count: int) -> tuple[int, ...]:
-        """The 64-bit integers that lie there."""
+        """The 64-bit integers at this address."""
         content = bytearray(8 * count)
         self._told(self._driver.cuMemcpyDtoH(content, address, len(content)))
         return struct.unpack(f"<{count}q", content)
@@ -222,7 +222,7 @@ class CudaDevice:
         return Chip(str(self._device.name), capability, attributes)
 
     def _lanes(self, capability: tuple[int, int]) -> Lanes:
-        """FP32 lanes as the CUDA C++ Programming Guide publishes them; the driver tells how many times fewer FP64."""
+        """FP32 lanes as published in the CUDA C++ Programming Guide; the driver reports the ratio of FP32 to FP64."""
         fp32 = 64 if capability[0] < 8 or capability == (8, 0) else 128
         ratio = getattr(self._device.properties, "single_to_double_precision_perf_ratio", None)
         return Lanes(fp32, max(1, fp32 // int(ratio)) if ratio else None)
@@ -230,7 +230,7 @@ class CudaDevice:
     def _told(self, answer: tuple[Any, ...]) -> Any:
         """What the driver returned: nothing, a value, or several.
 
-        Errors: LaunchError with its word for what failed.
+        Errors: LaunchError with the driver's error message.
         """
         status, *values = answer
         if status != self._driver.CUresult.CUDA_SUCCESS:
@@ -249,7 +249,7 @@ def _libraries() -> tuple[Any, Any]:
 
 @contextmanager
 def _absent(number: int) -> Iterator[None]:
-    """Say of what the libraries raise while a GPU is opened that there is none."""
+    """Turn the errors of the libraries while a GPU is opened into one: there is no GPU."""
     try:
         yield
     except _errors(RuntimeError, ValueError, AttributeError, OSError) as problem:  # each part has its own
@@ -262,7 +262,7 @@ def _absent(number: int) -> Iterator[None]:
 
 @contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Turn the errors of CUDA for Python into LaunchError; what is one already stays."""
+    """Turn the errors of CUDA for Python into LaunchError; a LaunchError is unchanged."""
     try:
         yield
     except LaunchError:

@@ -37,7 +37,7 @@ class Code:
 
 
 def codes(image: bytes) -> Mapping[str, Code]:
-    """Return {kernel: what it takes} of a cubin."""
+    """Return {kernel: its resources} of a cubin."""
     found = list(sections(image))
     names = _symbols(image, found)
     registers = {names[number]: count for number, count in _registers(found) if number < len(names)}
@@ -85,11 +85,11 @@ def _word(content: bytes, place: int) -> str:
 
 
 class LaunchError(TachographError):
-    """The GPU refused a launch, or failed while it ran."""
+    """The GPU rejected a launch, or failed while it ran."""
 
 
 class MemoryFullError(LaunchError):
-    """The GPU has no memory left for what was asked."""
+    """The GPU has not enough free memory for an allocation."""
 
 
 class HangingError(LaunchError):
@@ -98,7 +98,7 @@ class HangingError(LaunchError):
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Threads of which an SM can do one operation per cycle. None: not told."""
+    """Threads of which an SM can do one operation per cycle. None: unknown."""
 
     fp32: int | None
     fp64: int | None
@@ -116,7 +116,7 @@ class BenchDevice(Protocol):
     arch: str  # such as sm_90
 
     def code(self, kernel: str) -> Code | None:
-        """What the compiled kernel takes; None: not known."""
+        """Resources of the compiled kernel; None: unknown."""
         ...
 
     def free_bytes(self) -> int:
@@ -128,7 +128,7 @@ class BenchDevice(Protocol):
         ...
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
 
     def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
         """Put a launch at the end of a stream; each argument is 8 bytes wide."""
@@ -138,7 +138,7 @@ class BenchDevice(Protocol):
         ...
 
     def follow(self, stream: int, mark: Mark) -> None:
-        """Let the stream go on only when another one has got to the mark."""
+        """Block the stream until another one has reached the mark."""
 
     def wait(self, marks: Sequence[Mark], limit_s: float) -> None:
         """Wait until all marks were reached, `limit_s` at most; then HangingError."""
@@ -148,5 +148,5 @@ class BenchDevice(Protocol):
         ...
 
     def numbers(self, address: int, count: int) -> tuple[int, ...]:
-        """The 64-bit integers that lie there."""
+        """The 64-bit integers at this address."""
         ...

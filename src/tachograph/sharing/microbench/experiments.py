@@ -70,7 +70,7 @@ class BenchWorkload:
 
     @property
     def kind(self) -> WorkloadKind:
-        """What kind of work it is."""
+        """Kind of the workload."""
         return KERNELS[self.kernel].kind
 
     @property
@@ -107,7 +107,7 @@ class BenchWorkload:
         return sum(size for size, _ in self.array_bytes)
 
     def numbers(self, rounds: int) -> tuple[int, ...]:
-        """What the kernel is called with after its arrays."""
+        """Arguments of the kernel after its arrays."""
         if self.kind == "copy":
             return (self.floats, rounds)
         if self.kind == "copy_own":
@@ -135,7 +135,7 @@ class BenchWorkload:
 
     @property
     def footprint_bytes(self) -> float | None:
-        """What a copy comes back to: of the GPU (copy), of a block (copy_own)."""
+        """Bytes that a copy reuses: of the GPU (copy), of a block (copy_own)."""
         return 2.0 * self.floats * FLOAT if self.floats else None
 
 
@@ -212,7 +212,7 @@ class Experiment:
 def experiments(gpu: GpuCapacity, free_bytes: float | None = None) -> tuple[Experiment, ...]:
     """Return all experiments for `gpu`, in their order; large arrays take what of `free_bytes` is there.
 
-    Errors: UsageError for a GPU of which the number of SMs is not known.
+    Errors: UsageError for a GPU with an unknown number of SMs.
     """
     if not gpu.sms:
         raise UsageError(f"nobody tells how many SMs the {gpu.name} has", do="name another GPU with --as")

@@ -11,11 +11,11 @@ from tachograph.sharing.microbench.experiments import WARP, BenchWorkload
 
 _PACE = 16  # bytes of what a kernel writes: cycles of an SM, and the ns in which they passed
 _CURTAIN = 500  # us, rounds of `sleep`
-_PATIENCE = 50.0  # so many times what is expected, and then some
+_PATIENCE = 50.0  # times the expected duration, plus a margin
 _GRACE_S = 10.0
 _FIRST_S = 60.0  # nothing is expected yet
-_NEAR = 0.03  # of the wanted rounds
-_ACCEPTED = 0.5  # of the wanted time, where it changes from launch to launch
+_NEAR = 0.03  # of the required rounds
+_ACCEPTED = 0.5  # of the target time, where it changes from launch to launch
 _RESOLUTION_S = 1e-7
 _GROWTH = 100  # of the rounds from one trial to the next, at most
 _TRIALS = 12
@@ -32,7 +32,7 @@ class LoadedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class AloneRun:
-    """One launch without another: its time, and the cycles of an SM in that time; 0 where nobody tells."""
+    """One launch without another: its time, and the cycles of an SM in that time; 0 where not reported."""
 
     rounds: int
     seconds: float
@@ -54,7 +54,7 @@ class PairedRun:
 
 @contextmanager
 def loaded(device: BenchDevice, workloads: Sequence[BenchWorkload]) -> Iterator[tuple[LoadedWorkload, ...]]:
-    """Have the arrays of all workloads on the GPU while the block runs; each has its own.
+    """Keep the arrays of all workloads on the GPU while the block runs; each has its own.
 
     Errors: MemoryFullError, also where less is free than they take.
     """
@@ -79,7 +79,7 @@ def loaded(device: BenchDevice, workloads: Sequence[BenchWorkload]) -> Iterator[
         try:
             yield ready
         except HangingError:
-            stack.pop_all()  # memory is given back only when the kernel has ended, and this one does not
+            stack.pop_all()  # memory is freed only when the kernel has ended, and this one does not end
             raise
 
 
@@ -104,7 +104,7 @@ def tune(device: BenchDevice, one: LoadedWorkload, target_s: float) -> AloneRun:
 
 
 def time_limit(expected_s: float) -> float:
-    """Return how long something is waited for that is expected to take so long."""
+    """Return the time limit, s, for a step with this expected duration."""
     return _GRACE_S + _PATIENCE * expected_s
 
 

@@ -25,7 +25,7 @@ from tachograph.sharing.microbench.run import BenchPlan
 
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
-_DEFAULT = "/tmp/nvidia-mps"  # where the daemon listens unless it is told otherwise
+_DEFAULT = "/tmp/nvidia-mps"  # where the daemon listens by default
 _START_S = 120.0  # a process starts CUDA and compiles
 _LEAD_S = 0.05  # from the order to the common start
 _LEAVING_S = 30.0  # to free memory and leave the daemon
@@ -35,7 +35,7 @@ _TUNING = 40.0  # launches that tuning takes at most
 def demand_daemon(environment: Mapping[str, str] | None = None) -> None:
     """Return if the daemon of MPS listens.
 
-    Errors: UsageError that says how to start it.
+    Errors: UsageError with the command that starts it.
     """
     environment = os.environ if environment is None else environment
     folder = Path(environment.get(_PIPES, _DEFAULT))
@@ -81,7 +81,7 @@ class MpsPairs:
 
 
 class _Process:
-    """One of the two, as a context; it is gone at the end, whatever it does then."""
+    """One of the two, as a context; it always ends with the block, by a kill if necessary."""
 
     def __init__(self, command: Sequence[str], share: float, workload: object) -> None:
         self._command = command
@@ -116,7 +116,7 @@ class _Process:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(BrokenPipeError):  # what was not written yet has no reader any more
+            with suppress(BrokenPipeError):  # unwritten data has no reader any more
                 _pipe(pipe).close()
 
     def tune(self, target_s: float) -> AloneRun:
@@ -125,7 +125,7 @@ class _Process:
         return AloneRun(found["rounds"], found["seconds"], found["cycles"])
 
     def order(self, rounds: int, limit_s: float, at_s: float | None = None) -> None:
-        """Have a launch begin, at a time of the monotonic clock."""
+        """Order a launch, at a time of the monotonic clock."""
         self._write({"do": "run", "rounds": rounds, "limit_s": limit_s, "at_s": at_s})
 
     def seconds(self, limit_s: float) -> float:

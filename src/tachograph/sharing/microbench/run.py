@@ -45,7 +45,7 @@ _MPS_SERVER = "nvidia-cuda-mps-server"
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the GPU is now. None: not told. `others`: processes on it that are not this one. `mig`: it is divided."""
+    """How the GPU is now. None: unknown. `others`: processes on it that are not this one. `mig`: it is divided."""
 
     sm_clock_mhz: int | None = None
     max_sm_clock_mhz: int | None = None
@@ -55,7 +55,7 @@ class Conditions:
     mig: bool = False
 
     def warnings(self) -> tuple[str, ...]:
-        """What may have disturbed the measurement, in sentences.
+        """Conditions that may have affected the measurement, in sentences.
 
         >>> Conditions(others=(17,), held_back=("power cap",)).warnings()[1]
         'the clock of the SMs was held back: power cap'
@@ -72,7 +72,7 @@ class Conditions:
 
 
 def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
-    """Return how the GPU at this address is now; nothing where NVML does not tell.
+    """Return the conditions of the GPU at this address now; values that NVML does not report are None.
 
     `library`: the module pynvml, or one like it.
     """
@@ -90,7 +90,7 @@ def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
         return Conditions()
 
     def told(ask: Callable[[], Any], otherwise: Any = None) -> Any:
-        """The answer: what one GPU does not tell, or one instance of it, keeps nothing else back."""
+        """The result; `otherwise` where a GPU or a MIG instance does not report it, so that other values remain."""
         try:
             return ask()
         except nvml.NVMLError:
@@ -115,7 +115,7 @@ def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
 def _others(found: Sequence[int], name: Callable[[int], str]) -> tuple[int, ...]:
     """Processes that are neither this one nor the server of MPS, through which this one may run.
 
-    Within a container NVML tells numbers of the host, by which nobody knows oneself: a single one is this process.
+    Within a container NVML reports process ids of the host, unknown inside: a single one is taken as this process.
     """
     if len(found) == 1 and os.getpid() not in found and not Path(f"/proc/{found[0]}").exists():
         return ()
@@ -128,7 +128,7 @@ _MODES = ("first", "second", "in turn", "together")
 
 
 class Predictor(Protocol):
-    """What the estimator says of two kernels that share a GPU in some way."""
+    """The estimator for two kernels that share a GPU in some sharing mode."""
 
     def __call__(
         self, demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
@@ -160,7 +160,7 @@ class BenchPlan:
 
 @dataclass(slots=True)
 class _Progress:
-    """Where the work is; once a kernel hangs nothing more is tried."""
+    """Progress of the run; once a kernel hangs nothing more is started."""
 
     told: Callable[[str, int, int], None]
     total: int
@@ -170,7 +170,7 @@ class _Progress:
     def each(
         self, results: Iterable[ExperimentResult], action: Callable[[ExperimentResult], ExperimentResult]
     ) -> list[ExperimentResult]:
-        """The results after `action`; one that fails holds why."""
+        """The results after `action`; one that fails holds the reason."""
         return [self._one(one, action) for one in results]
 
     def _one(self, one: ExperimentResult, action: Callable[[ExperimentResult], ExperimentResult]) -> ExperimentResult:
@@ -194,9 +194,9 @@ def bench(
     processes: MpsProcesses | None = None,
     told: Callable[[str, int, int], None] = lambda doing, done, total: None,
 ) -> Bench:
-    """Return the results of all chosen experiments; one that fails says why, the others go on.
+    """Return the results of all chosen experiments; one that fails holds the reason, the others continue.
 
-    `told` is called with what is done, steps done, steps in all.
+    `told` is called with the current step, steps done, steps in all.
     """
     pairs = sum(one.second is not None for one in chosen)
     progress = _Progress(told, len(chosen) + pairs)
@@ -246,7 +246,7 @@ def _tuned(device: BenchDevice, ready: tuple[LoadedWorkload, ...], plan: BenchPl
 
 
 def _paired(device: BenchDevice, result: ExperimentResult, plan: BenchPlan) -> ExperimentResult:
-    """Run alone, one after the other and together; the order turns from run to run, so that no mode is always warm."""
+    """Run alone, one after the other and together; the order rotates between runs, so that no mode is always warm."""
     rounds = tuple(one.rounds for one in result.alone)
     with loaded(device, result.experiment.workloads) as ready:
         first, second = zip(ready, rounds, strict=True)
@@ -298,7 +298,7 @@ def _against_all(
 
 @dataclass(frozen=True, slots=True)
 class _Foresight:
-    """What is expected of pairs, from what their launches took alone."""
+    """Expected results of pairs, from the times of their launches alone."""
 
     device: BenchDevice
     predictor: Predictor
@@ -308,13 +308,13 @@ class _Foresight:
 
     @classmethod
     def after(cls, device: BenchDevice, begun: Bench, predictor: Predictor) -> _Foresight:
-        """What the launches that ran alone allow."""
+        """Expectations from the launches that ran alone."""
         measured = [pair for one in begun.results for pair in zip(one.experiment.workloads, one.alone, strict=False)]
         own = calibrate(begun, lanes=device.lanes).values
         return cls(device, predictor, references(measured, device.gpu), Calibration(), own)
 
     def of(self, result: ExperimentResult) -> ExperimentResult:
-        """The result with what is expected of it."""
+        """The result with its expected values."""
         if result.problem is not None or len(result.alone) < 2:
             return result
         return replace(

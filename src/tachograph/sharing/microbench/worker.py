@@ -23,7 +23,7 @@ Order = dict[str, Any]
 
 
 def serve(device: BenchDevice, orders: TextIO, answers: TextIO) -> None:
-    """Do what the lines say until they end: load a workload, tune it, run it at a time of the monotonic clock."""
+    """Execute the orders until the last line: load a workload, tune it, run it at a time of the monotonic clock."""
     with ExitStack() as stack:
         ready: list[LoadedWorkload] = []
 
@@ -39,7 +39,7 @@ def serve(device: BenchDevice, orders: TextIO, answers: TextIO) -> None:
         def run(order: Order) -> Order:
             begin = order.get("at_s")
             while begin is not None and (left := begin - time.monotonic()) > 0:
-                time.sleep(left if left > 0.002 else 0)  # both processes look at the same clock, closely at the end
+                time.sleep(left if left > 0.002 else 0)  # both processes poll the same clock, closely at the end
             return {"seconds": alone(device, ready[0], order["rounds"], limit_s=order["limit_s"]).seconds}
 
         actions: dict[str, Callable[[Order], Order]] = {"load": load, "tune": tuned, "run": run}
