@@ -50,7 +50,7 @@ class AllocationMapReading:
     document: object = None  # where it is JSON of the controller
 
     def rejects(self) -> tuple[Reject, ...]:
-        """Rows given up, by reason."""
+        """Rejected rows, by reason."""
         return counted_rejects(self.rejected)
 
 

@@ -236,7 +236,7 @@ DEVICE_VALUES: Mapping[str, str] = MappingProxyType(
         "dcgm_fi_dev_fb_total": "hbm_mib",
     }
 )
-# row numbers, jobs (who held a GPU is for the accounting to say), and LDMS's own bookkeeping;
+# row numbers, jobs (the accounting records which job held a GPU), and LDMS's own bookkeeping;
 # component_id is the number of the node, not of the GPU
 IGNORED = frozenset(
     {"", "(last)", "index", "unnamed: 0", "__index_level_0__", "jobid", "job_id", "job id", "app_id", "userid"}

@@ -95,10 +95,10 @@ _KEPT_COMPLAINTS = 19
 
 
 def _cells(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]) -> Mapping[str, str]:
-    """{column: what stands under it}; nothing where the column of a cell is undetermined.
+    """{column: text under it}; empty where the column of a cell is undetermined.
 
-    A row that is full is read in the order of the header. Where cells are empty, those that stand begin (or, in old
-    versions, end) where the names do; else each lies between two names.
+    A row that is full is read in the order of the header. Where cells are empty, the others begin (or, in old
+    versions, end) where their names do; else each lies between the beginnings of its name and of the next.
     """
     names = [column.name for column in columns]
     if len(set(names)) < len(names) or len(tokens) > len(columns):

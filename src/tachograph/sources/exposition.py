@@ -1,4 +1,4 @@
-"""The Prometheus text format, read fast: the samples of a page, and what had to be given up.
+"""The Prometheus text format, read fast: the samples of a page, and the rejected lines.
 
 The format is Prometheus' "Text-based format" 0.0.4; prometheus-client's parser is the reference. The lines that
 exporters write, `NAME{LABELS} VALUE [TIMESTAMP]`, are taken apart here; every other one is left to the reference, so
@@ -59,7 +59,7 @@ _EVERYTHING = _Everything()
 def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamples:
     """Return the samples of a page, those of the metrics `wanted` or of all.
 
-    Lines of metrics that are not wanted are not looked at, and so not given up either.
+    Lines of other metrics are not read, so they are not rejected either.
 
     >>> list(parse_page(b'# HELP t Temperature\\nt{gpu="0"} 41\\nt{gpu="1"} 39 1700000000000\\n'))
     [('t', 'gpu="0"', 41.0, None), ('t', 'gpu="1"', 39.0, 1700000000.0)]

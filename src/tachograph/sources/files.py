@@ -94,7 +94,7 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """Consecutive rows of a file: what could be read, how many there were, what was given up."""
+    """Consecutive rows of a file: what could be read, the number of rows, what was rejected."""
 
     rows: pl.DataFrame
     first_row: int

@@ -141,7 +141,7 @@ def _bare(location: str) -> str:
 
 
 def sizes(count: int) -> str:
-    """Return bytes in words.
+    """Return a number of bytes as text.
 
     >>> sizes(1 << 30)
     '1 GiB'
@@ -229,7 +229,7 @@ def _secret(file: str, key: str) -> Secret | None:
 
 @cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
 def certificates(ca_file: str) -> ssl.SSLContext:
-    """Return whom to trust: the authorities of `ca_file`, or the system's where it is empty. Errors: ConfigError."""
+    """Return the TLS context: authorities of `ca_file`, or the system's where it is empty. Errors: ConfigError."""
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as problem:  # ssl.SSLError is one
@@ -251,15 +251,15 @@ UrlQuery = Mapping[str, str | list[str]]  # a list: the name is given several ti
 
 
 class ServerAccess(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `[[sources]]` says of a server that is requested over HTTP. Secrets are in files, read anew when changed."""
+    """A server in `[[sources]]` that is requested over HTTP. Secrets are in files, read anew when changed."""
 
-    url: str = ""  # with the path under which the server lies; unix:///run/x.sock for a socket
+    url: str = ""  # with the base path of the server; unix:///run/x.sock for a socket
     token_file: str = ""  # bearer token
     user: str = ""  # with password_file: basic authentication
     password_file: str = ""
     ca_file: str = ""  # certificates to trust in place of the system's
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    timeout_s: float = 30.0  # of silence
+    timeout_s: float = 30.0  # longest wait for the next bytes
     attempts: int = 5
 
 
@@ -310,8 +310,8 @@ class _Exchange:
 class HttpServer:
     """One server that is polled; may be used by several threads.
 
-    `access.url` is where it lies, or `url` where settings name several. `authorize` turns the token into headers.
-    `own_words` finds what the server says about an error in the body of its answer ("" for nothing).
+    `access.url` is its address, or `url` where settings name several. `authorize` turns the token into headers.
+    `own_words` returns the server's error message from the body of its answer ("": none).
     Errors: ConfigError naming the key, for settings that do not fit.
     """
 
@@ -433,14 +433,14 @@ class HttpServer:
             yield chunk
 
     def _wait_s(self, attempt: int, reported: float | None) -> float:
-        """Seconds to wait: what the server said, else doubled each time; a part by chance, so that many spread out."""
+        """Seconds to wait: as the server requests, else doubled each time; partly random, so that many spread out."""
         if reported is not None:
             return min(reported, LONGEST_WAIT_S) + self._pace.chance()
         return float(min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S) * (0.5 + self._pace.chance() / 2))
 
 
 def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
-    """Return an answer decoded as `kind`; `expected` says in words what it should be.
+    """Return an answer decoded as `kind`; `expected` describes the format that it should have.
 
     Errors: RequestError quoting how the answer begins, where it is anything else.
     """
@@ -492,7 +492,7 @@ def _address(url: str) -> tuple[str, str | None]:
 
 
 def _headers() -> Mapping[str, str]:
-    """What is sent where the settings say nothing else. Packing costs servers several times what it saves nearby."""
+    """Headers that are sent unless settings replace them. Compression costs servers more than it saves nearby."""
     return {"User-Agent": f"tachograph/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -516,7 +516,7 @@ def _seconds(date: str) -> float | None:
 
 
 def _retry_after_s(response: httpx2.Response, now: float) -> float | None:
-    """Seconds that the server wants to be left alone; a date is taken by its own clock where it reports it."""
+    """Seconds to wait as the server requests; a date is compared with the server's own clock where it reports it."""
     reported = response.headers.get("retry-after", "").strip()
     if reported.isascii() and reported.isdigit():
         return float(reported[:9])

@@ -1,8 +1,8 @@
 """LDMS and what is exported from it: Parquet, the CSV store, and NERSC's JSON exports.
 
-Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are UTC unless said
-otherwise. An export of one job names the nodes the job ran on, never which of their GPUs it held: that is written to
-`allocations` as such.
+Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are UTC unless a
+zone is given. An export of one job names the nodes of the job, not its GPUs: `allocations` gets rows of nodes without
+GPUs.
 
 NERSC's mean over the GPUs of a job (`Floored Relative Time`, no node, no GPU) is the site's own average. It is kept
 as one GPU, index 0 of a node called `job-<id>` that does not exist, held by the job: its averages mean something,
@@ -163,7 +163,7 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
 def parts(frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin: str) -> tuple[ChunkPart, ...]:
     """Return the parts of a frame: gpu_samples, node_samples, devices, those that its columns give.
 
-    A row whose time cannot be read is given up and counted, once, in the first part.
+    A row whose time cannot be read is rejected and counted, once, in the first part.
     Errors: InputError naming the column that is missing.
     """
     time, node = _required(found, frame.rows.columns, origin)
@@ -219,7 +219,7 @@ def _of_nodes(
 
 
 def refuse_odd_cells(rows: pl.DataFrame, names: Iterable[str], *, time: str | None, origin: str) -> None:
-    """Refuse columns whose cells are no single value, and times that are truth values.
+    """Reject columns whose cells are not single values, and times that are boolean.
 
     Errors: InputError naming the column.
     """

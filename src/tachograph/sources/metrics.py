@@ -21,7 +21,7 @@ from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, Counter
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import factor
 
-# in order of preference; what the exporter said comes before what the scraper says
+# in order of preference; labels of the exporter come before those of the scraper
 _NODE = ("exported_Hostname", "Hostname", "exported_hostname", "hostname", "nodename", "exported_node", "node", "host")
 _ADDRESS = ("exported_instance", "instance")  # HOST:PORT of the exporter
 _GPU = ("exported_gpu", "gpu", "gpu_id", "ordinal", "minor_number", "device")
@@ -259,7 +259,7 @@ def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> 
 
 
 def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
-    """Return every metric that `metric_target` knows."""
+    """Return every metric for which `metric_target` has a target."""
     return tuple(dict.fromkeys((*own, *_choices())))
 
 

@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of_options(options: argparse.Namespace, configuration: Configuration) -> PrometheusSettings:
-    """Return the settings: those of the configuration's entry where there is one, and what options say over it.
+    """Return the settings: those of the configuration's entry where there is one; options override it.
 
     Errors: UsageError where no server is named, or several are; ConfigError for an entry that does not fit.
     """
@@ -249,7 +249,7 @@ class PrometheusFeed:
                 self.settings.stream, rows, found.points, since=moment(window.start), until=moment(window.end)
             )
             if late_since == moment(window.start) and window.start < settled:
-                late_since = moment(min(window.end, settled))  # read that long after: whatever is late has come
+                late_since = moment(min(window.end, settled))  # read that long after: all late samples have arrived
                 yield self._chunk(self._late, (), 0, since=moment(window.start), until=late_since)
             reached = window.end
         if late_since is not None:

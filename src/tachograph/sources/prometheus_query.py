@@ -30,11 +30,11 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
 
     selector: str = ""  # matchers that every series must fulfil: {cluster="main"}
     how: QueryMethod = "auto"
-    step_s: float | None = None  # interval at which targets are scraped; only `how = "range"` must know it
+    step_s: float | None = None  # interval at which targets are scraped; required only by `how = "range"`
     window_s: float = 3600.0  # what is queried and committed at a time
-    lookback_s: float = 300.0  # how late samples may come; 0: not looked for
+    lookback_s: float = 300.0  # how late samples may arrive; 0: no second query for late samples
     settle_s: float = 30.0  # how long a scrape may take until it can be queried
-    refresh_s: float = 0.0  # between two looks of the exporters at their GPUs, where that is more than a scrape
+    refresh_s: float = 0.0  # between two readings of the exporters, where longer than the scrape interval
     from_: str = msgspec.field(name="from", default="1h")  # where a feed begins that has read nothing yet
     parallel: int = 4
     labels: LabelNames = LabelNames()
@@ -204,7 +204,7 @@ class _ExportedSeries(msgspec.Struct, frozen=True):
 
 
 def server_message(body: bytes) -> str:
-    """Return what a server says about an error in its answer; "" where it says nothing that can be read.
+    """Return the error message in a server's answer; "" where there is none that can be read.
 
     >>> server_message(b'{"status":"error","errorType":"bad_data","error":"no such thing"}')
     'bad_data: no such thing'
@@ -321,9 +321,9 @@ class PrometheusQueries:
         return found
 
     def choose(self) -> QueryMethod:
-        """Return the best way that the server knows, and see that the selector is one.
+        """Return the best query method that the server supports, and check that the selector is valid.
 
-        Errors: RequestError when it knows none.
+        Errors: RequestError when it supports none.
         """
         version = self._version()
         self._closed = bool(version) and version.partition(".")[0] in ("1", "2")
@@ -477,5 +477,5 @@ def _seconds(milliseconds: int) -> str:
 
 
 def origin(querying: PrometheusQueries) -> str:
-    """Return where samples come from, in words: the address and the way they are queried."""
+    """Return the origin of samples as text: the address and the query method."""
     return querying.server.where if querying.how == "auto" else f"{querying.server.where} ({querying.how})"

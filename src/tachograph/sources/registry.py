@@ -94,7 +94,7 @@ Watermark = Callable[[str], datetime | None]  # up to when a stream has been rea
 
 
 class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every `[[sources]]` entry says; a source's own settings extend it. Secrets are named by file."""
+    """Settings that every `[[sources]]` entry has; a source's own settings extend it. Secrets are named by file."""
 
     source: str
     name: str = ""  # default: the source
@@ -123,11 +123,11 @@ S = TypeVar("S", bound=FeedSettings)
 
 
 class SourceFeed(Protocol):
-    """One connected source. Its state (connections, values seen last) lives as long as the process.
+    """One connected source. Its state (connections, last values) is kept until the process ends.
 
     It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded is
-    committed, sooner or later, or the process ends: then the watermarks say where to go on. They
-    include what waits to be committed.
+    committed, sooner or later, or the process ends: then the next process continues from the
+    watermarks. They include chunks that are not committed yet.
     """
 
     asked: PollOutcome
@@ -243,13 +243,13 @@ def entry_errors(title: str) -> Iterator[None]:
 
 
 def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:
-    """Return where a feed begins that has read nothing yet, as its key `from` says: never in the future.
+    """Return where a feed begins that has read nothing yet, from its key `from`: not in the future.
 
     >>> from datetime import UTC
     >>> start_time("1d", now=datetime(2026, 1, 2, tzinfo=UTC), zone_name="UTC").isoformat()
     '2026-01-01T00:00:00+00:00'
 
-    Errors: ConfigError for what is no time.
+    Errors: ConfigError for an invalid time.
     """
     try:
         return min(parse_time(written, now=now, zone_name=zone_name), now)

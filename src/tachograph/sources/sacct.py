@@ -169,7 +169,7 @@ def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[
 
 
 def _requested_while_running(row: SlurmRow) -> SlurmRow:
-    """A job that has not ended has run until it was asked for: that is no news each time."""
+    """Return the row, without elapsed time where the job has not ended: it would differ at each poll."""
     return row if row["end"] is not None else {**row, "elapsed_s": None}
 
 

@@ -86,7 +86,7 @@ class SeriesIdentity:
 class SeriesVocabulary:
     """Meaning of metrics and labels at a site; remembers labels, which are the same in every scrape.
 
-    `names`, `wanted`: every metric that has a meaning.
+    `names`, `wanted`: every metric that is read.
     """
 
     def __init__(self, *, metrics: SiteMetrics = NO_SITE_METRICS, labels: LabelNames = USUAL_LABELS) -> None:

@@ -3,11 +3,11 @@
 [[sources]]
 source = "slurm-live"
 every_s = 60
-command = ["ssh", "login", "squeue"]     # default: squeue; scontrol is looked for beside it
+command = ["ssh", "login", "squeue"]     # default: squeue; scontrol is searched beside it
 # or:  how = "rest"; url = "http://slurm:6820"; user = "tachograph"; token_file = "/etc/tachograph/slurm.token"
 
-Slurm knows the indices only while a job runs: one that starts and ends between two askings is missed, and stays what
-the accounting makes of it. Rows of `allocations` (`live_index`), and of `jobs` where the answer is JSON.
+Slurm has the indices only while a job runs: a job that starts and ends between two polls is missed, and keeps what
+the accounting records. Rows of `allocations` (`live_index`), and of `jobs` where the answer is JSON.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _OFFSET = r"^.{10}[ T].*?\d\s*([Zz]|UTC|GMT|[+-]\d{2}(?::?\d{2})?)$"
 
 @dataclass(frozen=True, slots=True)
 class TimeColumn:
-    """Times as UTC (microseconds); null where none is written, and where `bad` says that what is written is no time."""
+    """Times as UTC (microseconds); null where none is written, and where `bad` marks an invalid time."""
 
     values: pl.Series
     bad: pl.Series
