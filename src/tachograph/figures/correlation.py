@@ -23,7 +23,7 @@ from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, n
 from tachograph.figures.statistics import LEAST_JOBS, Floats, unit_ranks
 
 STRONG = 0.7  # |rho| that is written into the cell
-PARTNERS = 3  # of utilisation, in words
+PARTNERS = 3  # of utilisation, in the sentences
 UTIL = "gpu_util"
 # no level of their own: codes and flags; hbm_free_mib is hbm_used_mib in reverse
 COMPARED = tuple(

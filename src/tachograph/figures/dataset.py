@@ -16,7 +16,7 @@ from tachograph.catalog.errors import LakeError, NotFoundError
 from tachograph.catalog.units import plural, text
 from tachograph.lake.filters import JobFilter, filter_jobs, filter_parts
 
-# {reason: in words}, in the order in which filters are counted
+# {reason: text}, in the order in which filters are counted
 FILTER_REASONS: Mapping[str, str] = MappingProxyType(
     {
         "ambiguous_attribution": "its GPUs are not known",
@@ -72,7 +72,7 @@ def choose_jobs(
     filters: StudyFilters | None = None,
     no_filter: Sequence[str] = (),
 ) -> JobSet:
-    """Return the jobs that are wanted and that no filter of the study leaves out.
+    """Return the selected jobs that no filter of the study leaves out.
 
     `filters`: as configured, for their sentences. `no_filter`: reasons that do not count; a job that has another one
     stays out.
@@ -100,7 +100,7 @@ def choose_jobs(
 
 
 def _reason_sentence(reason: str, filters: StudyFilters) -> str:
-    """A filter in words, with its number."""
+    """A filter as text, with its number."""
     match reason:
         case "short" if filters.min_elapsed_s:
             return f"it ran for less than {text(filters.min_elapsed_s, 's')}"
@@ -111,7 +111,7 @@ def _reason_sentence(reason: str, filters: StudyFilters) -> str:
 
 
 def _ordered_reasons(reasons: pl.Series) -> list[str]:
-    """All known reasons in their order, then those that only this lake knows."""
+    """All known reasons in their order, then those that only this lake has."""
     seen = set(reasons.explode().drop_nulls())
     return [*FILTER_REASONS, *sorted(seen - set(FILTER_REASONS))]
 

@@ -122,7 +122,7 @@ def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:
 
 
 def _jobs(numbers: FigureNumbers) -> str:
-    """The jobs whose peak is known, in words."""
+    """The jobs whose peak is known, as text."""
     jobs = count_jobs(numbers.facts["jobs"])
     if numbers.facts["population"] == REQUESTED:
         return f"{jobs} that requested GPUs with {numbers.facts['request_gb']} GB"

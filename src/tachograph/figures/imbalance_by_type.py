@@ -193,7 +193,7 @@ def _of_types(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
 
 
 def _group(numbers: FigureNumbers, group: str) -> tuple[str, str]:
-    """How many jobs a group has, and their median, in words."""
+    """How many jobs a group has, and their median, as text."""
     return count_jobs(numbers.facts[f"{group}_jobs"]), text(numbers.number(f"{group}_median"), "ratio")
 
 

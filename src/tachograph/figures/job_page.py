@@ -44,7 +44,7 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
 
 
 def _show_marks(axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True) -> None:
-    """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a bar with what happened, in lanes.
+    """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a labelled bar, in lanes.
 
     Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over another.
     """
@@ -126,12 +126,12 @@ def _strips(levels: Floats, labels: Sequence[str], bin_s: float, marks: Sequence
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
     _time_axis(axes, length_s)
-    _show_marks(axes, marks, length_s, ground=False)  # colours tell levels here
+    _show_marks(axes, marks, length_s, ground=False)  # colours encode levels here
     return to_svg(figure, name="use", label="Utilisation of each GPU over time")
 
 
 def activity(means: Mapping[str, Floats], bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
-    """Return what the GPUs did over time: one line per counter (mean over GPUs) that ever left zero."""
+    """Return what the GPUs did over time: one line per counter (mean over GPUs) that is above zero at least once."""
     drawn = {
         name: values for name, values in means.items() if name in _LINES and np.nanmax(values, initial=0.0) >= 0.005
     }

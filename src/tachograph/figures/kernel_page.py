@@ -50,9 +50,9 @@ class Placed:
 def radars(
     kernels: Sequence[tuple[int, str]], axes: Mapping[str, Sequence[float | None]], *, name: str = "radar"
 ) -> str | None:
-    """Return a radar for each of the first kernels: what it asks of each resource, 0 to 100 %.
+    """Return a radar for each of the first kernels: its demand on each resource, 0 to 100 %.
 
-    kernels: (number, name) each. axes: {resource: a fraction 0..1 per kernel, None where nobody measured it}. What is
+    kernels: (number, name) each. axes: {resource: a fraction 0..1 per kernel, None where not measured}. What is
     missing is a gap, and its axis is named in italics.
     """
     if not kernels or len(axes) < 3:
@@ -201,7 +201,7 @@ def _near(one: Placed, other: Placed) -> bool:
 def pairs(
     rows: Sequence[tuple[int, str]], columns: Sequence[tuple[int, str]], slowdown: Floats, *, name: str = "pairs"
 ) -> str | None:
-    """Return the slowdown of each kernel (row) while another (column) runs beside it; hatched: cannot be said."""
+    """Return the slowdown of each kernel (row) while another (column) runs beside it; hatched: undetermined."""
     if not rows or not columns:
         return None
     rows, columns = rows[:MAX_CELLS], columns[:MAX_CELLS]

@@ -25,8 +25,8 @@ def compute(study: Study) -> FigureNumbers:
     """Return the jobs of every combination of pipes in use, and of every pipe.
 
     combinations: one row per combination, commonest first: a column per pipe (in use or not), jobs, share of all that
-    are in one, util_mean (mean of gpu_util_mean over util_jobs), drawn. pipes: (pipe, jobs, share). A pipe is looked
-    at where some job measured it; a job that lacks one of these is in no combination: it may have used the pipe.
+    are in one, util_mean (mean of gpu_util_mean over util_jobs), drawn. pipes: (pipe, jobs, share). A pipe is
+    included where some job measured it; a job that lacks one of these is in no combination: it may have used it.
     """
     pipes = [pipe for pipe, counter in PIPES.items() if study.measured([f"{counter}_mean"])]
     if not study.jobs.height or not pipes or not study.measured(["pipes"]):

@@ -1,6 +1,6 @@
 """Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity; all in one, or one each.
 
-A profile that lacks an axis has a gap there, which is labelled; it is never drawn as 0.
+A profile that lacks an axis has a gap there, which is labelled; it is not drawn as 0.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def thousands_axis(axes: Axes, which: str = "y") -> None:
 
 
 def not_drawn(axes: Axes, why: str) -> None:
-    """Say in the place of a part why it is not there, in lines that fit into it."""
+    """Write in the place of a part why it is missing, in lines that fit into it."""
     axes.set_axis_off()
     lines = textwrap.fill(f"not drawn: {why}", 26, break_on_hyphens=False)
     axes.text(0.5, 0.5, lines, ha="center", va="center", color=FAINT, transform=axes.transAxes)
