@@ -83,7 +83,7 @@ def _room_for(record: str) -> Iterator[None]:
 
 
 def _loose(record: str) -> list[str] | None:
-    """Return the cells of a record with line breaks inside quotes, which the reader wants line by line."""
+    """Return the cells of a record with line breaks inside quotes; the CSV reader takes it line by line."""
     try:
         return next(csv.reader(record.splitlines(keepends=True), strict=True), [])
     except csv.Error:
@@ -156,7 +156,7 @@ Decimal = Literal[".", ","]
 # are not UTF-8, apostrophes
 _GAPS = " \u00a0\u202f\u2009\udca0'\u2019"
 _LONGEST = 40  # characters of a number, above which it is none
-_ENOUGH = 50  # numbers that tell the decimal sign before the others are read at once
+_ENOUGH = 50  # numbers that determine the decimal sign before the others are read at once
 _KNOWN_MAX = 1 << 14  # cells of which the number is kept: percentages and sizes come again and again
 _MANY = 20  # times more often than the other sign, so that the other is taken for damage
 _NO_VALUE = frozenset({"", "n/a", "na", "nan", "-nan", "inf", "-inf", "+inf", "no data", "none", "null", "-", "<n/a>"})
@@ -188,7 +188,7 @@ class _Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """How most numbers of a file look. `decimal` None: not told yet, so whole ones alone; `gap`: between thousands."""
+    """How most numbers of a file look. `decimal` None: not known yet, so only integers; `gap`: between thousands."""
 
     decimal: Decimal | None
     gap: str
@@ -212,7 +212,7 @@ class _Plain:
 
 @dataclass(slots=True)
 class CellNumbers:
-    """Reads the cells of one file; a cell that can be read in two ways waits until the file has told which it is."""
+    """Reads the cells of one file; a cell that can be read in two ways waits until the decimal sign is known."""
 
     counted: RejectCounter
     _plain: _Plain = field(default_factory=lambda: _Plain.of(None, ""))
@@ -222,11 +222,11 @@ class CellNumbers:
 
     @property
     def decimal(self) -> Decimal | None:
-        """The decimal sign of the file; None: not told yet."""
+        """The decimal sign of the file; None: not known yet."""
         return self._plain.decimal
 
     def quick(self, text: str) -> float | None:
-        """Return the number in a cell that is plain digits as this file writes them, else None: ask `read`."""
+        """Return the number in a cell that is plain digits as this file writes them, else None: call `read`."""
         value = self._known.get(text)
         if value is None and self._plain.number.fullmatch(text) is not None:
             value = self._keep(text, float(self._plain.bare(text)))
@@ -245,7 +245,7 @@ class CellNumbers:
     def read(self, cell: str, column: str, put: Callable[[float], None], *, whole: bool = False) -> None:
         """Hand the number in `cell` to `put`, now or in `finish`; count what is none under `column`.
 
-        `whole`: it has no fraction, so a sign before three digits groups them, which tells of other numbers, too.
+        `whole`: it has no fraction, so a sign before three digits groups them; this determines the decimal sign.
         Of instances, as in `0 (1; 2; 3)`, the value before them counts. A percent sign is dropped.
         """
         text = _bare(cell)
@@ -270,7 +270,7 @@ class CellNumbers:
         self._settle()
 
     def _evident(self, cell: str, column: str, ways: dict[Decimal, float], put: Callable[[float], None]) -> None:
-        """Take a cell that can be read in one way, and what it tells of the others."""
+        """Take a cell that can be read in one way, and count its decimal sign."""
         value = next(iter(ways.values()))
         if not isfinite(value):
             self.counted.add(NOT_A_NUMBER, column, cell)
@@ -382,7 +382,7 @@ class GatheredLaunches:
     numbers: CellNumbers
     launches: list[Launch] = field(default_factory=list)
     lost: int = 0
-    summarised: int = 0  # rows of kernels of which only means over their launches were told
+    summarised: int = 0  # rows of kernels of which only means over their launches were recorded
     _texts: dict[str, str] = field(default_factory=dict)
 
     def same(self, text: str) -> str:
@@ -392,7 +392,7 @@ class GatheredLaunches:
 
 @dataclass(frozen=True, slots=True)
 class LaunchIdentity:
-    """Where the columns stand that say which launch a row is of; None: there is no such column."""
+    """Places of the columns that identify the launch of a row; None: there is no such column."""
 
     kernel: int
     number: int | None
@@ -460,7 +460,7 @@ def _quoted(cell: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def dimensions(cell: str | None) -> tuple[int, int, int] | None:
-    """Return the size in x, y, z; None where the cell does not tell it.
+    """Return the size in x, y, z; None where the cell does not contain it.
 
     >>> dimensions("(384, 1, 1)"), dimensions("384")
     ((384, 1, 1), None)
@@ -480,7 +480,7 @@ def attribute_of(metric: str) -> str | None:
 
 
 def attribute_factor(attribute: str, unit: str) -> float | None:
-    """Return the factor to what attributes are told in: clocks in kHz, memory in byte. None: unknown unit.
+    """Return the factor to the units of attributes: clocks in kHz, memory in byte. None: unknown unit.
 
     >>> attribute_factor("clock_rate", "Ghz"), attribute_factor("clock_rate", ""), attribute_factor("l2_cache_size", "")
     (1000000.0, 1.0, 1.0)
@@ -490,6 +490,6 @@ def attribute_factor(attribute: str, unit: str) -> float | None:
 
 
 def chip_of(device: str | None, capability: str | None, attributes: Mapping[str, float]) -> Chip:
-    """Return the chip. `device`: its name, or its ordinal, which says nothing of it."""
+    """Return the chip. `device`: its name, or its ordinal, which does not identify the model."""
     named = device is not None and not _WHOLE.fullmatch(device)
     return Chip(device if named else None, capability or capability_of(attributes), attributes)

@@ -51,13 +51,13 @@ class _Building:
     ranges: tuple[str, ...]
     device: str | None
     capability: str | None
-    numbers: array[float] = field(default_factory=lambda: array("d"))  # as the table places metrics; NaN: not told
+    numbers: array[float] = field(default_factory=lambda: array("d"))  # in the table's order of metrics; NaN: unknown
     attributes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What rows with one section, label and unit tell. `factor` None: not in this unit."""
+    """Meaning of rows with one section, label and unit. `factor` None: not in this unit."""
 
     metric: str
     factor: float | None
@@ -188,7 +188,7 @@ class DetailsPage:
             self._gathered.counted.add(TWICE, meaning.metric, f"{before:g} and {scaled:g}")
 
     def _meaning(self, section: str, label: str, unit: str) -> _Meaning | str | None:
-        """Return what such rows tell, or why they tell nothing; None for words in place of numbers."""
+        """Return the meaning of such rows, or why they have none; None for text in place of numbers."""
         metric, reason = _metric_or_reason(encodable(section), encodable(label))
         if metric is None:
             return reason
@@ -221,7 +221,7 @@ class DetailsPage:
 
 
 def _kept(launch: _Building, meaning: _Meaning, value: float) -> float:
-    """Return the value that a launch has from now on: the one that was told first."""
+    """Return the value that a launch has from now on: the one that was recorded first."""
     if meaning.attribute is not None:
         return launch.attributes.setdefault(meaning.attribute, value)
     numbers, place = launch.numbers, meaning.place
@@ -234,7 +234,7 @@ def _kept(launch: _Building, meaning: _Meaning, value: float) -> float:
 
 
 def _metric_or_reason(section: str, label: str) -> tuple[str | None, str | None]:
-    """Return the metric behind a label, and why there is none; (None, None) for words in place of numbers."""
+    """Return the metric behind a label, and why there is none; (None, None) for text in place of numbers."""
     metric = metric_of(section, label)
     if label in TEXTS or metric in TEXT_METRICS:
         return None, None
@@ -244,7 +244,7 @@ def _metric_or_reason(section: str, label: str) -> tuple[str | None, str | None]
 
 
 UNKNOWN_COLUMN = "a column that is not known"
-# columns that say which launch it is, and those that other tools put beside them
+# columns that identify the launch, and those that other tools add
 _OF_LAUNCH = frozenset(
     {"ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size"}
     | {"Grid Size", "Device", "CC", "Invocations", "API Call ID", "API Name", "", "Unnamed: 0"}
@@ -319,7 +319,7 @@ class RawPage:
         return metrics, attributes, named
 
     def _begin(self, units: list[str] | None) -> None:
-        """Prepare the columns. `units` None: the table has no row of units, and what may be scaled is not believed."""
+        """Prepare the columns. `units` None: there is no row of units; values that may be scaled are rejected."""
         self._unitless = units is None
         self._columns = []
         for name, place in self._metrics.items():

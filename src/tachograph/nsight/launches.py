@@ -34,7 +34,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """The GPU of a launch as the report itself describes it; None: the report does not tell.
+    """The GPU of a launch as the report itself describes it; None: not recorded.
 
     `attributes`: {name after `device__attribute_`: value}, as reported (clocks in kHz, memory in byte).
     """
@@ -55,7 +55,7 @@ class NcuReport:
 
 
 def capability_of(attributes: Mapping[str, float]) -> str | None:
-    """Return the compute capability that attributes of a device tell; None where one part is no whole number.
+    """Return the compute capability from attributes of a device; None where one part is no whole number.
 
     >>> capability_of({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
     '9.0'
@@ -69,7 +69,7 @@ def _counts(value: float) -> bool:
 
 
 def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
-    """Return the size in x, y, z that metrics tell; None where not all do, or one is none that CUDA takes.
+    """Return the size in x, y, z from metrics; None where one is missing, or is none that CUDA takes.
 
     >>> size_told({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
     (132, 2, 1)
@@ -83,7 +83,7 @@ def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int]
 class LaunchMetrics(Mapping[str, float]):
     """The metrics of one launch: a number per metric of its table, the names kept once per table.
 
-    `places` may grow while `numbers` does not: what lies behind its end was not measured, nor was NaN.
+    `places` may grow while `numbers` does not: places behind its end were not measured, nor was NaN.
     """
 
     __slots__ = ("_numbers", "_places")

@@ -184,7 +184,7 @@ _OWN_NAMES = "Command line profiler metrics"
 
 
 def metric_of(section: str, label: str) -> str | None:
-    """Return the metric behind a label of a section; metrics asked for by name stand under their own. None: unknown.
+    """Return the metric behind a label of a section; metrics requested by name have their own. None: unknown.
 
     >>> metric_of("Memory Workload Analysis", "Memory Throughput")
     'dram__bytes.sum.per_second'
@@ -298,5 +298,5 @@ _SCALED = re.compile(
 
 
 def may_be_scaled(metric: str) -> bool:
-    """Whether ncu may write the metric in Kbyte, us or the like, so that without its unit the value tells little."""
+    """Whether ncu may write the metric in Kbyte, us or the like, so that the value is ambiguous without its unit."""
     return _SCALED.search(metric) is not None and ".pct" not in metric

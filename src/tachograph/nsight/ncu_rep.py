@@ -41,7 +41,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
     Values are the stored ones: base units, percentages 0..100. Of a metric with instances (one per SM, per line of
     source) the value of the whole alone. What Nsight Compute measured of ranges, graphs and command lists is no kernel
     and counted under `rejects`. Attributes of the device make the chip and are not among the metrics.
-    A damaged file gives what is whole of it, and says so under `problems`.
+    A damaged file gives its undamaged part, and `problems` records the damage.
 
     Errors: InputError where there is no such file, none to be read, nothing in it, another kind of file, one of a
     Nsight Compute too old for the library, or no library.
@@ -60,7 +60,7 @@ def _read(path: Path, file: IO[bytes]) -> NcuReport:
     broken = plan is not None and plan.whole_bytes < os.fstat(file.fileno()).st_size
     told = _ChildOutput(path)
     with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
-        # the library tells a compressed report by its name alone, and takes no name that is not UTF-8
+        # the library recognises a compressed report by its name alone, and takes no name that is not UTF-8
         named = Path(folder) / ("report.ncu-repz" if plan is None else "report.ncu-rep")
         if plan is not None and broken:
             _copy_whole_part(file, plan, named)
@@ -115,16 +115,16 @@ def _copy_whole_part(file: IO[bytes], plan: NcuRepLayout, to: Path) -> None:
 
 
 def _run_child(report: Path, told: _ChildOutput) -> list[str]:
-    """Fill `told` and return what went wrong, in words."""
+    """Fill `told` and return what went wrong, as text."""
     with tempfile.TemporaryFile() as complaints:
         child = subprocess.Popen(
             [sys.executable, "-m", "tachograph.nsight.ncu_rep_child", str(report)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=complaints,  # not a pipe: the library may say more than a pipe holds
+            stderr=complaints,  # not a pipe: the library may write more than a pipe holds
         )
         with child:
-            if child.stdout is None:  # a pipe was asked for
+            if child.stdout is None:  # a pipe was requested
                 return []
             for each in _frames(child.stdout):
                 told.take(each)
@@ -144,7 +144,7 @@ def _run_child(report: Path, told: _ChildOutput) -> list[str]:
 
 
 def _frames(stream: IO[bytes]) -> Iterator[ActionRecord]:
-    """Yield what the child found, as far as it came."""
+    """Yield the records of the child, up to the first that is not whole."""
     import msgspec
 
     decoder = msgspec.msgpack.Decoder(ActionRecord)
@@ -215,7 +215,7 @@ def _is_number(value: float | None) -> TypeGuard[float]:
 
 
 def _signal(number: int) -> str:
-    """Return a signal in words.
+    """Return a signal as text.
 
     >>> _signal(11)
     'signal 11, SIGSEGV'

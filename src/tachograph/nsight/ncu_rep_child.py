@@ -80,7 +80,7 @@ class Action(Protocol):
 
 
 def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Iterator[ActionRecord]:
-    """Yield what each result says. `numbers`: the kinds of values that are numbers."""
+    """Yield a record per result. `numbers`: the kinds of values that are numbers."""
     before: list[str] | None = None
     for actions in ranges:
         for action in actions:
@@ -103,7 +103,7 @@ def _number(metric: NcuMetric | None, numbers: frozenset[int]) -> float | None:
         return None
     value = metric.as_double()
     if value == 0.0 and not (metric.kind() in numbers and metric.has_value()):
-        return None  # the library says 0 for text and for nothing, too
+        return None  # the library returns 0 for text and for no value, too
     return value
 
 
@@ -143,7 +143,7 @@ def _limit_memory(report_bytes: int) -> None:
     most = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a library that dies of a damaged file leaves no core behind
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash of the library on a damaged file leaves no core
 
 
 def _write(out: BinaryIO, report: str) -> None:
@@ -163,7 +163,7 @@ def _write(out: BinaryIO, report: str) -> None:
 
 
 def main() -> None:
-    """Write what the report named by the only argument says; a frame of no bytes: that was all."""
+    """Write the records of the report named by the only argument; an empty frame marks the end."""
     report = sys.argv[1]
     _limit_memory(os.stat(report).st_size)  # noqa: PTH116 as pathlib is not needed here
     with os.fdopen(os.dup(1), "wb") as out:

@@ -1,6 +1,6 @@
 """Where the parts of a report of Nsight Compute stand, and what of a file that was cut off is whole.
 
-The library reads a file that ends early without a word, and makes up launches without metrics. The layout is documented
+The library reads a truncated file without an error, and adds launches without metrics. The layout is documented
 (Nsight Compute, Customization Guide, "Report File Format"): a magic number, a header, then blocks of a header and its
 entries, every part after its length as 32 bits, little endian; headers are protobuf messages.
 """
@@ -25,7 +25,7 @@ _VARINT_BITS_MAX = 64
 class NcuRepLayout:
     """What a file holds by its own headers, up to the place from which on they no longer fit together.
 
-    `version`: of the format, None: not told. `results`: whole results; `promised`: those that the headers announce.
+    `version`: of the format, None: unknown. `results`: whole results; `promised`: those that the headers announce.
     `whole_bytes`: length of the part in which every block is whole. `rest`: bytes that make the whole results of the
     block after it a block of its own. A sound file: `whole_bytes` is its length, `rest` is empty.
     """

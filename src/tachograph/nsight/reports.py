@@ -44,14 +44,14 @@ OPEN_END = "a value at the end of a line without an end, which may be cut"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF_8_MARK = b"\xef\xbb\xbf"
 _SNIFFED = 4096  # bytes
-_BLOCK = 1 << 18  # bytes that are read at once; after each, a step is told
+_BLOCK = 1 << 18  # bytes that are read at once; after each, progress is reported
 _HEAD_LINES = 200
 _LONGEST_LINE = 16_000_000  # characters; the largest rows, with instances of each metric, have a few millions
 
 
 @dataclass(slots=True)
 class TextRead:
-    """What a text holds. `head`: its first lines outside of tables, to tell what else it may be. `tables`: how many."""
+    """What a text holds. `head`: first lines outside of tables, to recognise other formats. `tables`: how many."""
 
     gathered: GatheredLaunches
     messages: Messages = field(default_factory=Messages)
@@ -95,7 +95,7 @@ def _finish(table: LaunchTable | None, tail: list[str] | None) -> None:
 
 
 def _remember(read: TextRead, record: str, table: LaunchTable | None) -> None:
-    """Keep what the profiler says, and the first lines before any table."""
+    """Keep messages of the profiler, and the first lines before any table."""
     if not read.messages.note(record) and table is None and len(read.head) < _HEAD_LINES and record.strip():
         read.head.append(record[:_SNIFFED])
 
@@ -128,7 +128,7 @@ def _loosely(record: str) -> list[str]:
 
 
 def _lines(file: IO[bytes], read: TextRead, step: Callable[[int], None] | None) -> Iterator[str]:
-    """Yield lines with their ends, of a file that may be compressed, in the encoding that its first bytes tell."""
+    """Yield lines with their ends, of a file that may be compressed, in the encoding of its first bytes."""
     start = file.read(2)
     file.seek(0)
     plain = gzip.GzipFile(fileobj=file) if start == GZIP_MAGIC else file
@@ -167,7 +167,7 @@ def _encoding(start: bytes) -> tuple[str, str]:
 
 
 class _Whole(io.RawIOBase):
-    """A stream that ends where compressed bytes are cut or damaged, and says so."""
+    """A stream that ends where compressed bytes are cut or damaged, and records it."""
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, read: TextRead, told: Callable[[], None] | None) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ def read_reports(
 ) -> tuple[NcuReport, ...]:
     """Return a report per file, in the order named, also of files of which nothing could be read: they have problems.
 
-    A folder stands for the reports under it. A file that is there twice, under whatever name, is read once, so that its
+    A folder stands for the reports under it. A file that is there twice, under any name, is read once, so that its
     launches do not count twice. `told`: takes lines about what was left out. `progress`: takes what is being done, the
     bytes read so far, and all bytes.
 
@@ -393,7 +393,7 @@ def _one(path: Path, step: Callable[[int], None]) -> NcuReport:
 
 
 def _of_text(path: Path, start: bytes, read: TextRead) -> NcuReport:
-    """Return the report that a text holds, with what is to be said of the file as a whole."""
+    """Return the report that a text holds, with the problems of the file as a whole."""
     gathered = read.gathered
     return NcuReport(
         file=str(path),
@@ -483,7 +483,7 @@ def _reports_under(folder: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class _Steps:
-    """Bytes that were read, file by file; nobody may want to know."""
+    """Bytes that were read, file by file; `progress` None: not reported."""
 
     total: int
     progress: Callable[[str, int, int], None] | None
@@ -496,13 +496,13 @@ class _Steps:
         self.tell(0)
 
     def tell(self, read: int) -> None:
-        """Tell how many bytes of the file were read."""
+        """Report how many bytes of the file were read."""
         if self.progress is not None:
             self.progress("read reports", self._before + min(read, self._size), self.total)
 
 
 def _bytes(path: Path) -> int:
-    """Return the size of a file; 0 where there is none: whoever reads it says so."""
+    """Return the size of a file; 0 where there is none: reading it raises the error."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
@@ -548,4 +548,4 @@ def _without_place(message: str, path: Path) -> str:
 
 
 def _silent(line: str) -> None:
-    """Take a line and say nothing."""
+    """Take a line and write nothing."""
