@@ -282,7 +282,7 @@ class CourseActivity(StrEnum):
     ALONE = "alone"  # only its first GPU works
     LOAD = "load"  # data come in, GPUs do next to nothing
     REST = "rest"
-    BLIP = "blip"  # something tiny runs while the job rests: a monitor, a heartbeat
+    BLIP = "blip"  # something tiny runs while the job is idle: a monitor, a heartbeat
     SPIN = "spin"  # busy-waiting: utilisation near 100 %, no arithmetic, no memory traffic
 
 
@@ -406,14 +406,14 @@ _ONE_NODE = ((1, 1.0),)
 _NODES = ((2, 0.5), (4, 0.35), (8, 0.15))
 _ORDINARY = (JobKind.STEADY, JobKind.MEMORY_BOUND, JobKind.COMPUTE_BOUND, JobKind.TENSOR, JobKind.NO_TENSOR)
 _ANY = (*_ORDINARY, JobKind.LOW_UTILISATION, JobKind.LOW_MEMORY, JobKind.FULL_MEMORY)
-BLIPS = 0.25  # of the rests: something tiny runs in them now and then
+BLIPS = 0.25  # of the idle stretches: something tiny runs in them now and then
 Draw = np.random.Generator
 Drawn = tuple[list[CourseStretch], dict[str, float]]  # stretches, and levels of the work that are the course's own
 
 
 @dataclass(frozen=True, slots=True)
 class CourseScenario:
-    """What is planted: share of the jobs, how a course is drawn, kinds of work, nodes (0: a part of a shared one)."""
+    """What is planted: share of the jobs, how a course is sampled, job kinds, nodes (0: a part of a shared one)."""
 
     name: str
     share: float

@@ -1,4 +1,4 @@
-"""What goes wrong in recordings, planted: each defect is drawn from the seed and noted with what it touched."""
+"""What goes wrong in recordings, planted: each defect is sampled from the seed and noted with what it touched."""
 
 from __future__ import annotations
 

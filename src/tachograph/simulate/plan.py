@@ -92,11 +92,11 @@ class SimulationPlan:
     """Everything a simulated cluster follows from; the same plan gives the same files.
 
     `load`: share of GPU time that jobs request. `shared`: share of the nodes that run several jobs at a time.
-    `unmapped`: share of the jobs on shared nodes of which no one recorded their GPUs. `each_kind`: how often every
-    kind of job occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
+    `unmapped`: share of the jobs on shared nodes whose GPUs were not recorded. `each_kind`: how often every job
+    kind occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
     `rows_per_file`: upper bound of samples held in memory and written into one file. `as_printed`: values in the
     digits that dcgm-exporter prints. `as_in_study`: a population with the shapes of the published study.
-    `judged_jobs`: so many jobs to measure judgement with (`judging`), whatever the load; 0: jobs by load.
+    `judged_jobs`: so many jobs to measure judgement with (`judging`), at any load; 0: jobs by load.
     `hosts`: what the hosts count is written, too, once a minute.
     """
 
@@ -145,7 +145,7 @@ class SimulationPlan:
 
     @classmethod
     def demo(cls, *, seed: int = 7) -> SimulationPlan:
-        """Two days of 36 nodes with four models: a month in miniature, every kind of job in it."""
+        """Two days of 36 nodes with four models: a month in miniature, every job kind in it."""
         return cls(
             seed=seed,
             days=2,

@@ -3,7 +3,7 @@
 Sums are taken from the samples before defects were planted; `defects` counts those that touch a job. Job classes
 follow from what GPUs do by design, before noise, samples and defects. Definitions: Matveev, Setyaev, Voevodin (Num.
 Meth. Prog. 26(4), 2025). An interval of hanging is one in which no GPU of the job works. The classes of idle nodes
-and GPUs need the busiest to do at least twice what the idlest does. Where the design lies so near a bound that the
+and GPUs need the busiest to do at least twice what the idlest does. Where the design is so near a bound that the
 noise of single samples decides, nothing is true and nothing false: null.
 """
 
@@ -248,7 +248,7 @@ def _times(plan: SimulationPlan, seconds: list[int]) -> pl.Series:
 
 
 HANG_S = 3600  # T: an interval as long as this, or longer
-# Work before a hang. As published more than T: flat counters of a host are no sign that nothing is done. GPUs at rest
+# Work before a hang. As published more than T: flat counters of a host are no sign that nothing is done. Idle GPUs
 # are, so for them a few minutes suffice.
 BEFORE_S, BEFORE_HOST_S = 600, HANG_S
 WINDOW_S = 1200  # windows that are not flat reach so far beyond the work: nearer to T than this is too near to call

@@ -65,7 +65,7 @@ _ALIKE = frozenset(
 
 
 def as_in_study(behaviour: JobBehaviour, rng: np.random.Generator) -> JobBehaviour:
-    """Return an ordinary job with pipes, evenness and pauses of the study's; one of another kind of work as it is."""
+    """Return an ordinary job with pipes, evenness and pauses of the study's; one of another kind unchanged."""
     if behaviour.kind not in _ALIKE:
         return behaviour
     shares = np.array([share for share, _, _ in _MIX])
