@@ -38,13 +38,14 @@ class Walk:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(PACKAGE) or code.co_name == "<module>":
             return
-        depth, at = 0, frame
+        depth = 0
+        at: FrameType | None = frame
         while at is not None:
             inside = at.f_code.co_filename
             if at.f_code.co_name == "<module>" and inside.startswith(PACKAGE):
                 return  # a module being imported
             depth += inside.startswith(PACKAGE)
-            at = at.f_back  # type: ignore[assignment]
+            at = at.f_back
         name = code.co_filename.removeprefix(PACKAGE).removesuffix(".py").removesuffix("/__init__")
         self.modules.setdefault(name)
         self.deepest = max(self.deepest, depth)
@@ -60,7 +61,7 @@ def walk(*argv: str) -> dict[str, object]:
             code = main(list(argv))
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     assert code == 0, argv
     return {"command": " ".join(argv[:2]), "modules": len(seen.modules), "depth": seen.deepest, "way": [*seen.modules]}
 
