@@ -15,7 +15,7 @@ PublishedRead = Literal["slowdown", "gain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNumber:
-    """One measurement. `read`: slowdown of the last of `demands`, or gain: time in turn over time together."""
+    """One measurement. `read`: slowdown of the last of `demands`, or gain: sequential time over time together."""
 
     table: str
     name: str
@@ -72,7 +72,7 @@ def fitted_l2_miss_cost(slower: float = 1.79, copied: float = 45e6) -> float:
 
 
 def fitted_l1_miss_cost(slower: float = 2.0, copied: float = 2 * 64 * 1024.0) -> float:
-    """Return the time of a miss in L1 over that of a hit that makes two copies as slow together as in turn at 64 KB.
+    """Return the time of a miss in L1 over that of a hit at which two copies of 64 KB have no gain from co-location.
 
     Below arrays of 64 KB, blocks that copy side by side on an SM gained, above it not (section 4.2.1, Figure 3). It is
     none of the twenty.
@@ -299,7 +299,7 @@ class ErrorSummary:
 
 
 def predict(published: PublishedNumber, *, curvature: float, dominance: float = DOMINANCE) -> float:
-    """Return what the estimator tells of a published case."""
+    """Return the estimate for a published case."""
     told = estimate(
         published.demands,
         gpu=published.gpu,

@@ -104,12 +104,12 @@ def _joined(said: Sequence[str]) -> str:
 
 
 def limit(name: str, settings: InterferenceOptions) -> float:
-    """Return up to which share a resource may be asked for by all together."""
+    """Return the limit of the total demand for a resource, a fraction."""
     return settings.safe_dram if name == "dram" else settings.safe_cycles if name in CYCLES else 1.0
 
 
 def asked_together(sums: Mapping[str, float], settings: InterferenceOptions) -> str:
-    """Return the three resources that come nearest to their limits.
+    """Return the three resources nearest to their limits.
 
     >>> asked_together({"issue": 0.3, "dram": 0.35}, InterferenceOptions())
     'total demand: memory bandwidth 35 % (limit 70 %), issue slots 30 % (limit 90 %)'
@@ -130,11 +130,11 @@ Slowdowns = tuple[float | None, ...]  # of each member; None not known
 class SharingAdvice:
     """How to share, and why.
 
-    shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns: what is expected of
-    each in that way by what was measured; careful: what decides, see `Case`; worst: were they always busy together and
-    what nobody measured short. binding: the resource that slows them most. why:
-    sentences with the numbers, those of ways that were passed over among them.
-    safe: all sums are below their limits, and nothing that decides is unknown.
+    shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns: expected of each
+    in that mode, from measured demands; careful: conservative, decisive, see `SharingCase`; worst: if all are always
+    busy together and unmeasured resources are contended. binding: the resource that slows them most. why:
+    sentences with the numbers, also of rejected modes.
+    safe: all sums are below their limits, and no decisive value is unknown.
     """
 
     way: SharingMode
@@ -152,12 +152,12 @@ class SharingAdvice:
 
 @dataclass(frozen=True, slots=True)
 class SharingCase:
-    """What is judged.
+    """Input of one piece of advice.
 
-    estimate: by what was measured. careful: by `assumed`, the demands with issue slots where nobody measured them; the
-    same where all were. members: of each its kernels, with the share of its time, where they are known; else `assumed`
-    is its one member. others: for each member the share of time in which another is busy. shared: what happens under
-    MPS with these shares of the SMs, None not told. missing: what nobody measured, sentences. by_margin: the kernels of
+    estimate: from measured demands. careful: from `assumed`, the demands with unmeasured issue slots assumed; the
+    same where all were measured. members: kernels of each, with shares of its time, where known; else `assumed`
+    is its one member. others: for each member the share of time in which another is busy. shared: the estimate under
+    MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_margin: kernels of
     one were profiled, so that upper values decide, unless those of all were and all pairs of them are safe.
     """
 
@@ -181,18 +181,18 @@ class SharingCase:
 
     @property
     def slowdowns(self) -> Slowdowns:
-        """What is expected of each by what was measured."""
+        """Expected slowdown of each, from measured demands."""
         return self.met([member.slowdown for member in self.estimate.members])
 
     @property
     def carefully(self) -> Slowdowns:
-        """What decides: the same were unmeasured issue slots asked for, or the estimator as wrong as it may be."""
+        """Decisive slowdowns: with unmeasured issue slots assumed, or with the largest error of the estimator."""
         known = [member.upper if self.unsure(self.careful) else member.slowdown for member in self.careful.members]
         return self.met(known)
 
     @property
     def worst(self) -> Slowdowns:
-        """Always together; where issue slots were not measured they may be what is short, then each has its part."""
+        """Always together; unmeasured issue slots may be the limiting resource, then each gets its part."""
         count = float(len(self.demands))
         known = [member.worst for member in self.estimate.members]
         if self.blind:
@@ -204,14 +204,14 @@ class SharingCase:
 
     @property
     def binding(self) -> str | None:
-        """The resource that slows them most; where none does, the one that they ask most of."""
+        """The resource that slows them most; where none does, the one of highest total demand."""
         slowed = [member for member in self.careful.members if member.binding is not None]
         if slowed:
             return max(slowed, key=lambda member: member.slowdown or math.inf).binding
         return max(self.estimate.sums, key=lambda name: self.estimate.sums[name], default=None)
 
     def unsure(self, estimate: Estimate) -> bool:
-        """Whether the upper values of `estimate` decide, in place of what is expected."""
+        """Whether the upper values of `estimate` decide, instead of the expected ones."""
         return self.by_margin and bool(self.blind or not estimate.safe)
 
     def good(self, slowdowns: Sequence[float | None]) -> bool:
@@ -219,19 +219,19 @@ class SharingCase:
         return all(s is not None and s <= self.settings.max_slowdown + 1e-9 for s in slowdowns)
 
     def met(self, slowdowns: Sequence[float | None]) -> Slowdowns:
-        """What is expected of slowdowns that hold while others are busy, too."""
+        """Expected slowdowns over all time, from those while others are busy, too."""
         return tuple(
             None if s is None else 1 + share * (s - 1) for s, share in zip(slowdowns, self.others, strict=True)
         )
 
     def over(self) -> list[str]:
-        """Resources of which what was measured reaches the limit, the shortest one first."""
+        """Resources whose measured demand reaches the limit, the one most above it first."""
         sums, settings = self.estimate.sums, self.settings
         names = [name for name, total in sums.items() if total >= limit(name, settings)]
         return sorted(names, key=lambda name: sums[name] / limit(name, settings), reverse=True)
 
     def conflicts(self) -> list[str]:
-        """Resources that reach their limit, and what slows a member beyond what is allowed."""
+        """Resources that reach their limit, and those that slow a member beyond the allowed slowdown."""
         names = self.over()
         for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.careful, self.carefully)):
             for member, slowdown in zip(estimate.members, slowdowns, strict=True):
@@ -316,14 +316,14 @@ def _laid_out(members: MixMembers) -> bool:
 
 
 def _on_its_own(members: MixMembers, told: CorunOutcome, own: float | None) -> float | None:
-    """The slowdown on a share of the SMs: without a footprint `own` knows how wide it is, `told` what memory does."""
+    """The slowdown on a share of the SMs: without a footprint `own` is the effect of width, `told` that of memory."""
     if _laid_out(members) or told.slowdown is None:
         return told.slowdown
     return max(told.slowdown, own) if own is not None and told.binding in NOT_KEPT_APART else own
 
 
 def by_slices(case: SharingCase) -> SharingAdvice | str:
-    """MIG, where memory bandwidth or L2 are what they have too little of."""
+    """MIG, where memory bandwidth or L2 is the limiting resource."""
     short = next((name for name in case.conflicts() if name in NOT_KEPT_APART), None)
     if short is None:
         return ""
@@ -382,7 +382,7 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
 
 
 def _careful(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
-    """Of a part of the SMs: without a footprint nobody knows how wide kernels are, so that they count as wide."""
+    """Slowdowns on a part of the SMs: without a footprint the width of kernels is unknown, and they count as wide."""
     return tuple(
         one if _laid_out(own) or one is None else None if most is None else max(one, most)
         for own, one, most in zip(members, lost, wide, strict=True)
@@ -439,15 +439,15 @@ def advise(
     by_margin: bool = False,
     shared: Callable[[tuple[float, ...]], Estimate] | None = None,
 ) -> SharingAdvice:
-    """Return how `demands` should share `gpu`, of which `estimate` tells what happens without anything kept apart.
+    """Return how `demands` should share `gpu`, `estimate` is that without any isolation.
 
-    `careful`: the same were issue slots that nobody measured asked for, as much as `settings.assumed_issue`; a way is
-    advised only where that holds, too. Left out, nothing is assumed. `members`: of each its kernels, with the share of
-    its time, read carefully; left out, each is one. `busy`: share 0..1 of its time in which each does anything at all
-    (1: always); they are taken to be independent, so that a member is slowed for the share of its time in which another
-    is busy. `by_margin`: what is expected comes from profiled kernels of one at the least, so that where `estimate` is
-    not safe, or issue slots are assumed, the upper value of each decides. `shared`: what happens under MPS with these
-    shares of the SMs; without it every kernel is taken to spread evenly over fewer SMs.
+    `careful`: the same with `settings.assumed_issue` in place of unmeasured issue slots; a sharing mode is
+    advised only where this is safe, too. By default nothing is assumed. `members`: kernels of each, with shares of
+    its time, conservative; by default each is one. `busy`: share 0..1 of its time in which each does anything at all
+    (1: always); they are assumed to be independent: a member is slowed for the share of its time in which another
+    is busy. `by_margin`: expected values are from profiled kernels of one at least, so that where `estimate` is
+    not safe, or issue slots are assumed, the upper value of each decides. `shared`: the estimate under MPS with these
+    shares of the SMs; without it every kernel is assumed to spread evenly over fewer SMs.
 
     >>> from tachograph.sharing.demand import CorunOutcome
     >>> asked = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
@@ -487,7 +487,7 @@ def advise(
 
 
 def _unknown(demands: Sequence[Demand], gpu: GpuCapacity, settings: InterferenceOptions) -> list[str]:
-    """What decides and nobody measured, a sentence each."""
+    """Decisive values that were not measured, a sentence each."""
     told = []
     blind = [demand for demand in demands if "issue" not in demand.cycles]
     if blind:

@@ -1,4 +1,4 @@
-"""The file of a calibration: what micro-benchmarks told of one model of GPU, and who told each value."""
+"""The file of a calibration: results of micro-benchmarks for one model of GPU, and the source of each value."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _HEAD = """\
 
 
 class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One value. `provenance`: measured on this GPU, or published of the H100 because nobody measured it.
+    """One value. `provenance`: measured on this GPU, or published for the H100, as it was not measured here.
 
-    `residual`: worst relative error of what was fitted, where something was. `note`: in words.
+    `residual`: worst relative error of the fit, where there was one. `note`: in words.
     """
 
     value: float
@@ -133,7 +133,7 @@ _AGAIN = "mend it, or write it again with `tachograph interference bench -o FILE
 
 
 def _with_key(said: str, raw: Mapping[str, object]) -> str:
-    """Return what is wrong, with the name of the value that it is wrong of; msgspec tells no names in a dictionary."""
+    """Return the error with the name of the invalid value; msgspec reports no keys of a dictionary."""
     entries = raw.get("calibration")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         try:
@@ -159,7 +159,7 @@ def _mistakes(found: CalibrationFile) -> Iterator[str]:
 def write_calibration(path: Path, content: CalibrationFile) -> None:
     """Write the file, whole or not at all.
 
-    Errors: OSError, for the caller to say what was asked for.
+    Errors: OSError, for the caller to add the context.
     """
     beside = path.with_name(f".{path.name}.part")
     try:

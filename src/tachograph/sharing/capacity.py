@@ -15,10 +15,10 @@ REPORT = "the report"
 _KIB, _MIB = 1024.0, float(1 << 20)
 _BITS = 8.0
 _WARP = 32
-_EDGES = 2.0  # of the memory clock: all memory of GPUs moves data on both, deviceQuery reckons alike
+_EDGES = 2.0  # of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way
 _NAMELESS = "a GPU that the report does not name"
 
-# field of Gpu -> what of device__attribute_* tells it
+# field of GpuCapacity -> name of its device__attribute_*
 _ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         "sms": "multiprocessor_count",
@@ -38,7 +38,7 @@ _CLOCKS = ("max_mem_frequency_khz", "memory_clock_rate")  # kHz
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What an SM of one compute capability has, as the CUDA C++ Programming Guide publishes it."""
+    """What an SM of one compute capability has, as published in the CUDA C++ Programming Guide."""
 
     threads_per_sm: int
     blocks_per_sm: int
@@ -66,11 +66,11 @@ _CAPABILITIES: Mapping[str, _Limits] = MappingProxyType(
 
 
 def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacity:
-    """Return what the GPU of a report has, and for each value who told it; None: nobody does.
+    """Return the resources of the GPU of a report, and for each value its source; None: unknown.
 
     The report comes first: attributes of its device, and the peak of DRAM among its metrics. Then the published
     limits of the compute capability, then the catalogue of devices, unless the report contradicts it: a slice of a
-    GPU has fewer SMs than its name says, and less of all else.
+    GPU has fewer SMs than a GPU of that name, and less of all other resources.
 
     >>> gpu = gpu_of(Chip("NVIDIA H100 PCIe", "9.0", {"multiprocessor_count": 114.0}))
     >>> gpu.sms, gpu.threads_per_sm, gpu.told_by["sms"]
@@ -113,7 +113,7 @@ def _gpu(name: str, told: Mapping[str, float], told_by: Mapping[str, str]) -> Gp
 
 
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """What the report tells of the device: a value of 0 is none, nor is a count below 1."""
+    """Reported values of the device: a value of 0, or a count below 1, is unknown."""
     values = {field: _positive(attributes, (name,)) for field, name in _ATTRIBUTES.items()}
     values["sms"] = values["sms"] or _sms_of_launch(metrics)
     values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(metrics, values["schedulers"])
@@ -124,7 +124,7 @@ def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> 
 
 
 def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
-    """What a launch found, unless it was given a part of the GPU only: the details page shows no attributes."""
+    """SMs reported for a launch, unless it had only a part of the GPU: the details page shows no attributes."""
     parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
     if any(metrics.get(part) for part in parts):
         return None
@@ -161,7 +161,7 @@ def _of_capability(capability: str | None) -> dict[str, float]:
 
 
 def device_of(chip: Chip) -> devices.Device | None:
-    """Return the row of the catalogue for the GPU of a report; None: not in it, or not as the report tells."""
+    """Return the row of the catalogue for the GPU of a report; None: not in it, or contradicted by the report."""
     memory = _positive(chip.attributes, ("total_memory",))
     device = devices.match_device(chip.name, None if memory is None else memory / _MIB)
     sms = _positive(chip.attributes, ("multiprocessor_count",))
@@ -183,7 +183,7 @@ def _catalogued(chip: Chip) -> dict[str, float]:
 
 
 def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
-    """The first that is told and above 0."""
+    """The first known one above 0."""
     return next(
         (value for name in names if (value := values.get(name)) is not None and value > 0 and isfinite(value)), None
     )
@@ -191,15 +191,15 @@ def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | No
 
 _WARP_THREADS = 32
 _SECTOR = 32.0  # bytes
-_REGISTER_UNIT = 256  # registers are handed to a warp in these units, on all chips since Volta
+_REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all chips since Volta
 _LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
 _SHARED_PARTS = tuple(f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver"))
 
 
 def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
-    """Return what the blocks of a launch occupy; None where neither grid nor block is told.
+    """Return what the blocks of a launch occupy; None where neither grid nor block is known.
 
-    How many fit into an SM is what the profiler says, else computed from what a block takes and what `gpu` has.
+    The number that fits into an SM is that of the profiler, else computed from the needs of a block and from `gpu`.
 
     >>> from tachograph.nsight.launches import Chip
     >>> told = {"launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 1024.0}
@@ -221,11 +221,11 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
 
 
 def l2_most(launches: Sequence[Launch]) -> float | None:
-    """Return the bytes of L2 that a launch touches at the most, of the launch that may touch most.
+    """Return an upper bound of the bytes of L2 that a launch touches, of the launch with the highest bound.
 
-    None: of one of them it is not told. What a launch comes back to went through L2 at least once: it is no more than
-    all that went through. The traffic with DRAM is less, but bounds it only where the profiler emptied the caches
-    before, which no report says.
+    None: unknown for one of them. Data that a launch reuses went through L2 at least once: it is no more than
+    the total traffic. The traffic with DRAM is less, but is a bound only where the profiler flushed the caches
+    before, which no report records.
 
     >>> from tachograph.nsight.launches import Chip
     >>> told = {"lts__t_sectors.sum": 250_000.0}
@@ -237,7 +237,7 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
 
 
 def _through_l2(metrics: Mapping[str, float]) -> float:
-    """Bytes; infinite where not told, or nothing at all went through, which no launch does."""
+    """Bytes; infinite where unknown, or 0, which is not possible for a launch."""
     told = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * _SECTOR)
     return min((moved for moved in told if 0 < moved < inf), default=inf)
 
@@ -245,7 +245,7 @@ def _through_l2(metrics: Mapping[str, float]) -> float:
 def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
     """Return how many blocks fit into an empty SM by threads, blocks, registers and shared memory.
 
-    None: one of them is not told, of the launch or of the GPU, or not even one block fits.
+    None: one of them is unknown, of the launch or of the GPU, or not even one block fits.
     """
     registers, shared = footprint.registers, footprint.shared_bytes
     slots, threads = gpu.blocks_per_sm, gpu.threads_per_sm
@@ -258,7 +258,7 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
     fits = [slots, threads // (warps * _WARP_THREADS)]
     if registers:
         of_warp = ceil(registers * _WARP_THREADS / _REGISTER_UNIT) * _REGISTER_UNIT
-        # each scheduler has its own part of the registers: a warp does not lie across two
+        # each scheduler has its own part of the registers: a warp is not split across two
         fits.append(of_registers // gpu.schedulers // of_warp * gpu.schedulers // warps)
     if shared:
         fits.append(int(of_shared // shared))
@@ -266,7 +266,7 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
 
 
 def resident_per_sm(footprint: Footprint, gpu: GpuCapacity) -> float | None:
-    """Return how many blocks lie on an SM at once, on average over all SMs, while there are blocks left to start.
+    """Return how many blocks are resident on an SM at once, on average over all SMs, while there are blocks to start.
 
     >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), GpuCapacity(name="H100", sms=132))
     0.5
@@ -282,7 +282,7 @@ def _count(metrics: Mapping[str, float], metric: str) -> int | None:
 
 
 def _shared(metrics: Mapping[str, float]) -> float | None:
-    """Bytes of a block; None where not told, or no amount of memory."""
+    """Bytes of a block; None where unknown, or invalid."""
     for whole in ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block"):
         if 0 <= metrics.get(whole, nan) < inf:
             return metrics[whole]
@@ -291,7 +291,7 @@ def _shared(metrics: Mapping[str, float]) -> float | None:
 
 
 def _told_fit(metrics: Mapping[str, float]) -> int | None:
-    """The lowest of the profiler's limits; all four are needed, the one that was left out may be the lowest."""
+    """The lowest of the profiler's limits; all four are needed, a missing one may be the lowest."""
     if any(limit not in metrics for limit in _LIMITS):
         return None
     extra = metrics.get("launch__occupancy_limit_barriers")

@@ -44,13 +44,13 @@ class GroupPair:
     judge: PairJudge
 
     def judged(self) -> SharingProposal:
-        """The same with all that is to be said of it."""
+        """The same with all results."""
         return replace(self.judge.over_kernels(self.judge.proposal(self.one, self.other)), taken=self.taken)
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Pairs in which no kind is twice; all others, where asked for; {what they are short of: pairs not proposed}."""
+    """Pairs in which no group is twice; all others, where requested; {limiting resource: pairs not proposed}."""
 
     found: list[SharingProposal]
     others: list[GroupPair]
@@ -60,8 +60,8 @@ class Matched:
 def matched_pairs(kinds: Sequence[JobGroup], judge: PairJudge, *, every: bool) -> Matched:
     """Return the pairs to propose, and with `every` all others.
 
-    Greedy: pairs of one user first, in order of what they would save by the matrix of all pairs. Only pairs that it
-    does not rule out are judged one by one.
+    Greedy: pairs of one user first, in order of savings by the matrix of all pairs. Only pairs that it
+    does not rule out are evaluated one by one.
     """
     outlook = judge.outlook(kinds)
     free, done = set(range(len(kinds))), Matched([], [], Counter())
@@ -105,9 +105,9 @@ def _ranks(names: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def first_judged(pairs: Sequence[GroupPair], top: int | None) -> list[SharingProposal]:
-    """Return the pairs judged, in the order of `order`; `top`: only the first so many.
+    """Return the evaluated pairs, in the order of `order`; `top`: only the first `top`.
 
-    Those that are not taken save nothing and come first: where they suffice, no other is judged.
+    Those that are not taken save nothing and are first: where they suffice, no other is evaluated.
     """
     untaken = sorted((pair for pair in pairs if not pair.taken), key=_overlap_first)
     if top is not None and top <= len(untaken):
@@ -150,20 +150,20 @@ def explained(
         )
 
 
-MOST_GROUPS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are judged
+MOST_GROUPS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are evaluated
 
 
 @dataclass(frozen=True, slots=True)
 class ColocateReport:
-    """What could share, of `jobs` that were looked at.
+    """What could share, of `jobs` that were examined.
 
-    proposals: most saved first, no kind in two of them. refused: other pairs, where they were asked for, the first of
+    proposals: largest savings first, no group in two of them. refused: other pairs, where requested, the first of
     `not_proposed`. chosen: the
-    pair that was asked for, explained. left_out: (reason, jobs, GPU-hours). missing: counters that no job has.
+    requested pair, explained. left_out: (reason, jobs, GPU-hours). missing: counters that no job has.
     achievable: {model: share of the peak bandwidth of memory that can be achieved, as far as is known}. short:
-    (resource, pairs that were judged and not proposed for it, most first). cut: kinds that were not compared, for there
-    are too many. profiled: kinds that are judged by their kernels. refused_profiles: a line for each that is not used.
-    matrices: all kinds beside all, where asked for, one of each model and number of GPUs.
+    (resource, pairs that were evaluated and not proposed for it, most first). cut: groups not compared: there
+    are too many. profiled: groups evaluated by their kernels. refused_profiles: a line for each that is not used.
+    matrices: all groups beside all, where requested, one of each model and number of GPUs.
     """
 
     jobs: int

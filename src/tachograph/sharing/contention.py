@@ -16,9 +16,9 @@ DOMINANCE = 2.0
 
 @either
 def granted(own: float, dominant: float, peers: float) -> float:
-    """Return the rate, 0..1 of that alone, of a kernel that uses all it is given.
+    """Return the rate, 0..1 of that alone, of a kernel that uses all that it gets.
 
-    `dominant`, `peers`: sums of what kernels ask that are served before it, or share with it.
+    `dominant`, `peers`: sums of demands of kernels that are served before it, or share with it.
 
     >>> granted(0.75, 0.0, 0.75), round(granted(0.15, 0.9, 0.0), 3)
     (0.6666666666666666, 0.667)
@@ -157,9 +157,9 @@ def dram_load(requests: float, curvature: float) -> float:
 
 @either
 def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
-    """Return the latency under the load of so many kernels together; `of_all`: `PARTS` numbers of each.
+    """Return the latency under the load of `count` kernels together; `of_all`: `PARTS` numbers of each.
 
-    Newton's method from below: what is asked for at a latency falls in it and is convex, the load rises and is concave.
+    Newton's method from below: demand falls with latency and is convex, the load rises and is concave.
 
     >>> copy = [0.6918, 1.0, latency_alone(0.6918, 0.571)]
     >>> round(dram_latency(copy + copy, 2, 0.571) / copy[2], 3)

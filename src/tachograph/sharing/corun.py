@@ -17,10 +17,10 @@ from tachograph.sharing.vectors import Vectors, demand_vectors, occupied, of_a_b
 RESOURCES = (*CYCLES, "dram", "l2", "l1", "blocks", "sms")
 NOTHING = 255
 _DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
-STARVED = 100.0  # times as long: how rarely a scheduler turns to a warp that waits behind others was never published
-_FELT = 0.995  # a rate above this is not said to be bound by anything
+STARVED = 100.0  # times as long: how rarely a scheduler selects a warp that waits behind others was never published
+_FELT = 0.995  # a rate above this has no binding resource
 
-# places in a row OWN: what it asks; waits elsewhere and stands in line, see contention; takes of an SM, needs a block
+# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
 _KINDS = len(CYCLES)
 _WAITS, _STANDS = _KINDS, 2 * _KINDS
 (_WARPS, _IRREGULAR, _EXPOSED, _USED, _DRAM_WAITS, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = (
@@ -35,7 +35,7 @@ _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
 LATENCY, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
 _TAKEN = _OTHERS + 1
 BESIDE = _TAKEN + _ROOM
-# places in a row OUT, what happens to each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
+# places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
 RATE, SLOWDOWN, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(8)
 OUT = 8
 # places in a row of GPU and calibration
@@ -48,13 +48,13 @@ Two: TypeAlias = tuple[float, float]
 def machine(
     gpu: GpuCapacity, calibration: Calibration, *, dominance: float = contention.DOMINANCE, lasting: bool = False
 ) -> Floats:
-    """Return what GPU and calibration tell, and whether launches follow each other without end, as a row."""
+    """Return the values of GPU and calibration, and whether launches follow each other without end, as a row."""
     told = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance, float(lasting))
     return np.array([*told, *vectors.room(gpu)])
 
 
 def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibration) -> Floats:
-    """Return a row OWN for each demand: nothing is asked of what is unknown. `longer`: on its share of the SMs."""
+    """Return a row OWN for each demand: unknown demand counts as 0. `longer`: on its share of the SMs."""
     asked = np.nan_to_num(vectors.cycles)
     warps = vectors.warps[:, None]
     some = np.where(asked > 0, asked, 1.0)
@@ -106,7 +106,7 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
 
 @either
 def _put_dram(of_all: Row, place: int, own: Row) -> None:
-    """Put what `dram` must know of one kernel at its place in a row of all."""
+    """Write the input of `dram` from one kernel at its place in a row of all."""
     of_all[contention.PARTS * place] = own[_USED]
     of_all[contention.PARTS * place + 1] = own[_DRAM_WAITS]
     of_all[contention.PARTS * place + 2] = own[_ALONE]
@@ -150,12 +150,12 @@ def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[fl
 
 @either
 def shut_out(own: Row, beside: Row, told: Row) -> bool:
-    """Return whether none of its blocks finds room on an SM beside the others; what is unknown finds room."""
+    """Return whether none of its blocks fits on an SM beside the others; unknown values count as fitting."""
     if beside[_TAKEN] <= 0.0:
         return False
     full = False
     for place in range(_ROOM):
-        full |= own[_NEEDS + place] + beside[_TAKEN + place] > told[_HAS + place]  # NaN: not told
+        full |= own[_NEEDS + place] + beside[_TAKEN + place] > told[_HAS + place]  # NaN: unknown
     return full
 
 
@@ -206,7 +206,7 @@ def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
 def run_together(
     own: Sequence[Row], told: Row, kept: Floats, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
 ) -> None:
-    """Fill in what happens to each of `own`, rows OWN, while all of them run: one function for pairs and sets.
+    """Fill in the results of each of `own`, rows OWN, while all of them run: one function for pairs and sets.
 
     `told`: see `machine`. `kept`: see `cache_table`. `meet`: whether they meet in SMs. `beside`: a row BESIDE of zeros
     for each. `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
@@ -262,9 +262,9 @@ _NARROWER = 1e-9  # than a share with an SM more
 
 
 def confine(asked: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Floats]:
-    """Return demands as they are on a `share`, 0..1, of the SMs, and how many times longer each takes there alone.
+    """Return demands on a `share`, 0..1, of the SMs, and how many times longer each takes there alone.
 
-    Of those SMs more is asked, of DRAM less in the same time.
+    Demand on these SMs is higher, on DRAM lower in the same time.
     """
     share = max(share, _LEAST)
     if share >= 1.0:
@@ -277,7 +277,7 @@ def confine(asked: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Fl
 def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
     """Return how many times longer each takes alone on 0, 1, 2 .. SMs, by the widest share of so many: (rows, SMs).
 
-    0 on none, which is no share; one column where nobody told how many SMs there are.
+    0 on none, which is no share; one column where the number of SMs is unknown.
     """
     asked, count = demand_vectors(demands, gpu, calibration), gpu.sms or 0
     longer, busiest = np.zeros((len(demands), count + 1)), _busiest(asked)
@@ -287,7 +287,7 @@ def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calib
 
 
 def _busiest(asked: Vectors) -> Floats:
-    """Of the cycles of an SM the share that is asked for most; NaN: nothing was measured."""
+    """Highest demand for cycles of an SM, over issue slots and pipelines; NaN: nothing was measured."""
     known = np.isfinite(asked.cycles)
     most: Floats = np.max(np.where(known, asked.cycles, 0.0), axis=1, initial=0.0)
     return np.where(known.any(axis=1), most, np.nan)

@@ -14,14 +14,14 @@ from tachograph.catalog.arrays import Bytes, Floats
 
 # pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the tensor pipes
 PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
-# what an SM hands out cycle by cycle: slots to issue warp instructions, and each pipeline
+# what an SM provides per cycle: slots to issue warp instructions, and each pipeline
 CYCLES = ("issue", *PIPES)
 BandwidthBasis = Literal["achievable", "peak"]
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the blocks of a launch occupy. None: not told.
+    """What the blocks of a launch occupy. None: unknown.
 
     `shared_bytes`: of a block, static, dynamic and reserved. `blocks_per_sm`: how many fit into an empty SM.
     """
@@ -35,11 +35,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a kernel, or a mix of kernels, asks when it runs alone. None, or absent from `cycles`: nobody measured it.
+    """Demand of a kernel, or a mix of kernels, that runs alone. None, or absent from `cycles`: not measured.
 
     cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}.
-    dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: what it comes back to, on the GPU and
-    on an SM. l2_most: bytes of L2 that it touches at all, at the most, where what it comes back to is not known.
+    dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: reused footprint, on the GPU and
+    on an SM. l2_most: bytes of L2 that it touches at all, at most, where the reused footprint is not known.
     l2_hit, l1_hit: fraction of sectors found there. warps: resident on one scheduler, mean.
     irregular: fraction 0..1 of its waiting that differs in length from time to time: for memory, barriers; 0 where it
     only waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them.
@@ -69,7 +69,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCapacity:
-    """What a GPU has. None: nobody tells. `told_by`: {field: the report, or the catalogue of devices}."""
+    """Resources of a GPU. None: unknown. `told_by`: {field: its source, the report or the catalogue of devices}."""
 
     name: str
     sms: int | None = None
@@ -87,7 +87,7 @@ class GpuCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What micro-benchmarks told of one model of GPU; the defaults are those published of the H100 NVL.
+    """Results of micro-benchmarks for one model of GPU; the defaults are published values of the H100 NVL.
 
     dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels that ran alone.
     achievable_share: highest bandwidth that was achieved, of the peak. l2_miss_cost, l1_miss_cost: time of a miss over
@@ -98,7 +98,7 @@ class Calibration:
     achievable_share: float = 0.607  # 42 % of peak where 69.18 % of what is achievable was measured
     issue_capacity: float = 1.0
     l2_miss_cost: float = 1.991  # 1.79 times as long where two copies of 22.5 MB arrays just no longer fit L2
-    l1_miss_cost: float = 4.386  # as long as in turn where two blocks copy arrays of 64 KB each on an SM
+    l1_miss_cost: float = 4.386  # no gain from co-location where two blocks copy arrays of 64 KB each on an SM
     measured_on: str | None = "NVIDIA H100 NVL"
     source: str = "published"
 
@@ -125,7 +125,7 @@ CorunMode = Literal["streams", "mps"]
 class Sharing:
     """How kernels share: streams of one process, or processes under MPS, each with `shares` of the SMs (0..1).
 
-    lasting: each launches again and again, as jobs do, and none ends; else each launches once, at the same time.
+    lasting: each launches repeatedly, as jobs do, and none ends; else each launches once, at the same time.
     """
 
     way: CorunMode = "streams"
@@ -135,12 +135,12 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class CorunOutcome:
-    """What happens to one member while all run: its slowdown (1: none), the worst it can be, what binds it.
+    """Outcome of one member while all run: its slowdown (1: none), the worst possible one, the binding resource.
 
-    binding: one of demand.CYCLES, dram, l2, l1, blocks, sms; None: nothing. slowdown None: cannot be said, see
-    Estimate.unknown. worst: were every contended resource given to the others first, or the launches run in turn.
-    upper: what the slowdown may be, as wrong as the estimator was at most about published numbers; it can be above
-    `worst`, for what is not modelled is in no bound, and it is no promise of what nobody measured.
+    binding: one of demand.CYCLES, dram, l2, l1, blocks, sms; None: nothing. slowdown None: undetermined, see
+    Estimate.unknown. worst: if the others get every contended resource first, or launches run one after the other.
+    upper: the slowdown with the largest error of the estimator against published numbers; it can be above
+    `worst`, as no bound covers effects outside of the model, and it is no guarantee for unmeasured kernels.
     """
 
     name: str
@@ -152,12 +152,12 @@ class CorunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What happens when `members` run together.
+    """Outcome when `members` run together.
 
-    sums: {resource: sum of what is asked of it}; 1 is all there is. gain: time one after the other over time together,
-    None where durations are not known; where they last, the sum of what each does over what it does alone in the same
-    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all that decides was
-    measured. unknown: what nobody measured, a sentence each.
+    sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time together,
+    None where durations are not known; where they last, the sum of the work of each over its work alone in the same
+    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all decisive values were
+    measured. unknown: what was not measured, a sentence each.
     """
 
     members: tuple[CorunOutcome, ...]
@@ -187,5 +187,5 @@ class Matrix:
 
     @property
     def upper(self) -> Floats:
-        """What slowdowns may be, see Outcome; NaN unknown."""
+        """Upper values of slowdowns, see CorunOutcome; NaN unknown."""
         return self.slowdown * self.margin

@@ -143,7 +143,7 @@ def _of_pairs(rows: Vectors, columns: Vectors) -> Each:
 
 
 def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: InterferenceOptions) -> Flags:
-    """Return whether no resource reaches its limit, and all that decides was measured; of two members or more.
+    """Return whether no resource reaches its limit, and all decisive values were measured; of two members or more.
 
     `meet`: whether they meet in SMs. Room for blocks is left to the caller.
     """
@@ -166,7 +166,7 @@ def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: Interferen
 
 
 def _unknown_in_cache(each: Each, cache: Callable[[Vectors], CacheUse]) -> Flags:
-    """Whether what decides of a cache is not known."""
+    """Whether a decisive value of a cache is unknown."""
     uses, finds = each(lambda one: cache(one).uses), each(lambda one: cache(one).finds)
     found = vectors.contended(uses, finds, each(lambda one: cache(one).most))
     found &= reduce(or_, each(lambda one: cache(one).untold))
@@ -300,7 +300,7 @@ class _Group:
         }
 
     def safe(self, settings: InterferenceOptions) -> bool:
-        """Whether no resource reaches its limit, all find room, and what decides was measured."""
+        """Whether no resource reaches its limit, all fit, and the decisive values were measured."""
         if any(out[SHUT_OUT] for out in self.everyone.out) or any(longer > 1.0 for longer in self.longer):
             return False
         return bool(_safe(lambda of: of(self.vectors), self.meet(range(self.size)), self.gpu, settings))

@@ -25,11 +25,11 @@ from tachograph.sharing.demand import Demand
 from tachograph.sharing.kernels import Kernel, kernels_of
 from tachograph.sharing.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, mix_of_one, of_means
 
-_WIDEST = 24  # characters of the name of a kind in a table
+_WIDEST = 24  # characters of the name of a job group in a table
 _Row = Mapping[str, Any]
-LEAST_RUNS = 2  # of a kind: what ran once may never come again
-MOST_SPREAD = 0.25  # how far a run may be from the mean of its kind, of all there is of a resource. Ours
-# why a job is not looked at, in the order in which it is asked
+LEAST_RUNS = 2  # of a job group: a job that ran once may not run again
+MOST_SPREAD = 0.25  # largest difference between a run and the mean of its group, as a fraction of a resource. Ours
+# why a job is excluded, in the order of the checks
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
         "running": "still running",
@@ -57,10 +57,10 @@ _READ = (*_WHO, "gpu_model", "gpus", "gpu_hours", "elapsed_s", *_ACTIVITY, *_NEE
 
 @dataclass(frozen=True, slots=True)
 class GroupProfile:
-    """What reports of Nsight Compute tell of a kind of jobs.
+    """Results of reports of Nsight Compute for a job group.
 
     mix: its kernels, weighted by their time. kernels, launches, seconds: of all. apart: sentences on what was left
-    out, and what is far from the means of the lake.
+    out, and on values far from the means of the lake.
     """
 
     reports: tuple[str, ...]
@@ -73,11 +73,11 @@ class GroupProfile:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Jobs of one user and name, on as many GPUs of one model: what comes again.
+    """Jobs of one user and name, on as many GPUs of one model: a workload that recurs.
 
-    Without a name a job is a kind of its own. array: where runs of one name differ too much, tasks of one array are a
-    kind of their own. busy: share of the time of the busiest run in which its GPUs did anything. mix: its runs, as the
-    lake tells. spread: farthest that a run is from the mean of all, and of which resource. jobs: ids, newest last.
+    Without a name a job is a group of its own. array: where runs of one name differ too much, tasks of one array are a
+    group of their own. busy: share of the time of the busiest run in which its GPUs did anything. mix: its runs, as
+    recorded. spread: largest difference between a run and the mean of all, and its resource. jobs: ids, newest last.
     """
 
     user: str | None
@@ -96,20 +96,20 @@ class JobGroup:
 
     @property
     def asks(self) -> Mix:
-        """What it is judged by while busy: its kernels where they were profiled, else the run that asks most.
+        """Its demand while busy: its kernels where they were profiled, else the run of highest demand.
 
-        A run counts as long as any other, for launches are not known.
+        All runs count as equally long, as launches are not known.
         """
         return self.profile.mix if self.profile else mix_of_one(replace(self.mix.highest, seconds=1.0))
 
     @property
     def issue(self) -> Literal["profile", "assumed"]:
-        """Where its issue slots are known from, or that they are not."""
+        """Source of its issue slots: profiled, or assumed."""
         return "profile" if "issue" in self.asks.mean.cycles else "assumed"
 
     @property
     def label(self) -> str:
-        """What it is called: user/name, with the array where it is one, of a job without a name its id."""
+        """Its label: user/name, with the array where it is one, of a job without a name its id."""
         return _label(self.user, self.name, self.array) or self.jobs[-1]
 
     @property
@@ -120,7 +120,7 @@ class JobGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupCandidates:
-    """Kinds that may share, most GPU-hours first, and the jobs that are not looked at, with the reason of each.
+    """Job groups that may share, most GPU-hours first, and the excluded jobs, with the reason of each.
 
     left_out: one row per job: job_key, job_id, display_id, user, name, gpu_hours, reason.
     """
@@ -144,7 +144,7 @@ def candidates(
     achievable: Mapping[str, float],
     least_runs: int = LEAST_RUNS,
 ) -> GroupCandidates:
-    """Return the kinds of jobs among (already filtered) rows of job_summaries that could share a GPU.
+    """Return the job groups among (already filtered) rows of job_summaries that could share a GPU.
 
     `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among them. `achievable`:
     {model: share of the peak bandwidth of memory that can be achieved}.
@@ -167,7 +167,7 @@ def candidates(
 
 
 def short_label(kind: JobGroup) -> str:
-    """Return what a kind is called in a table: cut where it is long; a star where it was profiled."""
+    """Return the label of a job group in a table: cut where it is long; a star where it was profiled."""
     name = printable(kind.label)
     return (name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…") + ("*" if kind.profile else "")
 
@@ -191,7 +191,7 @@ def _known_models(summaries: pl.DataFrame) -> list[str]:
 
 
 def _reason(models: Sequence[str], thresholds: Thresholds) -> pl.Expr:
-    """Why a job by itself is not looked at; null where it is."""
+    """Why a single job is excluded; null where it is not."""
     busy = pl.coalesce(pl.col(name).fill_nan(None) for name in _ACTIVITY)
     unmeasured = pl.any_horizontal(pl.col(name).is_null() for name in _NEEDED)
     no_pipe = pl.all_horizontal(pl.col(name).is_null() for name in _PIPES)
@@ -216,7 +216,7 @@ def _label(user: str | None, name: str | None, array: str | None) -> str | None:
 
 
 def _kinds(runs: Iterable[_Row]) -> Iterator[tuple[JobGroup, list[_Row]]]:
-    """Kinds with their runs; those of one name that differ too much are taken apart by array."""
+    """Job groups with their runs; those of one name that differ too much are split by array."""
     for rows in _grouped(
         runs, lambda row: ((row["user"], row["name"]) if row["name"] else row["job_key"], row["gpu_model"], row["gpus"])
     ):
@@ -261,7 +261,7 @@ def _kind(rows: Sequence[_Row], *, array: str | None = None) -> JobGroup:
 
 
 def _spreads(mixed: Mix, demands: Sequence[Demand], busy: Sequence[float]) -> Iterable[tuple[float, str]]:
-    """(how far the farthest run is from the mean of its kind, of what)."""
+    """(largest difference between a run and the mean of its group, resource)."""
     yield _farthest(busy, math.fsum(share * one for (share, _), one in zip(mixed.members, busy, strict=True))), "busy"
     for name in ("dram", "sm_share"):
         mean = getattr(mixed.mean, name)
@@ -288,12 +288,12 @@ def _why_not(kind: JobGroup, settings: InterferenceOptions, achievable: float, l
 
 
 def is_called(kind: JobGroup, name: str) -> bool:
-    """Return whether `name` is how a kind is written, with its array or without, or the id of one of its jobs."""
+    """Return whether `name` names a job group, with its array or without, or is the id of one of its jobs."""
     return name in (kind.label, kind.name_of_all) or name in kind.jobs
 
 
 def named(found: GroupCandidates, name: str) -> list[JobGroup]:
-    """Return the kinds that a person means: user/name, or the id of a job.
+    """Return the job groups of `name`: user/name, or the id of a job.
 
     Errors: UsageError where it is left out, with the reason; NotFoundError where it is not known.
     """
@@ -310,8 +310,8 @@ def named(found: GroupCandidates, name: str) -> list[JobGroup]:
     raise UsageError(f"{name} cannot be judged: {'; '.join(reasons)}", do="name another, or see --help")
 
 
-MOST_KERNELS = 16  # of a profile that are told apart, those of most time; what is left counts as one
-MOST_APART = 0.15  # of all there is, between a profile and the means of the lake. Ours
+MOST_KERNELS = 16  # of a profile that are kept separate, those of most time; the others count as one
+MOST_APART = 0.15  # fraction of a resource, between a profile and the means of the lake. Ours
 
 LaunchReader = Callable[
     [str], Sequence[Launch]
@@ -319,16 +319,16 @@ LaunchReader = Callable[
 
 
 def nothing_read(report: str) -> Sequence[Launch]:
-    """Return no launches, of whatever report: what reads where no profile is given."""
+    """Return no launches, for any report: the reader where no profile is given."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class GivenProfile:
-    """A report of Nsight Compute, and the kind of jobs that somebody says it is of: user/name, a job's id, a pattern.
+    """A report of Nsight Compute, and the job group it was given for: user/name, a job's id, a pattern.
 
-    configured: it stands in the configuration. Then it is no mistake that no such kind is among the jobs, and what was
-    named at the command for the same kind counts in its place.
+    configured: it is from the configuration. Then a missing job group is no error, and profiles
+    named at the command for the same group take precedence.
     """
 
     kind: str
@@ -338,14 +338,14 @@ class GivenProfile:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledGroups:
-    """Kinds, those that were profiled with their profiles; a line for each profile that is not used, why."""
+    """Job groups, profiled ones with their profiles; a line for each profile that is not used, with the reason."""
 
     kinds: tuple[JobGroup, ...]
     refused: tuple[str, ...]
 
 
 def profiled(found: GroupCandidates, given: Sequence[GivenProfile], read: LaunchReader) -> ProfiledGroups:
-    """Return the kinds with what their profiles tell. Several reports of one kind add up.
+    """Return the job groups with the results of their profiles. Several reports of one group add up.
 
     Errors: that of the first profile named at the command, where none of those can be used.
     """
@@ -375,7 +375,7 @@ def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
 
 
 def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:
-    """Why profiles named at the command are of no kind of jobs that is judged."""
+    """Why profiles named at the command are of no evaluated job group."""
     for one in given:
         if one.configured or any(_is_of(kind, one) for kind in found.kinds):
             continue
@@ -387,7 +387,7 @@ def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterat
 
 @dataclass(slots=True)
 class _Launches:
-    """Launches of reports, each read once, when it is asked for."""
+    """Launches of reports, each read once, on request."""
 
     read: LaunchReader
     problems: list[TachographError]
@@ -405,10 +405,10 @@ class _Launches:
 
 
 def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader) -> GroupProfile:
-    """Return what reports tell of a kind.
+    """Return the results of reports for a job group.
 
-    Errors: UsageError where they are of another GPU; InputError where they do not tell how long kernels take, or
-    nothing of issue slots.
+    Errors: UsageError where they are of another GPU; InputError where they contain no durations of kernels, or
+    no issue slots.
     """
     names = ", ".join(reports)
     found = kernels_of(chain.from_iterable(map(launches_of, reports)))
@@ -444,7 +444,7 @@ def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader
 
 
 def _ran_on(kernel: Kernel, device: Device) -> bool:
-    """By the name of the chip; where the catalogue does not know it as it is, a slice among them, by its SMs."""
+    """By the name of the chip; where the catalogue has no such GPU, as for a slice, by its SMs."""
     known = device_of(kernel.chip)
     return known.name == device.name if known is not None else kernel.gpu.sms == device.sms
 
@@ -480,12 +480,12 @@ def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
 
 
 def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
-    """A sentence for each resource of which the kernels and the means of the lake differ much."""
+    """A sentence for each resource in which the kernels and the means of the lake differ much."""
     lake, known = kind.mix.mean, [(kernel.seconds or 0.0, kernel.demand) for kernel in timed]
     told = {name: (_mean([(seconds, getattr(one, name)) for seconds, one in known]), getattr(lake, name))
             for name in ("dram", "sm_share")}  # fmt: skip
     for pipe in COUNTER_OF_PIPE:
-        # of the time in which warps are on an SM, as the lake tells it
+        # of the time in which warps are on an SM, as recorded in the lake
         active = [(seconds * (one.sm_share or 0.0), one.cycles.get(pipe)) for seconds, one in known]
         told[pipe] = (_mean(active), lake.cycles.get(pipe))
     for name, (of_kernels, of_lake) in told.items():

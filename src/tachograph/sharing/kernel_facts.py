@@ -22,7 +22,7 @@ from tachograph.sharing.utilization import (
     utilisation,
 )
 
-_WARPS = 64  # of an SM where nobody tells: most chips have so many, some 48 or 32
+_WARPS = 64  # of an SM where unknown: most chips have 64, some 48 or 32
 _LIMITS = "launch__occupancy_limit_*"
 _POSSIBLE, _WAVES = "sm__maximum_warps_per_active_cycle_pct", "launch__waves_per_multiprocessor"
 
@@ -31,7 +31,7 @@ _POSSIBLE, _WAVES = "sm__maximum_warps_per_active_cycle_pct", "launch__waves_per
 class KernelFact:
     """One number of a kernel. value None: not collected; `metric`: what it was, or would be, read from.
 
-    unit: as units.text has it. share: fraction 0..1 of all there is, None where the number is no share of anything.
+    unit: as units.text has it. share: fraction 0..1 of the capacity, None where the number is no fraction of one.
     """
 
     name: str
@@ -93,7 +93,7 @@ def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
 
 
 def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
-    """Return {name: score 0..100, 0 best} of a kernel; value None: the note tells what it needs."""
+    """Return {name: score 0..100, 0 best} of a kernel; value None: the note names the missing metrics."""
     threads, metrics = kernel.gpu.threads_per_sm, kernel.metrics
     warps = threads // 32 if threads else _WARPS
     assumed = "" if threads else f"taken as of {_WARPS} warps in an SM, not in the report"
@@ -110,7 +110,7 @@ def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
 
 
 def _score(name: str, label: str, score: nsight_scores.NsightScore, note: str) -> KernelFact:
-    """A score; `note`: what to know of it where it has a value."""
+    """A score; `note`: remark on it where it has a value."""
     if score.value is None:
         note = f"needs {', '.join(score.needs)}" if score.needs else ""
     return KernelFact(name, label, score.value, "score", "", None if score.value is None else score.value / 100, note)
@@ -121,12 +121,12 @@ def _share(name: str, label: str, value: float | None, metric: str, note: str = 
 
 
 def _from(reading: MetricValue | None, otherwise: str) -> str:
-    """What a number was read from, or would be."""
+    """Metric that a number was read from, or would be."""
     return otherwise if reading is None else reading.metric
 
 
 def _launched(launch: LaunchPlacement, kernel: Kernel, of_sms: str) -> list[KernelFact]:
-    """How its blocks lie on the SMs."""
+    """How its blocks are distributed over the SMs."""
     sms, needed = kernel.gpu.sms, launch.needed
     share = needed / sms if needed is not None and sms else None
     grid = "launch__grid_size"
@@ -140,7 +140,7 @@ def _launched(launch: LaunchPlacement, kernel: Kernel, of_sms: str) -> list[Kern
 
 
 def _distributed(found: SmDistribution | None) -> list[KernelFact]:
-    """How much less the mean and the least busy SM had to do than the busiest."""
+    """How much less work the mean and the least busy SM had than the busiest."""
     metric = f"{kernel_metrics.SM_ACTIVE.removesuffix('.avg')}.avg,.min,.max"
     least = None if found is None or found.low is None or found.high <= 0 else found.low / found.high
     idle = None if found is None else found.idle
@@ -152,7 +152,7 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedKernel:
-    """Its work, its limits, what it has to fear, what misleads, and its place under the roofline."""
+    """Its work, its limits, its sensitivities, misleading metrics, and its place under the roofline."""
 
     work: KernelWork
     limits: KernelLimits
@@ -162,13 +162,13 @@ class JudgedKernel:
 
     @property
     def limited_by(self) -> str | None:
-        """The resource that is nearly full, or `latency`; None: cannot be said."""
+        """The resource that is nearly full, or `latency`; None: undetermined."""
         limiting = self.limits.limiting
         return self.limits.bound if limiting is None else limiting.resource
 
 
 def judge_kernel(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:
-    """Return what is concluded of a kernel."""
+    """Return the conclusions on a kernel."""
     work, found = work_of(kernel), limits(kernel, calibration=calibration)
     placed = placement(kernel, work=work, found=found)
     fears = sensitivities(kernel, calibration=calibration)
@@ -180,7 +180,7 @@ NOTHING = 255  # in Matrix.binding
 
 @dataclass(frozen=True, slots=True)
 class KernelsRequest:
-    """What is asked of the reports. together, explain: kernels by number, name, pattern. shares: of SMs, under MPS."""
+    """A request for the report. together, explain: kernels by number, name, pattern. shares: of SMs, under MPS."""
 
     kernels: tuple[str, ...] = ()
     device: str | None = None
@@ -193,7 +193,7 @@ class KernelsRequest:
 
 @dataclass(frozen=True, slots=True)
 class KernelView(NumberedKernel):
-    """One kernel that is shown, with all that is told of it."""
+    """One shown kernel, with all its results."""
 
     facts: Mapping[str, KernelFact]
     scores: Mapping[str, KernelFact]
@@ -202,7 +202,7 @@ class KernelView(NumberedKernel):
 
 @dataclass(frozen=True, slots=True)
 class MissingMetric:
-    """What was not collected. `of`: numbers of the kernels that lack it."""
+    """A metric that was not collected. `of`: numbers of the kernels that lack it."""
 
     metric: str
     tells: str
@@ -211,7 +211,7 @@ class MissingMetric:
 
 @dataclass(frozen=True, slots=True)
 class SetEstimate:
-    """What happens when `members` (numbers) run at the same time."""
+    """Estimate for `members` (numbers) that run at the same time."""
 
     members: tuple[NumberedKernel, ...]
     estimate: Estimate
@@ -221,7 +221,7 @@ class SetEstimate:
 class DisturbingKernel:
     """A kernel beside which others of the table take longer.
 
-    slowdown: of `victim` (a number), the one that it hits most. binding: what holds that up, as in Outcome.
+    slowdown: of `victim` (a number), the most affected one. binding: its binding resource, as in CorunOutcome.
     """
 
     number: int
@@ -233,9 +233,9 @@ class DisturbingKernel:
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """The kernels of one GPU. pairs: rows are the kernels, columns `columns`; None where it was not asked for.
+    """The kernels of one GPU. pairs: rows are the kernels, columns `columns`; None where not requested.
 
-    disturbers: the kernels that disturb others most, the worst first; None where there are too many pairs to say.
+    disturbers: the kernels that slow others most, the worst first; None where there are too many pairs.
     mixed: all kernels of these reports beside all of the other's, weighted by time; None without another report.
     """
 
@@ -263,7 +263,7 @@ class ReportFileRead:
 
 @dataclass(frozen=True, slots=True)
 class KernelsReport:
-    """Everything that is told. problems: lines for people, of files and of kernels."""
+    """All results. problems: lines for people, of files and of kernels."""
 
     files: tuple[ReportFileRead, ...]
     parts: tuple[GpuPart, ...]
@@ -275,7 +275,7 @@ class KernelsReport:
 
 
 def total_s(part: GpuPart) -> float | None:
-    """Return the time of the kernels that are shown, None where none is told."""
+    """Return the time of the shown kernels, None where none is known."""
     told = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
     return fsum(told) if told else None
 
@@ -293,7 +293,7 @@ class KernelPair:
 
 
 def pairs_of(part: GpuPart) -> list[KernelPair]:
-    """Return all pairs of a part, row by row; none where they were not asked for."""
+    """Return all pairs of a part, row by row; none where not requested."""
     found = part.pairs
     if found is None:
         return []
@@ -312,7 +312,7 @@ def pairs_of(part: GpuPart) -> list[KernelPair]:
 
 
 def binding_of(found: Matrix, row: int, column: int) -> str | None:
-    """Return what binds a row beside a column; None: nothing."""
+    """Return the binding resource of a row beside a column; None: nothing."""
     place = int(found.binding[row, column])
     return None if place == NOTHING else found.resources[place]
 
