@@ -1,4 +1,4 @@
-"""Sources: each reads one format and yields chunks of contract columns. It never guesses a value.
+"""Sources: each reads one format and yields chunks of contract columns. No value is guessed.
 
 A source is added by one file and one line in `registry.SOURCES`.
 """

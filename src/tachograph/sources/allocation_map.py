@@ -42,7 +42,7 @@ SUFFIXES = (".csv", ".log", ".txt", ".json")
 
 @dataclass(slots=True)
 class AllocationMapReading:
-    """What a file holds: rows for `allocations`, what was rejected (place, reason, text), how many records it had."""
+    """What a file holds: rows for `allocations`, what was rejected (place, reason, text), the number of records."""
 
     allocations: list[SlurmRow] = field(default_factory=list)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)

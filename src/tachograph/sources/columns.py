@@ -18,7 +18,7 @@ INSTANCE_NAMES = ("llite", "fs_name", "iface", "interface", "cpu", "name", "inst
 _ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"procstat": ("procstat2",), "procnetdev": ("procnetdev2",), "papi": ("papi_sampler",)}
 )
-# words that mean other things elsewhere: understood where the file or the column names the sampler
+# names that are ambiguous elsewhere: recognised where the file or the column names the sampler
 _AMBIGUOUS = frozenset({"user", "nice", "sys", "system", "idle", "iowait", "read_bytes", "write_bytes"})
 _PREFIXES = ("", "ldms_", "nersc_ldms_")
 _LUSTRE2_PREFIX = "client.lstats."
@@ -327,7 +327,7 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
             taken.add(into)
     host, again = gathered((name, means) for name, means in hosts if means.counter not in taken)
     instance = _first(given, INSTANCE_NAMES) if host and gpu is None else None
-    if host:  # all that is known of nodes goes one way
+    if host:  # then node values are host counters, too
         host |= {column: HostColumns((name,), UNITS[column]) for name, column in node_values.items()}
         node_values = {}
     left = tuple(name for name in unknown if name != instance)

@@ -1,7 +1,7 @@
 """Source and feed `dcgm-exporter`: dcgm-exporter, node_exporter and their kind, from saved pages or polled directly.
 
 An exporter reports the values of now. A page is one scrape: its samples are of the moment it was scraped, unless a time
-stands behind the value.
+follows the value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tachograph.sources.series_rows import SeriesRows
 
 @dataclass(frozen=True, slots=True)
 class _ScrapedPage:
-    """One answer and when it came, on the clock that only goes forward."""
+    """One answer and when it arrived, on the monotonic clock."""
 
     content: bytes
     at_s: float
@@ -84,13 +84,13 @@ class ScrapeFeed:
         yield Chunk(self._settings.stream, DCGM_EXPORTER, origin, parts, rows.known, watermark=mark)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for endpoint in self._endpoints:
             endpoint.server.close()
 
     def _pages(self, began: float) -> Iterator[tuple[ExporterEndpoint, _ScrapedPage]]:
-        """Answers as they come; what does not come within the round is left to itself."""
+        """Yield answers as they arrive; exporters without one in this round are unreachable."""
         waiting: dict[Future[_ScrapedPage], ExporterEndpoint] = {}
         for endpoint in self._endpoints:
             late = self._late.get(endpoint.label)

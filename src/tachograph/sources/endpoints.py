@@ -28,7 +28,7 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
     urls: tuple[str, ...] = ()
     every_s: float = 30.0
-    refresh_s: float = 30.0  # between two looks of the exporter at its GPUs
+    refresh_s: float = 30.0  # between two readings of the GPUs by the exporter
     timeout_s: float = 5.0
     attempts: int = 1  # the next round polls again
     parallel: int = 64
@@ -38,7 +38,7 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclass(frozen=True, slots=True)
 class ExporterEndpoint:
-    """One exporter. `label`: how people name it; `node`: its host, for pages that name none."""
+    """One exporter. `label`: its name in reports; `node`: its host, for pages that name none."""
 
     label: str
     node: str

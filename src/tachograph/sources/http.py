@@ -163,7 +163,7 @@ def bearer(token: str) -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class Secret:
-    """A file that holds one line, read again when it changes: tokens may live for minutes only."""
+    """A file that holds one line, read again when it changes: tokens may be valid for minutes only."""
 
     file: Path
     key: str
@@ -171,7 +171,7 @@ class Secret:
     _text: str = ""
 
     def text(self) -> str:
-        """The secret as it is now. Errors: RequestError naming key and file, never what is in it."""
+        """The secret as it is now. Errors: RequestError naming key and file, not its content."""
         try:
             state = self.file.stat()
             stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
@@ -240,9 +240,9 @@ def certificates(ca_file: str) -> ssl.SSLContext:
 
 LONGEST_WAIT_S: Final = 60.0
 _FIRST_WAIT_S = 0.5
-_LARGEST_ANSWER = 1 << 30  # bytes; a server that never ends must not fill the memory
+_LARGEST_ANSWER = 1 << 30  # bytes; an endless answer must not fill the memory
 LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType({"attempts": 1, "timeout_s": 0.001})
-_SLOWEST = 20  # times `timeout_s`: the longest a whole answer may take, however steadily it drips
+_SLOWEST = 20  # times `timeout_s`: the longest a whole answer may take, however steadily bytes arrive
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 T = TypeVar("T")
@@ -372,7 +372,7 @@ class HttpServer:
         return self._ask(_Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._client.close()
 
     def _ask(self, question: _Exchange, read: _Read[T]) -> T:

@@ -5,8 +5,8 @@ zone is given. An export of one job names the nodes of the job, not its GPUs: `a
 GPUs.
 
 NERSC's mean over the GPUs of a job (`Floored Relative Time`, no node, no GPU) is the site's own average. It is kept
-as one GPU, index 0 of a node called `job-<id>` that does not exist, held by the job: its averages mean something,
-its spread over GPUs and its sums do not.
+as one GPU, index 0 of a node called `job-<id>` that does not exist, held by the job: its averages are valid,
+its spread over GPUs and its sums are not.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RECORD_COLUMNS = frozenset({"start time", "end time", "state", "qos", "partitio
 
 
 class NotTelemetryError(InputError):
-    """A readable file that holds no samples, or not on the options given; in a folder it is counted and passed over."""
+    """A readable file that holds no samples, or not on the options given; in a folder it is counted and skipped."""
 
     def __init__(self, reason: str, what: str, *, where: str, do: str) -> None:
         super().__init__(what, where=where, do=do)

@@ -2,8 +2,8 @@
 
 Sources: dcgm-exporter (DCGM field names of both generations), node_exporter, and nvidia_gpu_prometheus_exporter as
 Princeton's jobstats uses it. Exporters, relabelling rules and generations of dcgm-exporter spell labels differently. A
-label that Prometheus had to rename because its own one was called the same begins with `exported_`: that is what the
-exporter wrote.
+label that Prometheus renamed because of its own label of that name begins with `exported_`: it has the value of the
+exporter.
 """
 
 from __future__ import annotations

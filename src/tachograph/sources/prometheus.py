@@ -100,7 +100,7 @@ def settings_of_options(options: argparse.Namespace, configuration: Configuratio
 
 
 def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[str, object]:
-    """The entry of the configuration that is meant; none where a server is named and no entry."""
+    """The selected entry of the configuration; none where a server is named and no entry."""
     entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
     if options.name is not None:
         entries = [entry for entry in entries if entry.get("name", PROMETHEUS) == options.name]
@@ -257,7 +257,7 @@ class PrometheusFeed:
         self._note_clocks()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self.querying.server.close()
 
     @property
@@ -287,7 +287,7 @@ class PrometheusFeed:
             rows = tuple(
                 ChunkPart(part.table, part.frame, part.units, overlaps=True, counted=True)
                 for part in series_parts(found, self._late_memory, overlaps=True)
-                if part.table != "allocations"  # who held what was seen when it came
+                if part.table != "allocations"  # allocations were recorded at the first reading
             )
             yield self._chunk(self._late, rows, found.points, since=moment(window.start), until=moment(window.end))
 

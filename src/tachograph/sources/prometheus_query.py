@@ -96,7 +96,7 @@ def numbers(text: bytes) -> Floats:
 
 @compiled
 def _product_error(a: float, b: float, product: float) -> float:
-    """What rounding took from a * b."""
+    """Rounding error of a * b."""
     t = _SPLIT * a
     a_high = t - (t - a)
     t = _SPLIT * b
@@ -174,7 +174,7 @@ def _scan(text: Bytes, powers: Floats, found: Floats) -> int:
 
 EXPECTED = "an answer of Prometheus"
 _BARE = re.compile(rb"(?<=[\[,])([+-]?Inf|NaN)(?=[,\]])")  # written by Go, unknown to JSON
-_VALUES = b'"values":'  # never inside a label: there its quotes are escaped
+_VALUES = b'"values":'  # not inside a label: there its quotes are escaped
 
 
 class _MatrixSeries(msgspec.Struct, frozen=True):
@@ -286,10 +286,10 @@ def _run(labels: msgspec.Raw, flat: Floats) -> SeriesRun:
 
 POINTS_PER_SERIES = 10_000  # Prometheus gives 11,000
 _POINTS_PER_ANSWER = 500_000  # about 20 MB of JSON
-_LIKELY_STEP_S = 10.0  # to judge how much will come, before anything did
+_LIKELY_STEP_S = 10.0  # to estimate the size of answers before the first
 _TOO_MUCH = re.compile(r"too many|too large|exceed|limit|maximum|memory|time[d ]* ?out", re.IGNORECASE)
 _SHORTEST_MS = 1000
-# A part of the storage that does not answer is an error: Thanos; VictoriaMetrics; the others overlook it.
+# A part of the storage that does not answer is an error: Thanos; VictoriaMetrics; the others ignore it.
 _WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
 
 
@@ -452,7 +452,7 @@ def server_of(settings: PrometheusSettings) -> HttpServer:
 def _halves(
     names: Sequence[str], start: int, end: int, problem: RequestError
 ) -> Sequence[tuple[Sequence[str], int, int]]:
-    """What to query in place of what was too much; nothing where that cannot be the reason."""
+    """Smaller queries in place of one that was too large; none where its size cannot be the reason."""
     if problem.status in (None, 429) or not (problem.status in (413, 504) or _TOO_MUCH.search(problem.what)):
         return ()
     if len(names) > 1:

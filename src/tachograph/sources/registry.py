@@ -90,7 +90,7 @@ def load_source(source: SourceEntry) -> SourceModule:
     return cast("SourceModule", import_module(f"tachograph.sources.{source.module}"))
 
 
-Watermark = Callable[[str], datetime | None]  # up to when a stream has been read; None: never
+Watermark = Callable[[str], datetime | None]  # up to when a stream has been read; None: not read yet
 
 
 class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -107,7 +107,7 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def title(self) -> str:
-        """What people call it: `source:name`, where it has a name of its own."""
+        """Name in reports: `source:name`, where it has a name of its own."""
         return self.stream if self.name and self.name != self.source else self.source
 
 
@@ -133,16 +133,16 @@ class SourceFeed(Protocol):
     asked: PollOutcome
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield what came since the watermarks, as chunks of streams, in order.
+        """Yield what is new since the watermarks, as chunks of streams, in order.
 
         A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark records
         that it was read. `asked` is about this poll, from its end to the begin of the next.
-        Errors: InputError naming address and reason, when nothing could be read; the next poll takes up where it was.
+        Errors: InputError naming address and reason, when nothing could be read; the next poll continues there.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
@@ -197,7 +197,7 @@ def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) 
 def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSettings]:
     """Return the settings of every `[[sources]]` entry.
 
-    Errors: ConfigError for one that is wrong, for two with one name, and where there is none.
+    Errors: ConfigError for an invalid one, for two with one name, and where there is none.
     """
     if not configuration.sources:
         do = "name one there (`tachograph init` writes the file); see docs/collect.md"

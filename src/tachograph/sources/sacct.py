@@ -71,7 +71,7 @@ def _accounting_of(settings: SacctSettings) -> AccountingAccess:
 class AccountingFeed:
     """Accounting as a stream: a chunk per span, its watermark the end of the span.
 
-    What it keeps while it lives: when it last looked further back, whether this accounting names GPUs, and which
+    State until it is closed: when it last read further back, whether this accounting names GPUs, and which
     records it rejected, so that each is counted once.
     """
 
@@ -102,7 +102,7 @@ class AccountingFeed:
             )
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._accounting.close()
 
     def between(self, first: datetime, last: datetime) -> Iterator[Chunk]:

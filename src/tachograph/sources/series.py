@@ -1,7 +1,7 @@
 """Labelled series: what their metrics and labels mean, which jobs they name, which values were read again.
 
 `SeriesVocabulary` identifies a series by its metric and labels: counter, node, GPU, MIG slice, job. Prometheus answers,
-saved pages, polled exporters (`series_rows`) and live views use it alike. Nothing here loads a table library.
+saved pages, polled exporters (`series_rows`) and live views use it alike. This module imports no table library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tachograph.sources.metrics import (
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id
 
-_KEPT = 1 << 20  # series whose identity is remembered; pods and jobs come and go, each leaves its labels behind
+_KEPT = 1 << 20  # series whose identity is remembered; every pod and job adds labels
 _NAME = "__name__"
 _NEARLY = 0.9  # a scrape may come a little earlier than the exporter's next reading of its GPUs
 

@@ -1,6 +1,6 @@
 """Labelled series become contract rows: one conversion for Prometheus answers, saved pages and polled exporters.
 
-All metrics of one scrape carry one time, so they stand side by side in one row.
+All metrics of one scrape have one time, so they are columns of one row.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SeriesRows:
     def add_page(self, page: bytes, *, t: datetime, node: str | None) -> int:
         """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
 
-        A time written behind a value comes before `t`; a host that the page names comes before `node`.
+        A time written behind a value replaces `t`; a host that the page names replaces `node`.
         """
         vocabulary, before = self.memory.vocabulary, self.known
         samples = parse_page(page, wanted=vocabulary.wanted)
@@ -482,7 +482,7 @@ class _PageScrape:
 
 def _at(column: list[_T], places: Sequence[int]) -> list[_T]:
     """The values of a column at some places."""
-    if isinstance(places, range):  # all series of a metric stand together
+    if isinstance(places, range):  # all series of a metric are contiguous
         return column[places.start : places.stop]
     return [column[place] for place in places]
 

@@ -118,7 +118,7 @@ class RunningJobsFeed:
         return Chunk(name, SLURM_LIVE, where, parts, reading.rows_read)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self._controller.close()
 
     def _look_at_config(self, *, named: bool) -> None:
@@ -128,7 +128,7 @@ class RunningJobsFeed:
             return
         try:
             config = self._controller.config()
-        except InputError:  # the jobs have come: they count all the same
+        except InputError:  # the jobs were read: they count all the same
             config = ControllerConfig(None, None)
         self._config_at = asked
         self._config_skew_s = None if config.clock is None else config.clock + 0.5 - (asked + self._clock()) / 2
