@@ -170,7 +170,7 @@ def _labels(jobs: pl.DataFrame, pipe: str) -> dict[str, Fact]:
     """Memory-bound and compute-bound shares of samples and of jobs by one pipe.
 
     Peaks cancel in the label, so jobs on devices without known peaks count as well. Labelled samples are not stored:
-    those that are not idle stand for them, and differ only where a counter was missing for a while.
+    those that are not idle replace them, and differ only where a counter was missing for a while.
     """
     end = "" if pipe == "fp64" else f"_{pipe}"
     working = (pl.col("samples") * (1 - pl.col(f"idle_fraction{end}"))).alias("working")

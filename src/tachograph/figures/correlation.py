@@ -1,4 +1,4 @@
-"""Figure 11: what goes along with utilisation: rank correlation between the job means of all counters.
+"""Figure 11: correlates of utilisation: rank correlation between the job means of all counters.
 
 Spearman's rho with average ranks for ties, of the jobs in which both counters were measured. Source: IPDPS 2026,
 figure 11, which writes out |rho| of at least 0.7.

@@ -48,7 +48,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class JobSet:
-    """The jobs of a study, rows of job_summaries, and how they were come by.
+    """The jobs of a study, rows of job_summaries, and how they were selected.
 
     `recorded`: jobs of the lake; `chosen`: those left by the reader's choice, on which the filters then worked.
     """

@@ -1,4 +1,4 @@
-"""Figure 5: what energy jobs take for their GPU-hours, compute-bound beside memory-bound.
+"""Figure 5: energy that jobs use by GPU-hours, compute-bound beside memory-bound.
 
 Boxes of energy in half-decade bins of GPU-hours, and how jobs, GPU-hours and energy divide between the two types.
 Source: IPDPS 2026, figure 5.
@@ -210,7 +210,7 @@ def _energy_axis(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
-    """Write over each bin how many jobs its box stands for."""
+    """Write over each bin the number of jobs of its box."""
     height = 1.02 + 0.06 * line
     transform = axes.get_xaxis_transform()
     axes.text(-0.01, height, f"n {label}", transform=axes.transAxes, ha="right", fontsize=6, color=style.FAINT)

@@ -1,4 +1,4 @@
-"""The plots of the page of kernels, as inline SVG. None where there is nothing to draw. Kernels go by their numbers."""
+"""The plots of the page of kernels, as inline SVG; None without data. Kernels are labelled by number."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _roofs(axes: Axes, left: float, right: float, bytes_per_s: float | None, pea
 
 
 def _numbered(axes: Axes, kernels: Sequence[Placed]) -> None:
-    """Numbers beside the marks; those of marks that lie on each other stand in one line."""
+    """Numbers beside the marks; those of overlapping marks are in one line."""
     groups: list[list[Placed]] = []
     for kernel in sorted(kernels, key=lambda kernel: kernel.number):
         near = next((group for group in groups if _near(group[0], kernel)), None)

@@ -1,4 +1,4 @@
-"""What the figures of a study are made of: jobs and options in, numbers out, and a drawing of the numbers.
+"""Interface of the figures of a study: jobs and options in, numbers out, and a drawing of the numbers.
 
 A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and `sentences(numbers)`; the registry
 lists them. Only `compute` reads jobs: what is drawn and written is in the numbers, which are written
@@ -107,7 +107,7 @@ def share(part: int, whole: int) -> float | None:
 
 
 def percent(fraction: Fact) -> str:
-    """Return a share as text: fewer digits than it has, never a false 0 or 100.
+    """Return a share as text: fewer digits than it has, but not rounded to 0 or 100.
 
     >>> percent(0.1234), percent(0.0004), percent(0.9999), percent(1.0), percent(None)
     ('12.3 %', '< 0.1 %', '> 99.9 %', '100 %', 'unknown')

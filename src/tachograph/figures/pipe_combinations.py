@@ -14,7 +14,7 @@ from tachograph.catalog.units import plural, text
 from tachograph.figures import style
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 
-DRAWN = 12  # combinations; the others stand in the table
+DRAWN = 12  # combinations; the others are in the table only
 NAMED = 3  # combinations in the sentences
 PIPE_NAMES: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor"}
 NONE = "none"

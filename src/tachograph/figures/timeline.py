@@ -17,7 +17,7 @@ _LONGEST_LABEL = 80
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An interval that a plot over time shows: seconds from its begin, and what happened."""
+    """An interval that a plot over time shows: seconds from its begin, and a label."""
 
     label: str
     begin_s: float

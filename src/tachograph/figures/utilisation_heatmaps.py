@@ -78,7 +78,7 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return how utilisation goes along with both activities, and how high it is, per job type."""
+    """Return how utilisation correlates with both activities, and how high it is, per job type."""
     medians, correlations = [], []
     for kind in TYPES:
         jobs = numbers.number(f"{kind}_jobs")
