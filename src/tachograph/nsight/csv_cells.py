@@ -16,7 +16,7 @@ from tachograph.nsight.launches import Chip, Launch, RejectCounter, capability_o
 from tachograph.nsight.metrics import unit_factor
 
 _LONGEST_RECORD = 1 << 20  # characters of a record over several lines, after which its quote counts as never closed
-_HEADER_WITHIN = 4000  # characters in which the names of a launch's own columns stand
+_HEADER_WITHIN = 4000  # characters that contain the names of a launch's own columns
 _BEGINS_ROW = re.compile(r'"(?:\d+|ID|Process ID)","|==[A-Z]+==')
 _MESSAGE = re.compile(r"==(PROF|ERROR|WARNING)==\s*(.*)")
 _MOST_MESSAGES = 200
@@ -103,7 +103,7 @@ def ended(record: str) -> bool:
 def header(record: str) -> list[str] | None:
     """Return the names of the columns where a table of Nsight Compute begins, else None.
 
-    Output of the application without a line end may stand before it.
+    Output of the application without a line end may precede it.
     """
     if "Kernel Name" not in record[:_HEADER_WITHIN]:
         return None
@@ -152,12 +152,12 @@ class Messages:
 
 Decimal = Literal[".", ","]
 
-# what may stand between groups of digits beside point and comma: spaces of all widths, the byte 0xA0 of files that
+# separators of groups of digits, besides point and comma: spaces of all widths, the byte 0xA0 of files that
 # are not UTF-8, apostrophes
 _GAPS = " \u00a0\u202f\u2009\udca0'\u2019"
 _LONGEST = 40  # characters of a number, above which it is none
 _ENOUGH = 50  # numbers that determine the decimal sign before the others are read at once
-_KNOWN_MAX = 1 << 14  # cells of which the number is kept: percentages and sizes come again and again
+_KNOWN_MAX = 1 << 14  # cells of which the number is kept: percentages and sizes repeat
 _MANY = 20  # times more often than the other sign, so that the other is taken for damage
 _NO_VALUE = frozenset({"", "n/a", "na", "nan", "-nan", "inf", "-inf", "+inf", "no data", "none", "null", "-", "<n/a>"})
 
@@ -293,7 +293,7 @@ class CellNumbers:
             self._settle()
 
     def _learn(self, cell: str, value: float) -> float:
-        """Return the number that a cell was found to hold, from now on without a closer look at cells that look so."""
+        """Return the number that a cell was found to hold, from now on without a full check of cells of that form."""
         if self.decimal is None:
             return value
         found = _PATTERNS[self.decimal].fullmatch(_bare(cell))
@@ -386,7 +386,7 @@ class GatheredLaunches:
     _texts: dict[str, str] = field(default_factory=dict)
 
     def same(self, text: str) -> str:
-        """Return the same object for the same text: names come again with each launch, and are kept."""
+        """Return the same object for the same text: names repeat with each launch, and are kept."""
         return self._texts.setdefault(text, text)
 
 
@@ -446,7 +446,7 @@ def nvtx_ranges(cell: str) -> tuple[str, ...]:
 
 
 def _quoted(cell: str) -> Iterator[str]:
-    """Yield what stands in quotes and ends in the fields of a range: names of ranges have quotes and colons, too.
+    """Yield text that is in quotes and ends in the fields of a range: names of ranges have quotes and colons, too.
 
     By hand, as an expression would take the square of the length for a cell of many quotes or colons.
     """

@@ -70,7 +70,7 @@ class DetailsPage:
     """A table of the details page. Rows without a metric are advice of the rules of ncu; they are left out.
 
     The summary of a kernel over its launches (`--print-summary`) has means in place of values: it counts as that many
-    launches alike.
+    equal launches.
     """
 
     def __init__(self, names: list[str], gathered: GatheredLaunches) -> None:
@@ -117,7 +117,7 @@ class DetailsPage:
     def _launch(self, row: list[str]) -> _Building | None:
         """Return the launch of the row, a new one with its first row."""
         key = self._key(row)
-        if self._last is not None and self._last[0] == key:  # rows of one launch stand together
+        if self._last is not None and self._last[0] == key:  # rows of one launch are contiguous
             return self._last[1]
         found = self._building.get(key)
         if found is None:

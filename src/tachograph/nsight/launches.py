@@ -46,7 +46,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class NcuReport:
-    """What one file gave. `problems`: lines for people about the file as a whole, errors of the profiler among them."""
+    """What one file gave. `problems`: messages about the file as a whole, errors of the profiler among them."""
 
     file: str
     launches: tuple[Launch, ...]

@@ -1,7 +1,7 @@
 """Labels of the details page and the metrics behind them; units and what they are in base units.
 
 Source: the section files that ship with Nsight Compute. Labels of 2019 to 2021.1 ("SOL ...", "... [%]", in the section
-"GPU Speed Of Light") stand beside those of 2021.2 and later ("... Throughput").
+"GPU Speed Of Light") are kept beside those of 2021.2 and later ("... Throughput").
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ _LABELS: dict[str, dict[str, str]] = {
         "Avg. Divergent Branches": "smsp__sass_branch_targets_threads_divergent.avg",
     },
 }
-# words in place of numbers
+# text in place of numbers
 TEXTS = frozenset({"Function Cache Configuration", "Cluster Scheduling Policy", "Enabled TPC IDs"})
 TEXT_METRICS = frozenset({"launch__func_cache_config", "launch__cluster_scheduling_policy", "launch__tpc_enabled"})
 # of active cycles up to 2025.1, of elapsed cycles since; or another counter from chip to chip
@@ -197,7 +197,7 @@ def metric_of(section: str, label: str) -> str | None:
 
 
 def varies(section: str, label: str) -> bool:
-    """Whether the label stands for one metric or another, depending on the version of ncu or on the chip."""
+    """Whether the label means one metric or another, depending on the version of ncu or on the chip."""
     return (_SECTIONS.get(section, ""), label) in VARIES
 
 
@@ -282,7 +282,7 @@ _WHOLE_ALWAYS = re.compile(r"launch__(grid|block)_(size|dim_[xyz])|launch__threa
 
 
 def is_whole(metric: str, unit: str) -> bool:
-    """Whether values are whole numbers, so that a comma or point within them can only stand between thousands.
+    """Whether values are whole numbers, so that a comma or point within them can only separate thousands.
 
     >>> is_whole("gpu__time_duration.sum", "ns"), is_whole("gpu__time_duration.sum", "usecond")
     (True, False)

@@ -77,7 +77,7 @@ def _read(path: Path, file: IO[bytes]) -> NcuReport:
 
 
 def _lack(told: _ChildOutput, plan: NcuRepLayout | None) -> list[str]:
-    """Return what is missing where nothing has complained."""
+    """Return what is missing where no error was reported."""
     if DAMAGED in told.rejects:
         return [f"{told.rejects[DAMAGED].count} of its {told.results} results are damaged"]
     if plan is not None and told.results < plan.results:
@@ -88,7 +88,7 @@ def _lack(told: _ChildOutput, plan: NcuRepLayout | None) -> list[str]:
 
 
 def _layout(path: Path, file: IO[bytes]) -> NcuRepLayout | None:
-    """Return what stands where; None: it is compressed."""
+    """Return the layout of the file; None: it is compressed."""
     magic = file.read(len(MAGIC))
     if magic == ZSTD_MAGIC:
         return None

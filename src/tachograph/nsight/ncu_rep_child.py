@@ -1,7 +1,7 @@
 """What the library of Nsight Compute finds in a report, written to standard output: a process of its own.
 
 The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it ends the process by a
-signal; what it has to complain about it writes to standard error.
+signal; its error messages are on standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from tachograph.nsight.launches import encodable
 
-LENGTH = struct.Struct("<I")  # stands before every message
+LENGTH = struct.Struct("<I")  # before every message
 NO_LIBRARY = 66  # exit code
 DISPLAY_NAME = "device__attribute_display_name"
 _ADDRESS_SPACE_BYTES = 4 << 30  # of the library, Python and what a small report needs
@@ -28,8 +28,8 @@ _DEFAULT_DOMAIN = "<default domain>"
 class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     """One result of a report, in the order of the file.
 
-    `names` are those of the metrics and stand only where they differ from the names of the result before. `values`: one
-    per name; None: no number. `workload`: None for a kernel.
+    `names` are those of the metrics, written only where they differ from the names of the result before. `values`:
+    one per name; None: no number. `workload`: None for a kernel.
     """
 
     kernel: str
@@ -98,7 +98,7 @@ def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int
 
 
 def _number(metric: NcuMetric | None, numbers: frozenset[int]) -> float | None:
-    """Return the value of the metric as a whole, never one of its instances; None: it has none, or it is text."""
+    """Return the value of the metric as a whole, not of its instances; None: it has none, or it is text."""
     if metric is None:
         return None
     value = metric.as_double()

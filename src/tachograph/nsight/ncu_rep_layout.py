@@ -1,4 +1,4 @@
-"""Where the parts of a report of Nsight Compute stand, and what of a file that was cut off is whole.
+"""Layout of a report of Nsight Compute, and which parts of a truncated file are whole.
 
 The library reads a truncated file without an error, and adds launches without metrics. The layout is documented
 (Nsight Compute, Customization Guide, "Report File Format"): a magic number, a header, then blocks of a header and its
@@ -27,7 +27,7 @@ class NcuRepLayout:
 
     `version`: of the format, None: unknown. `results`: whole results; `promised`: those that the headers announce.
     `whole_bytes`: length of the part in which every block is whole. `rest`: bytes that make the whole results of the
-    block after it a block of its own. A sound file: `whole_bytes` is its length, `rest` is empty.
+    block after it a block of its own. An undamaged file: `whole_bytes` is its length, `rest` is empty.
     """
 
     version: int | None
@@ -80,7 +80,7 @@ def _entries(view: memoryview, at: int, end: int, count: int) -> tuple[int, int]
 def _block(head: bytes, counts: dict[int, int], entries: int, payload: bytes) -> bytes:
     """Return a block of the first entries of another: its sources, then its results.
 
-    Of a field that stands twice, the last counts: the numbers that no longer hold are set again behind the header.
+    Of a repeated field, the last counts: the numbers that are no longer valid are set again behind the header.
     """
     sources = min(entries, counts.get(_SOURCES, 0))
     again = {_SOURCES: sources, _RESULTS: entries - sources, _PAYLOAD_BYTES: len(payload), _RANGE_RESULTS: 0}

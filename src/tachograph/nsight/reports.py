@@ -62,9 +62,9 @@ class TextRead:
 
 
 def read_text(path: Path, *, step: Callable[[int], None] | None = None) -> TextRead:
-    """Return what the tables of a text give, however much else stands between them.
+    """Return what the tables of a text give, also where other text is between them.
 
-    The whole file is never in memory. `step`: takes the bytes read so far, block by block.
+    The whole file is not held in memory. `step`: takes the bytes read so far, block by block.
     Errors: OSError when it cannot be opened or read.
     """
     counted = RejectCounter()
@@ -275,7 +275,7 @@ _PERMISSION = (
     "ask the administrator to load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or run ncu as"
     " root"
 )
-# words of the profiler: what to do
+# message of the profiler: what to do
 _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile("ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance"),
@@ -362,9 +362,9 @@ def read_reports(
 
 
 def read_report(path: Path, *, step: Callable[[int], None] | None = None) -> NcuReport:
-    """Return what a file holds, known by its content. What could not be used of it stands in rejects and problems.
+    """Return what a file holds, known by its content. Rejects and problems record what could not be used.
 
-    `step`: takes the bytes of a text that were read so far, again and again.
+    `step`: takes the bytes of a text that were read so far, repeatedly.
 
     Errors: InputError when the file cannot be opened, or is a .ncu-rep and its library is not installed or cannot read
     it.
