@@ -2,7 +2,7 @@
 
 Of each job of the population the course is sampled: what it does when, and which GPUs take part. Intervals without work
 are 61 minutes and longer, or 50 and shorter: between them seconds decide whether the published length T of 60 minutes
-is reached. The truth follows from the courses (`truth`), never from a check.
+is reached. The truth follows from the courses (`truth`), not from a check.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ActivityPhase(NamedTuple):
 class JobBehaviour:
     """How one job behaves: its work, when loading ends, the planted interval (s after the start), GPUs that work.
 
-    `uneven`: how far the work of a GPU may lie below that of the first one.
+    `uneven`: how far the work of a GPU may be below that of the first one.
     """
 
     kind: JobKind
@@ -280,7 +280,7 @@ class CourseActivity(StrEnum):
 
     WORK = "work"
     ALONE = "alone"  # only its first GPU works
-    LOAD = "load"  # data come in, GPUs do next to nothing
+    LOAD = "load"  # data are loaded, GPUs do next to nothing
     REST = "rest"
     BLIP = "blip"  # something tiny runs while the job is idle: a monitor, a heartbeat
     SPIN = "spin"  # busy-waiting: utilisation near 100 %, no arithmetic, no memory traffic

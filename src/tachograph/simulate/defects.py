@@ -1,4 +1,4 @@
-"""What goes wrong in recordings, planted: each defect is sampled from the seed and noted with what it touched."""
+"""Planted defects of recordings: each is sampled from the seed and recorded with what it changed."""
 
 from __future__ import annotations
 

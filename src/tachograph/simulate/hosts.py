@@ -1,7 +1,7 @@
 """What the hosts of a simulated cluster count: CPU, load, network, file systems, cache misses, in the form of LDMS.
 
-It follows from what the GPUs of a node do (`timeline`), so jobs that wait are seen to wait on the host, too, and those
-that look busy and wait are not: a process that waits spins on its CPUs, and nothing comes over the network.
+It follows from what the GPUs of a node do (`timeline`), so jobs that wait are seen to wait on the host, too, except
+those that busy-wait: such a process spins on its CPUs, without network traffic.
 """
 
 from __future__ import annotations

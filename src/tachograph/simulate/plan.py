@@ -1,4 +1,4 @@
-"""The plan of a simulated cluster: what it is made of, how long it runs, how busy and how faulty it is."""
+"""The plan of a simulated cluster: its nodes and GPUs, how long it runs, its load and its defects."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def raw_id(request: SimulatedRequest) -> int:
 
 
 def display_id(request: SimulatedRequest) -> str:
-    """Return the id as people write it."""
+    """Return the id as Slurm displays it."""
     if request.array:
         return f"{request.array[0]}_{request.array[1]}"
     return f"{request.job_id}+1" if request.het else str(request.job_id)

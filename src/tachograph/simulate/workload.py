@@ -49,7 +49,7 @@ _MIX: tuple[tuple[float, Mapping[str, tuple[float, float]], float], ...] = (
 
 _PLAIN = frozenset(
     {JobKind.STEADY, JobKind.DEBUG, JobKind.SHORT}
-)  # nothing is planted that pauses or differences would hide
+)  # nothing is planted that pauses or differences would mask
 _ALIKE = frozenset(
     {
         *_PLAIN,
