@@ -106,9 +106,9 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
     return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
 
 
-# simulated jobs on which the built-in thresholds were looked at; accuracies are told of other ones
+# simulated jobs on which the built-in thresholds were chosen; accuracies are reported for other ones
 CHOSEN_ON = 1
-# what hosts count varies more than what GPUs do; nothing is planted that would tell whether it is steady
+# what hosts count varies more than what GPUs do; no ground truth is planted for whether it is steady
 WITHOUT_TRUTH = ("stable_host",)
 _CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
@@ -171,9 +171,9 @@ def accuracies(
 ) -> tuple[ClassAccuracy, ...]:
     """Return the accuracy of each class that was judged.
 
-    `truth`: one row per job (`with_keys`), of jobs of which it is known which GPUs they held: nothing can be told of
-    others. `verdicts`: findings of the classes (`judge_classes`). Jobs that a class was not asked of (idle_nodes of
-    one node) do not count.
+    `truth`: one row per job (`with_keys`), of jobs of which it is known which GPUs they held: others are
+    undetermined. `verdicts`: findings of the classes (`judge_classes`). Jobs to which a class does not apply
+    (idle_nodes of one node) do not count.
     """
     found = []
     for code in codes:

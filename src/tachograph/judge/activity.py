@@ -21,7 +21,7 @@ _ACTIVITY = {
     "activity_mean": pl.Float64(),
     "activity_max": pl.Float64(),
 }
-ENOUGH_MINUTES = 0.8  # of a period must have been measured before anything is said about it
+ENOUGH_MINUTES = 0.8  # of a period must have been measured for a result about it
 
 
 def number(row: Mapping[str, Any], name: str) -> float | None:
@@ -37,7 +37,7 @@ def number(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def activity_counter(summary: Mapping[str, Any]) -> str | None:
-    """Return the counter that tells whether the job's GPUs were working, or None where none was measured."""
+    """Return the counter that shows whether the job's GPUs were working, or None where none was measured."""
     return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
 
 
@@ -150,7 +150,7 @@ def may_hold_idle(summary: Mapping[str, Any], seconds: float) -> bool:
 def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:
     """Return the periods without work between the first and the last work: [(first minute, minutes)].
 
-    A period is a run of consecutive measured minutes, `at_least` so many; a minute nobody measured ends it.
+    A period is a run of consecutive measured minutes, `at_least` so many; a minute not measured ends it.
     """
     inside = (activity.minute > activity.first_busy) & (activity.minute < activity.last_busy) & ~activity.busy
     return runs([int(minute) for minute in activity.minute[inside]], at_least=at_least)

@@ -1,4 +1,4 @@
-"""Checks: each looks for one problem, or one fact, in a job. One code, title, severity, advice text, family and file.
+"""Checks: each detects one problem, or one fact, in a job. One code, title, severity, advice text, family and file.
 
 A check is decided in one of three ways, which is a detail of it: by a function that sees one job at a time, by a class
 over minute series of many jobs at a time (`judge.classes`), or by a rule of the language (`judge.rules`). All are held
@@ -40,7 +40,7 @@ FAMILIES: Mapping[str, str | None] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """How much time without measurements can hide what a check looks for.
+    """How much time without measurements can hide what a check detects.
 
     where: the stretch that counts lies at the begin, the end, or between samples; it hides as many minutes as
     `thresholds.idle_minutes`, or more. None: the `share` of the run that was not measured counts.

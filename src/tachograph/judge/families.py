@@ -44,7 +44,7 @@ def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
-    """One row per (job_key, code): of several deciders one that says yes, else one that does not know."""
+    """One row per (job_key, code): of several deciders one with `yes`, else one with `unknown`."""
     several = [check for check in checks if check.deciders]
     code_of = {name: check.code for check in several for name in (check.code, *check.deciders)}
     mine = pl.col("code").is_in(list(code_of))
@@ -106,7 +106,7 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
 def _not_denied(
     findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame, idle_minutes: float
 ) -> pl.DataFrame:
-    """Findings in which `no` is `unknown` where the time without measurements can hide what the check looks for."""
+    """Findings in which `no` is `unknown` where the time without measurements can hide what the check detects."""
     limits = [
         (code, check.hidden.where, check.hidden.share)
         for check in checks

@@ -1,4 +1,4 @@
-"""Findings: what was looked for in a job, the verdict, and the numbers behind it. One type for every check.
+"""Findings: result of a check of a job, and the numbers behind it. One type for every check.
 
 The lake keeps them in the table `findings`: those that hold, those that do not, and those that are unknown because not
 enough was measured.
@@ -118,7 +118,7 @@ FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
 class CheckedValue:
     """One value against its threshold: `name` `relation` `threshold`, in `unit`.
 
-    value None: nobody measured it. holds None: it cannot be said. name: a counter or a characteristic made of some.
+    value None: not measured. holds None: undetermined. name: a counter or a characteristic made of some.
     """
 
     name: str
@@ -131,7 +131,7 @@ class CheckedValue:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked for in a job.
+    """Result of one check of a job.
 
     `verdict`: unknown where what it `needs` was not measured, or not for long enough.
     `sentence`: what was seen, with its numbers, also where the verdict is no; `advice`: what to do (None: nothing).

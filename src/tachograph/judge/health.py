@@ -38,8 +38,8 @@ XID_MEANINGS: Mapping[int, str] = MappingProxyType(
 XID_OFTEN_THE_PROGRAM = frozenset({13, 31, 43, 45})
 XID_CRITICAL = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})  # the device needs attention
 
-# bits of throttle_reasons that lower clocks for heat or power. Idle (1), clocks that an application asked for (2) and
-# boost in step with other GPUs (0x10) are nobody's trouble.
+# bits of throttle_reasons that lower clocks for heat or power. Idle (1), clocks that an application requested (2) and
+# boost in step with other GPUs (0x10) are no problem.
 CLOCKS_LOWERED: Mapping[int, str] = MappingProxyType(
     {
         0x04: "the power limit",
@@ -62,7 +62,7 @@ def xid_meaning(code: int) -> str:
 
 
 def clock_reasons(bits: int) -> tuple[str, ...]:
-    """Return why clocks are lowered, those that nobody need care about left out.
+    """Return why clocks are lowered, without those that are no problem.
 
     >>> clock_reasons(0x1 | 0x4 | 0x40)
     ('the power limit', "heat (the hardware's limit)")
@@ -82,7 +82,7 @@ INPUTS = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "g
 class HealthLimits:
     """Temperatures (C) of a model: usual at most, warning, critical; the memory has its own.
 
-    has_memory_sensor, remaps_rows: False for devices that cannot tell; then it is not asked for.
+    has_memory_sensor, remaps_rows: False for devices that do not report it; then it is not needed.
     """
 
     normal_c: float
@@ -100,7 +100,7 @@ _PUBLISHED: Mapping[str, tuple[float, float, float]] = MappingProxyType(
 )
 _OTHER = (85.0, 93.0, 105.0)
 _BEFORE_REMAPPING = ("Volta", "Turing")  # architectures that retire pages, and remap no rows
-_GDDR = 0.1  # Device.hbm_tolerance of models without stacked memory, whose memory tells no temperature
+_GDDR = 0.1  # Device.hbm_tolerance of models without stacked memory, whose memory reports no temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class HealthReading:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """State of a GPU. needs: counters that are missing, without which nothing better can be said."""
+    """State of a GPU. needs: counters that are missing for a better result."""
 
     state: str
     needs: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class Health:
 def limits_of(model: str | None, slowdown_c: float | None = None) -> HealthLimits:
     """Return the temperatures of a device, named as in the catalogue or as its driver writes it.
 
-    slowdown_c: at which the device itself says that it lowers its clocks (DCGM field 158); it counts before all else.
+    slowdown_c: at which the device itself reports that it lowers its clocks (DCGM field 158); it takes precedence.
     Then what is publicly recorded of the very model, then what is published of its family.
 
     >>> limits_of("NVIDIA H100 80GB HBM3").warning_c, limits_of("NVIDIA GH200 480GB").warning_c
@@ -214,7 +214,7 @@ def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: flo
 
 
 def needed(limits: HealthLimits) -> tuple[str, ...]:
-    """Return those of INPUTS that a device can tell."""
+    """Return those of INPUTS that a device can report."""
     absent = {*(() if limits.remaps_rows else INPUTS[:2]), *(() if limits.has_memory_sensor else INPUTS[4:])}
     return tuple(name for name in INPUTS if name not in absent)
 

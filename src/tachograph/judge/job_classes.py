@@ -53,11 +53,10 @@ def judge_classes(
     """Return the findings of jobs: one row per (job_key, code), in the schema of FINDINGS without `seq`.
 
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), jobs
-    together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that can
-    be asked has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
-    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous), or of
-    which there is no sample, none can be told. A running job
-    is judged as of its last minute.
+    together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that
+    applies has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
+    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous), or
+    without samples, all are undetermined. A running job is judged as of its last minute.
     Errors: ConfigError for thresholds of characteristics that do not exist.
     """
     return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))

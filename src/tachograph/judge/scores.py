@@ -18,12 +18,12 @@ from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import text
 from tachograph.judge.finding import CheckedValue, Finding, findings_frame
 
-AT_REST = 0.01  # SM and memory activity below it: a score of what hardly ran says little
+AT_REST = 0.01  # SM and memory activity below it: a score of what hardly ran means little
 _TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
 def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
-    """Return what the two scores of a job say; `row`: its inputs (`telemetry.inputs_of_jobs`) and scores.
+    """Return the findings of the two scores of a job; `row`: its inputs (`telemetry.inputs_of_jobs`) and scores.
 
     Verdict yes from `high` on; unknown where a score is null, naming the counters that were not measured.
     """
@@ -131,8 +131,8 @@ def inputs_of_jobs(gpus: pl.DataFrame, max_warps: Mapping[str, int]) -> pl.DataF
     """Return one row per job: means over its GPUs of what the scores are made of.
 
     A job holds its GPUs equally long, so this is the mean over GPU time. `resident`, `room`: of GPUs of which both are
-    known. `dram_active_mean`, `sm`: of GPUs that tell both; `sm_clock`, `mem_clock`: of those of them that tell
-    both clocks, 1 where none does (`clocks` false). `measured_<counter>`: whether any GPU tells it.
+    known. `dram_active_mean`, `sm`: of GPUs that report both; `sm_clock`, `mem_clock`: of those of them that report
+    both clocks, 1 where none does (`clocks` false). `measured_<counter>`: whether any GPU reports it.
     """
     rows = gpus.select("job_key", _OCCUPANCY, _SM, _DRAM, **_inputs(max_warps))
     filled, both = pl.col("resident").is_not_null(), pl.col(_DRAM).is_not_null() & pl.col("sm").is_not_null()
@@ -204,7 +204,7 @@ class Scored:
 
 
 def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions) -> Scored:
-    """Return rows of job_summaries and of job_gpus with the columns SCORES, and what they say.
+    """Return rows of job_summaries and of job_gpus with the columns SCORES, and their findings.
 
     A score of a job is that of its GPUs' mean inputs; null where a counter it needs was not measured.
     """

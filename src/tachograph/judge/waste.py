@@ -31,10 +31,10 @@ def judge_waste(
 ) -> pl.DataFrame:
     """Return rows of job_summaries with the hours and the energy that each cause took.
 
-    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes tell when a job hung, stood still
-    or had not begun; others are not looked at. `idle_util`: activity below is rest. `gpu_hours_idle_long`: what lies
-    behind the first `idle_minutes` of periods without work. Null where no activity was measured, and for ambiguous
-    jobs; energy also where the job's is not known.
+    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes give the times when a job hung,
+    stood still or had not begun; others are ignored. `idle_util`: activity below is idle. `gpu_hours_idle_long`: what
+    lies behind the first `idle_minutes` of periods without work. Null where no activity was measured, and for
+    ambiguous jobs; energy also where the job's is not known.
     """
     facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings))
     minutes = _minutes(timelines, facts, idle_minutes).collect()
@@ -88,7 +88,7 @@ def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
-    """One row per job whose hours can be told apart: its place, GPUs, seconds, and intervals in seconds of it."""
+    """One row per job whose hours can be attributed: its place, GPUs, seconds, and intervals in seconds of it."""
     chosen = jobs.select("job_key", "start", "as_of", "gpus", "gpu_hours", "elapsed_s", "attribution")
     joined = chosen.with_row_index("place").join(never, on="job_key", how="left")
     joined = joined.join(intervals, on="job_key", how="left")
@@ -171,7 +171,7 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
     never, others, part, rest = (pl.col(name) for name in ("counted_never", "others", "part", "rest_s"))
     resting = (pl.col("idle") - pl.col("idle_never")) * part
     active = pl.col("told") - pl.col("idle")
-    # GPUs may tell different counters: the busiest is at least at the mean of those at work
+    # GPUs may report different counters: the busiest is at least at the mean of those at work
     most = pl.max_horizontal("most", pl.col("active_sum") / pl.when(active > 0).then(active))
     lag = (active - pl.col("active_sum") / pl.when(most > 0).then(most)).clip(lower_bound=0.0)
     idle_w = pl.when(pl.col("idle") > 0).then(pl.col("idle_power_w") / pl.col("idle")).otherwise(0.0)
@@ -203,7 +203,7 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
 def _minutes_at_rest() -> pl.Expr:
     """How many minutes without a break no GPU of the job had worked before this one; null where one works.
 
-    A minute nobody measured is a break, and a GPU that was never used does not count.
+    A minute not measured is a break, and a GPU that was never used does not count.
     """
     quiet = (pl.col("idle") == pl.col("told")) & (pl.col("idle") > pl.col("idle_never"))
     follows = (pl.col("place") == pl.col("place").shift()) & (pl.col("minute") == pl.col("minute").shift() + 1)
@@ -297,7 +297,7 @@ def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOpti
 
 
 def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
-    """One row per job: minutes of each of CLASSES; null where not said."""
+    """One row per job: minutes of each of CLASSES; null where not recorded."""
     length = (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 60e6
     return intervals.group_by("job_key").agg(
         length.filter(pl.col("code") == code).first().alias(f"{code}_min") for code in CAUSE_OF_CLASS

@@ -15,7 +15,7 @@ from tachograph.judge.check import Check, Found
 def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Found | None:
-    """Return that nothing tells which GPUs were the job's."""
+    """Return that the GPUs of the job are unknown."""
     if summary.get("attribution") != "ambiguous":
         return None
     return Found(

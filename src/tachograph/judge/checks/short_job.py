@@ -1,4 +1,4 @@
-"""The job was too short for its numbers to say much."""
+"""The job was too short for meaningful numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stable: the job does the same all the time. True of it, nothing to mend: its numbers hold for any part of it.
+"""stable: the load is steady. A fact, nothing to fix: the job's numbers hold for any part of it.
 
 Source: Matveev, Setyaev, Voevodin (2025): R(t) = |y(t) - mean|/mean; from GPU telemetry: ours.
 """
@@ -59,7 +59,7 @@ def stable_votes(found: Steadiness, *, level: float | None) -> Votes:
 def stable_answers(primary: Sequence[Votes], secondary: Sequence[Votes]) -> Votes:
     """Return per job YES where all primary characteristics that vote are steady, and half of the secondary ones.
 
-    UNDECIDED where fewer than half of the primary ones were measured and none of them says no.
+    UNDECIDED where fewer than half of the primary ones were measured and none of them votes NO.
 
     >>> one, other = np.array([1, 1, 0], np.int8), np.array([1, 0, -1], np.int8)
     >>> stable_answers([one, other], [other])
@@ -146,7 +146,7 @@ def _checks(
     for name in names:
         vote, within = int(votes[name][at]), float(found[name].within[at])
         there = vote != MISSING
-        within = max(within, 1.0) if vote == YES and within < WITHIN else within  # at rest all the time
+        within = max(within, 1.0) if vote == YES and within < WITHIN else within  # idle throughout
         checks.append(
             CheckedValue(name, within if there else None, ">=", WITHIN, "fraction", vote == YES if there else None)
         )

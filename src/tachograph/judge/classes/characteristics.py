@@ -21,8 +21,8 @@ class Characteristic:
     """One quantity of a job per minute.
 
     `column`: of the timelines, or of job_node_minutes. `theta`: a window is flat when (Q3 - Q1)/2 is below it.
-    `level`: a GPU is at rest below it; None: flatness alone counts (hosts, as published). `busy`: the busiest node or
-    GPU of a job with idle ones is above it; None: it is not asked. `needs`: counters that it is made of.
+    `level`: a GPU is idle below it; None: flatness alone counts (hosts, as published). `busy`: the busiest node or
+    GPU of a job with idle ones is above it; None: not used. `needs`: counters that it is made of.
     """
 
     name: str
@@ -85,13 +85,13 @@ HOST: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
                    "published among the host characteristics of idle_nodes and stable"),
 )})  # fmt: skip
 
-# A minute in which the busiest GPU shows one of these is no minute of rest, whatever the means over the GPUs say.
+# A minute in which the busiest GPU shows one of these is no idle minute, for any means over the GPUs.
 WORK = 0.02  # arithmetic or memory traffic of the busiest GPU
 SM_BUSY = 0.4  # a hung NCCL collective keeps at most 32 of 100 and more SMs spinning
 # Utilisation from AWAKE on, or SM activity from SM_AWAKE on, is a light load; from a utilisation of SPINNING on it may
 # be a hung collective that waits. Some such minutes do not end a rest: health checks wake a GPU for seconds.
 AWAKE, SM_AWAKE, SPINNING = 0.05, 0.01, 0.9
-FIRST_WORK = 0.01  # activity from which on a sentence says that a GPU worked
+FIRST_WORK = 0.01  # activity from which on a sentence reports that a GPU worked
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ClassLimits:
     theta: Mapping[str, float]
     level: Mapping[str, float | None]
     busy: Mapping[str, float | None]
-    voting: Mapping[str, tuple[str, ...]]  # {class code: characteristics} where the site says so
+    voting: Mapping[str, tuple[str, ...]]  # {class code: characteristics} where the site sets it
     window: int
     hang: float
 

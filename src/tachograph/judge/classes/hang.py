@@ -22,7 +22,7 @@ _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
 
 @dataclass(frozen=True, slots=True)
 class HangPlace:
-    """Where a hung class has its interval, and what it says: `noun` ("a hang"), sentences of an interval and of none.
+    """Where a hung class has its interval, and its text: `noun` ("a hang"), sentences of an interval and of none.
 
     `found(case)`: the sentence where it holds. `none(case)`: the sentence where it does not.
     """
@@ -35,7 +35,7 @@ class HangPlace:
 
 @dataclass(frozen=True, slots=True)
 class HangCase:
-    """One job of which a sentence is to be said. Times are minutes from its start."""
+    """One job that needs a sentence. Times are minutes from its start."""
 
     form: ClassInput
     place: int
@@ -64,7 +64,7 @@ class HangCase:
 
     @property
     def told_s(self) -> float:
-        """Length of the interval as it is told: as between its begin and end where these are shown. Seconds."""
+        """Length of the interval as it is reported: as between its begin and end where these are shown. Seconds."""
         begin, end = _bounds(self)
         return self.interval_s if begin is None or end is None else shown_s(begin, end)
 
@@ -114,7 +114,7 @@ class HangCase:
 
 
 def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-    """Yield the verdict of every job of the form. A job shorter than a hang has none, whatever was measured."""
+    """Yield the verdict of every job of the form. A job shorter than a hang has none, with any measurements."""
     names, limits = job_class.names(form), form.limits
     votes = {
         name: hang_votes(
@@ -189,7 +189,7 @@ def _short(place: HangPlace, case: HangCase) -> str:
 def _seen_working(place: HangPlace, case: HangCase) -> bool:
     """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to work now and then.
 
-    Full utilisation tells nothing of the end of a job: a hung collective shows it, too.
+    Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
     """
     form, at = case.form, case.place
     rests = form.rests
@@ -211,7 +211,7 @@ def _gap(place: HangPlace, case: HangCase) -> str:
 
 
 def _with_interval(case: HangCase) -> HangCase:
-    """The case with the interval that those who say yes agree on, else the one in the middle."""
+    """The case with the interval that the YES votes agree on, else the one in the middle."""
     agreed = [case.votes[name] for name in case.with_vote(YES)]
     begins = sorted(int(each.begin[case.place]) for each in agreed)
     ends = sorted(int(each.end[case.place]) for each in agreed)
@@ -260,7 +260,7 @@ def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
 
 
 def worked_at(case: HangCase) -> tuple[int, int] | None:
-    """Return the first and last minute in which a GPU worked; None where none did, or nobody measured it."""
+    """Return the first and last minute in which a GPU worked; None where none did, or it was not measured."""
     first, last = int(case.form.rests.first[case.place]), int(case.form.rests.last[case.place])
     return None if first < 0 else (first, last)
 

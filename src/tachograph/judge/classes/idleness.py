@@ -26,7 +26,7 @@ class IdleUnits:
 
 def idle_votes(found: Extremes, *, busy: float) -> Votes:
     """Return the vote of one characteristic of each job: YES when the busiest unit passes `busy` and does TIMES as much
-    as the least busy. MISSING where fewer than two units tell it.
+    as the least busy. MISSING where fewer than two units report it.
 
     >>> nodes = Extremes(np.array([0.9, 0.9], np.float32), np.array([0.1, 0.8], np.float32), np.array([2, 2]))
     >>> idle_votes(nodes, busy=0.5)
@@ -38,7 +38,7 @@ def idle_votes(found: Extremes, *, busy: float) -> Votes:
 
 
 def idle_answers(votes: Sequence[Votes]) -> Votes:
-    """Return per job YES where at least half of those that vote say so; UNDECIDED where fewer than half are measured.
+    """Return per job YES where at least half of the votes are YES; UNDECIDED where fewer than half are measured.
 
     >>> idle_answers([np.array([1, 1], np.int8), np.array([0, -1], np.int8), np.array([0, -1], np.int8)])
     array([0, 2], dtype=int8)
@@ -66,7 +66,7 @@ def judge_idle(
         unseen = int(counts[at] - max(found[name].told[at] for name in names))
         answer = int(answers[at])
         if answer == NO and unseen:
-            answer = UNDECIDED  # one that nobody measured may be the idle one
+            answer = UNDECIDED  # one that was not measured may be the idle one
         few = len(missing) * 2 > len(names)
         case = IdleCase(form, at, units, found, names, voted_yes)
         evidence: dict[str, float] = {}
@@ -107,7 +107,7 @@ class IdleCase:
     voted_yes: Sequence[str]
 
     def affected(self) -> list[str]:
-        """Labels of the units that do at most half of what the busiest does, by half of those that say yes."""
+        """Labels of the units that do at most half of what the busiest does, by half of the YES votes."""
         first, last = self.units.offset[self.place], self.units.offset[self.place + 1]
         table = np.stack([
             self.units.values[name][first:last] * np.float32(TIMES) <= self.found[name].busiest[self.place]

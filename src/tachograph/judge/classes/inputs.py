@@ -62,7 +62,7 @@ class JobClass:
 
 
 class ClassJudge(Protocol):
-    """Judges all jobs of a form; jobs that a class is not asked of are left out."""
+    """Judges all jobs of a form; jobs to which a class does not apply are left out."""
 
     def __call__(self, job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
         """Yield (place of the job in the form, finding)."""

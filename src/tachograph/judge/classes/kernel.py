@@ -1,6 +1,6 @@
 """The compiled loops over the minutes of many jobs: spreads of windows, intervals of flat ones, steadiness.
 
-Values of a job lie one behind the other, one place per minute since its start, NaN where nobody measured.
+Values of a job lie one behind the other, one place per minute since its start, NaN where not measured.
 `offset[j]` is the first place of job j, `windows[j]` its first window; behind the last stands their number.
 """
 
@@ -92,7 +92,7 @@ def _normal_windows(hung: Bytes, sure: Bytes, a: int, b: int, optimistic: bool) 
 
 @compiled
 def _busy_minutes(values: Singles, works: Bytes, a: int, b: int, level: float, optimistic: bool) -> int:
-    """Minutes at work, among a <= i < b; those nobody measured count where `optimistic`."""
+    """Minutes at work, among a <= i < b; those not measured count where `optimistic`."""
     count = 0
     for i in range(a, b):
         v = values[i]
@@ -156,7 +156,7 @@ def hang_votes(
 
     A window with fewer than `enough` measured minutes is neither flat nor not; with a level, one with more than `light`
     minutes of light load is not flat. The vote is YES when there is an
-    interval without such windows, NO when there is none even if whatever was not measured had been flat, UNDECIDED
+    interval without such windows, NO when there is none even if all that was not measured had been flat, UNDECIDED
     otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under `least` minutes reach it.
     `shown`: the value that was compared (see `hung`); the highest of one that is UNUSED.
     """
@@ -222,9 +222,9 @@ def _shown(
 
 @compiled
 def rests(alive: Votes, offset: Longs, first: Ints, last: Ints, longest: Ints, longest_at: Ints, told: Ints) -> None:
-    """Per job first and last minute at work (-1: none), its longest rest and where, and how many minutes were told.
+    """Per job first and last minute at work (-1: none), longest idle interval and where, minutes recorded.
 
-    `alive`: 1 at work, 0 at rest, -1 nobody measured. A rest ends where nobody measured.
+    `alive`: 1 at work, 0 idle, -1 not measured. An idle interval ends at a minute not measured.
     """
     for j in range(offset.shape[0] - 1):
         first[j], last[j], longest[j], longest_at[j], told[j] = -1, -1, 0, 0, 0

@@ -20,8 +20,8 @@ from tachograph.judge.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOS
 from tachograph.judge.classes.kernel import Votes
 from tachograph.pipeline.timelines import ACTIVITY
 
-ALL_TELL = 0.9  # of a job's GPUs: a few of very many may be silent
-# column of job_gpus that says whether a GPU ever told a characteristic
+ALL_TELL = 0.9  # of a job's GPUs: a few of very many may report nothing
+# column of job_gpus that shows whether a GPU ever reported a characteristic
 _TOLD_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
     name: tuple(f"{counter}_mean" for counter in c.needs) for name, c in GPU.items()
 })  # fmt: skip
@@ -32,8 +32,8 @@ class Series:
     """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
 
     `offset`: first place of each job, and behind the last their number; a job's places end with its last minute, as of
-    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: marks,
-    kernel.WORKS where a GPU of the job surely works, so that the minute is none of rest, kernel.LIGHT where one has a
+    when it is judged. `values`: {characteristic: value per place}, NaN where not measured. `works`: marks,
+    kernel.WORKS where a GPU of the job surely works, so that the minute is not idle, kernel.LIGHT where one has a
     light load. `looks_busy`: utilisation of the busiest GPU.
     """
 
@@ -56,7 +56,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Rests:
-    """Per job: first and last minute in which a GPU worked (-1: none), longest rest and where, minutes told."""
+    """Per job: first and last minute in which a GPU worked (-1: none), longest idle interval, minutes recorded."""
 
     first: Ints
     last: Ints
@@ -69,10 +69,11 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
     """Return the GPU characteristics of `jobs` (rows of job_summaries), the mean over a job's GPUs.
 
     `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. `gpus`: rows of
-    job_gpus, the GPUs that each job held and what they tell; None: those that tell anything tell all. Power is a share
+    job_gpus, the GPUs that each job held and what they report; None: a GPU reports all or nothing. Power is a share
     of the board's power, or of the job's own highest minute where the device is not known. A minute in which some GPUs
-    of the job are silent is taken as not measured, unless another is at work: they may do what the others do not. So
-    is a characteristic that some never tell, in minutes in which activity does not show all of them at rest.
+    of the job report nothing counts as not measured, unless another is at work: their load may differ from that of
+    the others. So does a characteristic that some never report, in minutes in which activity does not show all of
+    them idle.
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
@@ -94,7 +95,7 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
 
 
 def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.DataFrame) -> Series:
-    """Return the host characteristics of `jobs`, the mean over a job's nodes that tell it; and gpu_util.
+    """Return the host characteristics of `jobs`, the mean over a job's nodes that report it; and gpu_util.
 
     `node_minutes`: rows of job_node_minutes.
     """
@@ -123,7 +124,7 @@ def rests(series: Series) -> Rests:
 
 
 def rests_of(alive: Votes, offset: Longs) -> Rests:
-    """Return first and last work, longest rest of each job; `alive`: 1 at work, 0 at rest, -1 nobody measured.
+    """Return first and last work, longest idle interval of each job; `alive`: 1 at work, 0 idle, -1 not measured.
 
     >>> found = rests_of(np.array([0, 0, 1, 0, 1], np.int8), np.array([0, 5]))
     >>> int(found.first[0]), int(found.last[0]), int(found.longest[0])
@@ -191,9 +192,9 @@ def minutes_of(job: Mapping[str, Any]) -> int:
 
 
 def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
-    """Activity of the busiest GPU in each minute, by the first counter that tells it.
+    """Activity of the busiest GPU in each minute, by the first counter that reports it.
 
-    Where GPUs tell different counters it is at least the mean of those at work, each by its own.
+    Where GPUs report different counters it is at least the mean of those at work, each by its own.
     """
     found = places.put(timelines, ACTIVITY[0])
     for name in ACTIVITY[1:]:
@@ -204,9 +205,9 @@ def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
 
 
 def _work(places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], told: Singles) -> Singles:
-    """Arithmetic or memory traffic of the busiest GPU; at most so much where the timelines do not tell it.
+    """Arithmetic or memory traffic of the busiest GPU; an upper bound where the timelines do not record it.
 
-    They tell it of GPUs that tell utilisation, too, and MIG slices do not: no GPU can do more than all together.
+    They record it for GPUs that report utilisation, too, and MIG slices do not: no GPU can do more than all together.
     """
     work = places.put(timelines, "work")
     most = np.fmax(values["tensor_active"], values["dram_active"]) * told
@@ -221,7 +222,7 @@ def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
 
 
 def _told_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> NDArray[np.bool_]:
-    """Jobs of which some GPUs tell a characteristic, and too many others never do."""
+    """Jobs of which some GPUs report a characteristic, and too many others never do."""
     if gpus is None:
         return np.zeros(len(keys), np.bool_)
     tells = pl.any_horizontal(pl.col(_TOLD_BY[name]).is_not_null())
@@ -236,12 +237,12 @@ def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
 
 
 def _partly_silent(told: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
-    """Minutes in which fewer GPUs tell their activity than the job held, or than in its best minute."""
+    """Minutes in which fewer GPUs report their activity than the job held, or than in its best minute."""
     most = held.copy()
     there = np.diff(offset) > 0
     if there.any():
         most[there] = np.fmax(most[there], np.fmax.reduceat(told, offset[:-1][there]))
-    return np.asarray(told < ALL_TELL * np.repeat(most, np.diff(offset)))  # NaN: nobody tells anyway
+    return np.asarray(told < ALL_TELL * np.repeat(most, np.diff(offset)))  # NaN: no GPU reports
 
 
 def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
@@ -292,7 +293,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """Per job the highest and the lowest mean of its units, and how many tell it. NaN: none does."""
+    """Per job the highest and the lowest mean of its units, and how many report it. NaN: none does."""
 
     busiest: Singles
     least: Singles

@@ -47,7 +47,7 @@ class WindowSpreads:
 
 @dataclass(frozen=True, slots=True)
 class HangVotes:
-    """Per job what one characteristic says, the interval it says it of (minutes from the start), the value compared.
+    """Per job the vote of one characteristic, the interval of the vote (minutes from the start), the value compared.
 
     `vote`: YES, NO, UNDECIDED (what was not measured decides), MISSING, UNUSED (it never left rest).
     """
@@ -82,9 +82,10 @@ def hang_votes(
     """Return the vote of a characteristic of each job on a hang interval `where` (kernel.END, BEGIN or MIDDLE).
 
     The interval is a run of consecutive flat windows (spread below `theta`) that covers at least `hang_minutes`. With a
-    `level` its minutes are also all below it, none is at work and at most a tenth of a window has a light load; before
-    and after it (as `where` asks) at least half a window of minutes is at work. Without: before one at the end lies a
-    run of windows that are not flat and cover more than `hang_minutes`; before and after others one such window.
+    `level` its minutes are also all below it, none is at work and at most a tenth of a window has a light load;
+    before and after it (as `where` requires) at least half a window of minutes is at work. Without: before one at the
+    end lies a run of windows that are not flat and cover more than `hang_minutes`; before and after others one such
+    window.
     """
     series, of = windows.series, windows.of[name]
     jobs = len(series.offset) - 1
@@ -101,7 +102,7 @@ def hang_votes(
 
 
 def majority(votes: Sequence[Votes]) -> NDArray[np.int8]:
-    """Return per job what most of the characteristics that vote say: YES, NO or UNDECIDED.
+    """Return per job the majority of the votes of the characteristics: YES, NO or UNDECIDED.
 
     UNDECIDED also where fewer than half of the characteristics were measured. Those that were measured and never used
     have no vote; where none was used, it is NO.

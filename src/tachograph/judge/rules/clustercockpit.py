@@ -123,7 +123,7 @@ _TRUTHS = ("true", "false")
 
 
 def translate(source: str, *, name: Callable[[str], str], text: Callable[[str], str]) -> str:
-    """Return an expression in the language of rules; `name` and `text` say what names and texts in it become.
+    """Return an expression in the language of rules; `name` and `text` return what names and texts in it become.
 
     Errors: UntranslatableError, saying what has no counterpart.
 
@@ -244,7 +244,7 @@ class _Class:
     remarks: dict[str, None] = field(default_factory=dict)
 
     def name_in_expression(self, name: str) -> str:
-        """Return what a name is called in the rule; of one without counterpart is told, and reading goes on."""
+        """Return the name of a metric in the rule; one without counterpart is reported, and reading goes on."""
         try:
             return self.name(name)
         except UntranslatableError as problem:
@@ -305,7 +305,7 @@ class _Class:
         return f"'{word}'" if "'" not in word else f'"{word}"'
 
     def expression(self, source: Any, what: str) -> str | None:
-        """Return an expression; None, told, where it has no counterpart."""
+        """Return an expression; None, and a report, where it has no counterpart."""
         if not isinstance(source, str):
             self.missing[f"{what} is no text"] = None
             return None
@@ -443,7 +443,7 @@ def limits_of(document: Any) -> dict[str, dict[str, float]]:
 
 
 def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[str, ...]:
-    """What the checker says of a translation; nothing, unless a name or a type has no counterpart after all."""
+    """Problems of a translation, by the checker; none, unless a name or a type has no counterpart after all."""
     loaded = load_patterns(text, file)
     found = [*loaded.problems, *(problem for rule in loaded.rules for problem in check(rule, VOCABULARY, parameters))]
     return tuple(dict.fromkeys(problem.message for problem in found if problem.severity == "error"))

@@ -59,7 +59,7 @@ def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offe
 
 
 def _all(column: str, total: pl.Expr) -> pl.Expr:
-    """`total` of the GPUs of a node, null where one of them tells no `column`: a part is no total."""
+    """`total` of the GPUs of a node, null where one of them reports no `column`: a part is no total."""
     return pl.when(pl.col(column).is_not_null().all()).then(total)
 
 
@@ -231,7 +231,7 @@ def close_to(name: str) -> tuple[str, ...]:
 
 Scalar = float | str | None
 _LABEL = "_label"
-ENOUGH = 0.5  # of a job's samples: with fewer a mean times the run time is made up rather than measured
+ENOUGH = 0.5  # of a job's samples: with fewer a mean times the run time is extrapolated rather than measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +249,13 @@ class MeasuredRanks:
 
 @dataclass(frozen=True, slots=True)
 class JobRanks:
-    """One job, as the language asks for its metrics (`model.Ranks`)."""
+    """One job, as the language reads its metrics (`model.Ranks`)."""
 
     measured: MeasuredRanks
     place: int
 
     def labels(self, kind: RankKind) -> Sequence[str]:
-        """Return the names of its GPUs or nodes; of processes nobody told."""
+        """Return the names of its GPUs or nodes; those of processes are unknown."""
         of_kind = self.measured.labels.get(kind)
         return () if of_kind is None else of_kind[self.place]
 
@@ -299,7 +299,7 @@ def measure(
 
 
 def _activity(statistic: str, of: str = "") -> pl.Expr:
-    """The statistic of the counter that tells of the whole job whether its GPUs worked: ACTIVITY, best known first."""
+    """The statistic of the activity counter that was measured for the whole job: ACTIVITY, best known first."""
     choice = pl.lit(None, dtype=pl.Float64())
     for counter in reversed(ACTIVITY):
         told = pl.col(f"{counter}_mean{of}").is_not_null()

@@ -1,4 +1,4 @@
-"""What rules are made of, what is said about them, and what comes of running one."""
+"""What rules are made of, remarks on them, and what comes of running one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RuleProblem:
 
 @dataclass(frozen=True, slots=True)
 class RuleMetric:
-    """One metric that rules may use: `kind` says what it is of, one value per job, GPU, node or process.
+    """One metric that rules may use: `kind` is what it is of, one value per job, GPU, node or process.
 
     positive: it is never 0 nor negative, so that dividing by it is safe.
     """
@@ -181,7 +181,7 @@ BUDGET = Budget()
 class RuleOutcome:
     """What came of one rule over one job.
 
-    alert: None where it cannot be said; then `unknown` names metrics that are missing, `reasons` says why in words.
+    alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the reasons in words.
     values: of every term (None: unknown). output: of what `output_metric` and `template` show, by its source.
     ranks: labels of the GPUs, nodes or processes that alert, of rules below the job, and those that `output_metric`
     names. text: for the user, both texts; "" without alert. steps: what it cost.
@@ -198,5 +198,5 @@ class RuleOutcome:
 
     @property
     def verdict(self) -> Literal["yes", "no", "unknown"]:
-        """The alert as findings say it."""
+        """The alert as a verdict of findings."""
         return "unknown" if self.alert is None else "yes" if self.alert else "no"

@@ -211,7 +211,7 @@ class _Loading:
         return self.about(members, self.text(members, "name"), tuple(rules))
 
     def about(self, members: dict[str, tuple[Item, Item]], name: str, rules: tuple[PatternRule, ...]) -> Pattern:
-        """Return the pattern with what is said about it."""
+        """Return the pattern with its descriptions."""
         false, cures = (tuple(self.lines(members, key)) for key in ("false_positives", "cures"))
         return Pattern(
             name, self.joined(members, "description"), self.joined(members, "criterion"), false, cures, rules
@@ -297,7 +297,7 @@ class _Loading:
         return "job"
 
     def metrics(self, members: dict[str, tuple[Item, Item]]) -> dict[str, str]:
-        """Return {name in the rule: metric}; tell of keys that mean nothing."""
+        """Return {name in the rule: metric}; report keys that mean nothing."""
         metrics = {}
         for key, (name, value) in members.items():
             if found := _METRIC.fullmatch(key):

@@ -55,7 +55,7 @@ def check(
 ) -> tuple[RuleProblem, ...]:
     """Return what is wrong with a rule, errors and warnings, in the order of the file. `parameters`: those with values.
 
-    Unknown names and metrics, terms nobody uses, cycles, types, missing parameters, divisions by what may be zero.
+    Unknown names and metrics, unused terms, cycles, types, missing parameters, divisions by what may be zero.
     """
     checking = _Checking(rule, Scope(rule, metrics, parameters))
     checking.program()
@@ -113,7 +113,7 @@ class _Checking:
         return tell
 
     def order(self) -> None:
-        """Tell of terms that use later ones, or themselves: each through which others, if it is a cycle."""
+        """Report terms that use later ones, or themselves: each through which others, if it is a cycle."""
         places = {term.name: place for place, term in enumerate(self.rule.terms)}
         uses = [
             {places[name.name]: name.at for name in reversed(references(term.node)) if name.name in places}
@@ -155,7 +155,7 @@ class _Checking:
         return found
 
     def output(self) -> None:
-        """Tell of an output that is no answer."""
+        """Report an output that is not true or false."""
         self.scope.used[self.rule.output] = None
         kind = self.scope.terms.get(self.rule.output, RuleType("any"))
         term = next((term for term in self.rule.terms if term.name == self.rule.output), None)
@@ -183,7 +183,7 @@ class _Checking:
             yield Shown(piece, found.run, inner, found.type.is_each)
 
     def parameters(self) -> None:
-        """Tell of parameters without a value, and of those that nothing uses."""
+        """Report parameters without a value, and unused ones."""
         for name in self.rule.parameters:
             if name not in self.scope.used:
                 self.said(f"parameter {name} is used nowhere", "warning")
@@ -228,7 +228,7 @@ def _reached(uses: list[dict[int, int]]) -> list[int]:
 
 
 def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float], budget: Budget = BUDGET) -> RuleOutcome:
-    """Return the outcome; it never raises, whatever the rule says and the job holds."""
+    """Return the outcome; it never raises, for any rule and any job."""
     state = State(job, parameters, budget.steps)
     try:
         for name, run in program.terms:

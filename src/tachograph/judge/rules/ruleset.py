@@ -31,7 +31,7 @@ _AT = re.compile(r"\(at line (\d+), column (\d+)\)$")
 
 
 class RuleParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A threshold of a rule: what it is unless the site says otherwise."""
+    """A threshold of a rule: its value unless the site sets another."""
 
     default: float
     unit: str = ""
@@ -40,7 +40,7 @@ class RuleParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class RuleSource:
-    """A file of rules: what it is called, and its text; None: `problem` says why it has none."""
+    """A file of rules: its name, and its text; None: `problem` gives the reason."""
 
     name: str
     text: str | None
@@ -72,7 +72,7 @@ def folder_sources(folder: str) -> tuple[tuple[RuleSource, ...], RuleSource | No
 
 
 def digest(settings: RuleOptions) -> str:
-    """Return a digest of all that decides what the rules say: their texts, and the settings.
+    """Return a digest of all that decides the results of the rules: their texts, and the settings.
 
     Errors: ConfigError for a folder that cannot be read.
     """
@@ -281,7 +281,7 @@ class _Collected:
 
 
 def read_rules(settings: RuleOptions, *, reserved: Collection[str] = ()) -> RuleSet:
-    """Return the rules that the settings ask for. `reserved`: codes of other findings, which no site rule may have.
+    """Return the rules that the settings select. `reserved`: codes of other findings, which no site rule may have.
 
     Errors: ConfigError for a folder that cannot be read, and for tags and parameters that no rule has.
     """

@@ -34,7 +34,7 @@ class RuleType:
 
     of: "" for a single value; for a list the ranks it is of ("gpu"), so that only lists of the same are computed with
     each other; "each gpu" for the value of one rank inside `for_each`. parts: of a pair. positive: certainly above 0.
-    any: a mistake was told already, so nothing more is said about it.
+    any: a mistake was reported already, so nothing more is reported.
     """
 
     base: Base
@@ -53,7 +53,7 @@ class RuleType:
         return self.of.startswith("each ")
 
     def __str__(self) -> str:
-        """As messages say it.
+        """As written in messages.
 
         >>> str(RuleType("number", "gpu")), str(RuleType("boolean"))
         ('a list of numbers', 'true or false')
@@ -146,7 +146,7 @@ class Tell(Protocol):
 
 @dataclass(slots=True)
 class Scope:
-    """What the names of a rule mean, so far. used, needs: names and metrics that were asked for."""
+    """What the names of a rule mean, so far. used, needs: names and metrics that were used."""
 
     rule: PatternRule
     metrics: Mapping[str, RuleMetric]
@@ -155,7 +155,7 @@ class Scope:
     later: frozenset[str] = frozenset()  # terms that come further down
     used: dict[str, None] = field(default_factory=dict)
     needs: dict[str, None] = field(default_factory=dict)
-    lists: int = 0  # lists made by `if`, to tell them apart
+    lists: int = 0  # lists made by `if`, to distinguish them
     proposals: int = 0
     ranks: RankKind | None = None  # see `kind`
 
@@ -164,7 +164,7 @@ class Scope:
         return self.metrics.get(self.rule.metrics.get(name, name))
 
     def kind(self) -> RankKind:
-        """Return what the ranks of the rule are where an expression does not tell: what its first metric is of."""
+        """Return what the ranks of the rule are where an expression leaves it open: what its first metric is of."""
         if self.ranks is not None:
             return self.ranks
         found = self.rule.level
@@ -192,7 +192,7 @@ class Scope:
 
 
 def typed(node: Node, scope: Scope, tell: Tell, *, guarded: frozenset[str] = frozenset()) -> Typed:
-    """Return type and computation of an expression of a rule; what is wrong with it is told."""
+    """Return type and computation of an expression of a rule; its mistakes are reported."""
     return _Typer(scope, tell, None if scope.rule.level == "job" else scope.rule.level, guarded).visit(node)
 
 
@@ -210,7 +210,7 @@ class _Typer:
         return WRONG
 
     def visit(self, node: Node) -> Typed:
-        """Return type and computation of an expression; what is wrong with it is told."""
+        """Return type and computation of an expression; its mistakes are reported."""
         match node:
             case Number(value=value):
                 return Typed(RuleType("number", positive=value > 0), lambda state: value)
@@ -239,7 +239,7 @@ class _Typer:
         if name in scope.terms:
             return Typed(scope.terms[name], lambda state: state.values[name])
         if name in scope.later:
-            return WRONG  # told by who knows the order of terms
+            return WRONG  # reported by the check of the order of terms
         if name == "RANK":
             if self.each is None:
                 return self.wrong(node.at, "RANK is known inside for_each only")
@@ -264,14 +264,14 @@ class _Typer:
         return Typed(RuleType(base, positive=metric.positive), values.select_job(metric.name, text=metric.text))
 
     def needs(self, at: int, what: str, found: Typed, base: Base) -> bool:
-        """Tell, unless a value is of that base; False where a mistake was told before."""
+        """Report a value that is not of that base; False where a mistake was reported before."""
         if found.type.base in (base, "any"):
             return found.type.base == base
         self.tell(at, f"{what} needs {RuleType(base)}, this is {found.type}")
         return False
 
     def joined(self, at: int, *found: Typed) -> str | None:
-        """Return what values computed with each other are of; None, told, where that cannot be."""
+        """Return what values computed with each other are of; None, and a report, where that cannot be."""
         lists = {one.type.of: one.type for one in found if one.type.of}
         if len(lists) < 2:
             return next(iter(lists), "")
@@ -310,7 +310,7 @@ class _Typer:
         return Typed(RuleType("number", of, positive=positive), values.fold(items[0][1].run, rest))
 
     def arithmetic(self, sign: str, right: Node) -> values.Work:
-        """Return what computes with two numbers; a division says what it divides by."""
+        """Return what computes with two numbers; a division names what it divides by."""
         if sign == "/":
             return values.divide_by(in_words(right, self.scope.rule, self.scope.metrics))
         return _ARITHMETIC[sign]

@@ -42,7 +42,7 @@ class State:
         self.remark(f"{why} in {self.term}" if self.term else why)
 
     def remark(self, why: str) -> None:
-        """Note a reason that says itself where it is so."""
+        """Note a reason that itself names where it holds."""
         if len(self.reasons) < 20:
             self.reasons[why] = None
 
@@ -201,7 +201,7 @@ def reduce_list(work: Callable[[State, list[Any]], Any], inner: Run, *, cost: in
 
 
 def all_known(work: Callable[[list[Any]], Any], inner: Run) -> Run:
-    """Return what makes one value of a list that may hold unknown ones; unknown where nobody knows the list."""
+    """Return what makes one value of a list that may hold unknown ones; unknown where the list is unknown."""
 
     def run(state: State) -> Any:
         values = inner(state)

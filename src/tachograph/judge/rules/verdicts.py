@@ -45,7 +45,7 @@ def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
 
 
 def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]) -> pl.DataFrame:
-    """What one rule says of each job. Without samples a rule about them is not denied, not even for the run time."""
+    """Result of one rule for each job. Without samples a rule about them is not denied, not even for the run time."""
     comparisons = tuple(comparisons_of(entry))
     check = entry.check
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
@@ -151,7 +151,7 @@ def _number(value: Value) -> float | None:
 
 
 def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[CheckedValue]) -> str:
-    """Return what is said of a job: the rule's own text where it holds, else why it does not, or cannot be said."""
+    """Return the sentence on a job: the rule's own text where it holds, else why it does not, or is undetermined."""
     if outcome.alert:
         said = outcome.text or f"{entry.rule.name}."
         return said if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {said}"
@@ -182,7 +182,7 @@ _OF_VERDICT = ("verdict", "sentence")
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Verdicts against what people said of the same jobs. undecided: neither yes nor no for want of data."""
+    """Verdicts against labels by people of the same jobs. undecided: neither yes nor no for want of data."""
 
     right_yes: int = 0
     wrong_yes: int = 0
@@ -200,7 +200,7 @@ class Agreement:
 def compare(
     jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, before: RuleSet, after: RuleSet
 ) -> pl.DataFrame:
-    """Return what rules say before and after a change: one row per (job_key, code) of rules that are in both.
+    """Return the results of rules before and after a change: one row per (job_key, code) of rules that are in both.
 
     Columns: job_key, code, gpu_hours (null: not known), before, after (verdicts), sentence_before, sentence_after.
     """

@@ -1,4 +1,4 @@
-"""Labels: what a person, or the simulator, says of a job and a class."""
+"""Labels: the class of a job by a person or by the simulator."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
 
 
 def reasons(refused: Iterable[RejectedLabel], where: str, *, named: int = 3) -> Iterator[str]:
-    """Yield a line for each reason: how many labels, and the first lines and what they say.
+    """Yield a line for each reason: how many labels, and the first lines with their content.
 
     >>> rejected = [RejectedLabel(4, "no such class", "hung"), RejectedLabel(9, "no such class", "slow")]
     >>> list(reasons(rejected, "labels.csv"))

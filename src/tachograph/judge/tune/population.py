@@ -22,8 +22,8 @@ from tachograph.judge.classes.series import Extremes, Units, extremes
 from tachograph.judge.classes.windows import hang_votes, majority
 from tachograph.judge.job_classes import CLASS_BY_CODE, JOB_CLASSES, class_inputs
 
-NOT_ASKED = -9  # a class that is not asked of the job: idle_nodes of one node
-# classes that look for an interval in which nothing changes: {class: where it lies}
+NOT_ASKED = -9  # a class that does not apply to the job: idle_nodes of one node
+# classes that detect an interval in which nothing changes: {class: where it lies}
 HANG_PLACES: Mapping[str, int] = MappingProxyType(
     {each.code: each.where for each in JOB_CLASSES if each.where is not None}
 )
@@ -121,7 +121,7 @@ def _known(code: str) -> Mapping[str, Characteristic]:
 
 
 def candidates(job_class: JobClass, code: str) -> tuple[str, ...]:
-    """Characteristics that may vote: utilisation tells nothing of a hang, and idleness needs a threshold for busy."""
+    """Characteristics that may vote: utilisation is no evidence on a hang; idleness needs a threshold for busy."""
     known = _known(code)
     if job_class.code in HANG_PLACES:
         return tuple(name for name in known if name != "gpu_util")

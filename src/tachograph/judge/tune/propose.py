@@ -1,12 +1,12 @@
-"""Thresholds proposed from unlabelled history: from what characteristics show at rest, and what at work.
+"""Thresholds proposed from unlabelled history: from the values of characteristics when idle, and at work.
 
-Whether a minute is one of rest is told by the utilisation of the busiest GPU alone (nothing runs), and whether it is
+Whether a minute is idle is determined by the utilisation of the busiest GPU alone (nothing runs), and whether it is
 one of work by arithmetic, memory traffic and SM activity; a minute that looks busy and shows none of them is neither:
 it may be a hung collective. Both are the marks that the classes use themselves. Of a characteristic, only jobs count
-that use it: their median at work is above all but one in a hundred of the minutes at rest.
+that use it: their median at work is above all but one in a hundred of the idle minutes.
 
-    level   geometric mean of the 99th percentile at rest and the 5th percentile at work
-    theta   geometric mean of the 99th percentile of the spreads of windows at rest and the median of those at work;
+    level   geometric mean of the 99th percentile when idle and the 5th percentile at work
+    theta   geometric mean of the 99th percentile of the spreads of idle windows and the median of those at work;
             where there is a level at least a tenth of it, for what waits busily varies a little
     busy    half of the median over jobs of the mean of the busiest GPU (hosts: of the busiest node)
 
@@ -33,8 +33,8 @@ from tachograph.judge.classes.series import Units, extremes
 from tachograph.judge.tune.population import Population, base
 
 REST, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles
-LEAST_MINUTES = 1000  # at rest and at work: fewer are no distribution
-FLOOR = 10.0  # at rest a value is taken to be no less than this part of that at work: what waits busily shows a little
+LEAST_MINUTES = 1000  # idle and at work: fewer are no distribution
+FLOOR = 10.0  # an idle value counts as no less than this part of that at work: busy-waiting shows a little
 _UNUSED = "nobody measured it, or nothing used it"
 Values = NDArray[np.floating[Any]]
 Marks = NDArray[np.bool_]
@@ -63,7 +63,7 @@ class ThresholdProposal:
 def propose(population: Population) -> tuple[ThresholdProposal, ...]:
     """Return a proposal for each threshold, of GPUs and where there are minutes of nodes of hosts.
 
-    Errors: UsageError where there are too few minutes at rest or at work.
+    Errors: UsageError where there are too few minutes idle or at work.
     """
     gpus, hosts = population.form(host=False), population.form(host=True)
     if gpus is None:
@@ -83,7 +83,7 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RestAndWork:
-    """A form, and which of its minutes are at rest, and at work."""
+    """A form, and which of its minutes are idle, and at work."""
 
     form: ClassInput
     rest: Marks
@@ -136,7 +136,7 @@ def _uses(told: RestAndWork, name: str) -> Marks:
 
 
 def _theta(told: RestAndWork, c: Characteristic, uses: Marks) -> ThresholdProposal:
-    """From windows of which every minute is at rest, or at work."""
+    """From windows of which every minute is idle, or at work."""
     windows, offset = told.form.windows, told.form.series.offset
     spread = windows.of[c.name].spread
     rest, work = (_windows_of(marks, offset, windows.windows, windows.width) for marks in (told.rest, told.work))
@@ -162,7 +162,7 @@ def _busy(units: Units, c: Characteristic) -> ThresholdProposal:
 def _between(
     key: str, c: Characteristic, rest: Values, work: Values, percentile: float, jobs: int
 ) -> ThresholdProposal:
-    """A threshold between the values at rest and those at work."""
+    """A threshold between the idle values and those at work."""
     rest, work = (part[~np.isnan(part)].astype(np.float64) for part in (rest, work))
     low, high = _percentile(rest, REST), _percentile(work, percentile)
     value, why = None, ""

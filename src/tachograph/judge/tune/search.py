@@ -30,8 +30,8 @@ BY = ("user", "time")
 def by_user(users: Sequence[str | None]) -> NDArray[np.bool_]:
     """Return which jobs are for the test: whole users, in the order of a hash of their names, up to 30 % of the jobs.
 
-    No user has jobs on both sides, so habits of one user are not measured with what they taught. Jobs of nobody count
-    as those of one user.
+    No user has jobs on both sides, so habits of one user are not measured with what they taught. Jobs without a user
+    count as those of one user.
     Errors: UsageError where all jobs are of one user.
     """
     jobs = Counter(users)
@@ -350,7 +350,7 @@ def _truths(
 def _asked(
     population: Population, settings: ClassOptions, code: str, counts: Truths, truth: Truths
 ) -> tuple[Truths, Truths]:
-    """Which jobs count: not those that the class is not asked of; and the truth of all."""
+    """Which jobs count: not those to which the class does not apply; and the truth of all."""
     asked = counts & (population.answers(settings, [code])[code] != NOT_ASKED)
     return asked, truth
 

@@ -41,7 +41,7 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRows:
-    """Per reading: its place in CLASSES; its real utilisation 0..1, NaN unknown; what each rule says (rules x rows)."""
+    """Per reading: place in CLASSES; real utilisation 0..1, NaN unknown; verdict of each rule (rules x rows)."""
 
     labels: Bytes
     real: Floats
@@ -86,7 +86,7 @@ def needs_rows(
 ) -> Mapping[str, Flags]:
     """Return which readings are unknown for want of a counter: {each of DECIDING: flag per reading}.
 
-    `rows`: what `classify_rows` said of them, where that is known already.
+    `rows`: what `classify_rows` returned for them, where that is known already.
 
     >>> found = needs_rows({"tensor_active": np.zeros(1), "dram_active": np.zeros(1), "gpu_util": np.ones(1)}, 1)
     >>> [name for name, flags in found.items() if flags[0]]
@@ -99,7 +99,7 @@ def needs_rows(
         missing["gr_engine_active"] = missing["gr_engine_active"] & np.isnan(values["gpu_util"])
     if (settings or WorkloadSettings()).published:
         return {name: np.zeros(size, np.bool_) for name in DECIDING}
-    moved = np.zeros(size, np.bool_)  # by one direction: then the other is not asked for
+    moved = np.zeros(size, np.bool_)  # by one direction: then the other is not needed
     for name in PCIE:
         if name in values:
             threshold = next(c.threshold for rule in CONDITIONS for c in rule if c.quantity == "io")

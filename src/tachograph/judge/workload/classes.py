@@ -41,7 +41,7 @@ COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
 class WorkloadClass:
     """One class. rule: in percent, as published. profile: a typical reading along AXES (fractions), ours.
 
-    code: its name in evidence. bounds: {axis: (from, to)} that the rule asks for; of `I/O`, any one of them.
+    code: its name in evidence. bounds: {axis: (from, to)} that the rule requires; of `I/O`, any one of them.
     """
 
     name: str

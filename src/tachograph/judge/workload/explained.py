@@ -19,7 +19,7 @@ NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "
 
 
 def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> str:
-    """Return which rule a reading meets, with its values; what is missing where no rule can be told.
+    """Return which rule a reading meets, with its values; what is missing where the rule is undetermined.
 
     >>> explained(GpuReading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
     'TENSOR 61 % >= 50 %, SM 72 % >= 60 %'
@@ -97,5 +97,5 @@ def _near(value: float, threshold: float) -> bool:
 
 
 def _digits(value: float, threshold: float) -> str:
-    """A number with as many digits as tell it from another."""
+    """A number with as many digits as distinguish it from another."""
     return next((told for digits in range(3, 18) if float(told := f"{value:.{digits}g}") != threshold), repr(value))

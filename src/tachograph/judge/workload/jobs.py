@@ -93,7 +93,7 @@ def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.
 
 
 def _absent(summary: Mapping[str, float | None], name: str) -> bool:
-    """Whether nobody measured a counter; utilisation stands in for the engine's activity."""
+    """Whether a counter was not measured; utilisation stands in for the engine's activity."""
     stand_in = summary.get("gpu_util_mean") if name == "gr_engine_active" else None
     return summary.get(f"{name}_mean") is None and stand_in is None
 
