@@ -25,7 +25,7 @@ _UNIT = "unit"  # the key as a number
 class Accumulators:
     """What samples come to, of one partition or of complete runs: all that goes on from samples to summaries.
 
-    Those of several partitions add up, wherever and in whatever order they were reduced.
+    Those of several partitions add up, reduced in any place and any order.
 
     segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present; samples in
     minutes of each label (`label_0`, ...) where there is a labeller.

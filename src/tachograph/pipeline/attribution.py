@@ -40,8 +40,8 @@ def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOpt
 
     `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself stays null. Where
     the run is over by its state, `until` is its start plus `elapsed_s`, or its start where that is null.
-    A job that still waits is none, whatever start its record gives. A null `cluster` is that of the job's other rows,
-    or the only one there is.
+    A job that still waits is none, even if its record has a start. A null `cluster` is that of the job's other
+    rows, or the only one there is.
     Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map names get
     a row whose accounting columns are null.
     """

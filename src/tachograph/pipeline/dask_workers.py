@@ -1,7 +1,7 @@
 """A pool of Dask workers: local processes, those of a running scheduler, or jobs of Slurm.
 
 A task whose worker died runs again on another one. Local processes and Slurm jobs use TLS with a certificate made for
-this one analysis; a running scheduler is used as Dask's configuration says.
+this one analysis; a running scheduler is used as set in Dask's configuration.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Crew:
     """The workers of one analysis.
 
     width: tasks that run at a time when all are there. size: workers there should be; where there are fewer,
-    `hire` asks for those that are missing. logs: in words, where their logs are.
+    `hire` requests those that are missing. logs: in words, where their logs are.
     """
 
     client: Client

@@ -433,7 +433,7 @@ class HostMinutes:
         return keyed.sort("job_key", "node", "minute")
 
     def discard(self) -> None:
-        """Delete what was written and will not land."""
+        """Delete what was written and will not be committed."""
         self.landing.discard()
 
     def _take_day(self, day: date) -> None:

@@ -29,7 +29,7 @@ from tachograph.pipeline.timelines import empty_timeline, timeline_of_minutes, t
 
 
 class Landing:
-    """The staged files of one table; each `land` makes what came since the last one count, in one step."""
+    """The staged files of one table; each `land` commits what came since the last one, in one step."""
 
     def __init__(self, lake: Lake, table: LakeTable, number: int) -> None:
         self.lake, self.table, self.number = lake, table, number
@@ -47,14 +47,14 @@ class Landing:
                 self.staged.append(self.lake.stage(self.table, of_day, day=day[0]))
 
     def land(self) -> None:
-        """Make what is staged count."""
+        """Commit what is staged."""
         if self.staged:
             self.landed += 1
             self.lake.land(self.table, self.staged, app_id=f"analysis:{self.number}", mark=self.landed)
             self.staged = []
 
     def discard(self) -> None:
-        """Delete what was written and will not land."""
+        """Delete what was written and will not be committed."""
         self.lake.discard(self.table, self.staged)
 
 
@@ -197,14 +197,14 @@ class MinuteWriter:
         self.cut = pl.concat([self.cut, part.cut_minutes])
 
     def end_day(self, day: date) -> pl.DataFrame:
-        """All partitions of a day are in: land its minutes; return the timeline of those that were cut."""
+        """All partitions of a day are in: commit its minutes; return the timeline of those that were cut."""
         midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
         waits = pl.col("t") + pl.duration(minutes=1) > midnight
         done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)
         return self._land(done)
 
     def close(self) -> pl.DataFrame:
-        """No day follows: land what waits; return its timeline."""
+        """No day follows: commit what waits; return its timeline."""
         done, self.cut = self.cut, self.cut.clear()
         return self._land(done)
 
@@ -213,7 +213,7 @@ class MinuteWriter:
         return self.cut.select("run").unique()
 
     def discard(self) -> None:
-        """Delete what was written and will not land."""
+        """Delete what was written and will not be committed."""
         self.landing.discard()
 
     def _land(self, cut: pl.DataFrame) -> pl.DataFrame:

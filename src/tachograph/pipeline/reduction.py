@@ -130,7 +130,7 @@ def reduce_one(
 ) -> Accumulators:
     """Return what one partition comes to; its minutes are written, and do not count yet.
 
-    `intervals`, `keys`: of its day and nodes. Run twice it writes two files, of which the one that lands counts.
+    `intervals`, `keys`: of its day and nodes. Run twice it writes two files, of which only the committed one counts.
     """
     frame, _ = read_partition(reduction.lake, GPU_SAMPLES, part, columns)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())

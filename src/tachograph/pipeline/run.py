@@ -234,7 +234,7 @@ class _Analysis:
             tally = self._reduce(pool, full=full)
             jobs = self._write()
         finally:
-            self.minutes.discard()  # nothing, where all has landed
+            self.minutes.discard()  # nothing, where all is committed
             self.hosts.discard()
         report = AnalysisReport(
             jobs=jobs.height,

@@ -207,7 +207,7 @@ def _span(analysis: AnalysisOptions) -> pl.Expr:
 def _energy() -> list[pl.Expr]:
     """Energy over the span (`_span`): the counter's increase or integrated power, each scaled from what it covers.
 
-    The counter is used unless it stood still while power was drawn, or covers less than half of what power covers.
+    The counter is used unless it did not change while power was drawn, or covers less than half of what power covers.
     Null for a MIG slice: what is measured is the whole GPU's.
     """
     whole = pl.col("mig").is_null()

@@ -256,9 +256,9 @@ def spatial_imbalance(
     """Return (job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction), one row per row of `jobs`, in order.
 
     `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`: job_key, seq and
-    `gpus`, the GPUs held (`with_gpus_held`). A GPU silent in a window counts 0; windows in which all is zero are left
-    out, or count 0 with `count_zero_windows`. Imbalance is null for a single GPU and where nothing was active; all is
-    null where utilisation was not measured.
+    `gpus`, the GPUs held (`with_gpus_held`). A GPU without samples in a window counts 0; windows in which all is zero
+    are left out, or count 0 with `count_zero_windows`. Imbalance is null for a single GPU and where nothing was
+    active; all is null where utilisation was not measured.
 
     Days are read one after the other, so that memory is that of one day. A minute's sum is its mean times its samples:
     exact up to the single precision of stored means where utilisation is in each sample, else samples without it count
