@@ -1,7 +1,7 @@
 """Tables of the lake: open, append exactly once, replace atomically, read.
 
 Every data file of samples holds rows sorted by the table's `sort` columns, each key at most once within the file.
-A file counts only from the moment its commit is in the Delta log: whatever is killed before leaves nothing
+A file counts only from the moment its commit is in the Delta log: an append killed before leaves nothing
 but an orphan that `vacuum` removes.
 """
 
@@ -80,7 +80,7 @@ class DataFile:
 class Landed:
     """What became of an append: duplicate rows merged within it; whether it was there already.
 
-    `overtaken`: nothing landed, as another append got further than the one expected.
+    `overtaken`: nothing was committed, as another append got further than the one expected.
     """
 
     duplicates: int
@@ -169,7 +169,7 @@ class Lake:
         return -1 if delta is None else delta.version()
 
     def mark(self, table: LakeTable, app_id: str) -> int | None:
-        """How far the appends called `app_id` got in the table: the greatest mark of one; None where none landed."""
+        """How far the appends called `app_id` got in the table: the greatest mark committed; None where none was."""
         delta = self.delta(table)
         return None if delta is None else delta.transaction_version(app_id)
 
@@ -185,8 +185,8 @@ class Lake:
     ) -> Landed:
         """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
 
-        Grain: `frame` is in the table's schema without `seq`, which becomes the version in which the rows land
-        unless one is given. Rows and mark land in one step; where `after` is given only if no append got further.
+        Grain: `frame` is in the table's schema without `seq`, which becomes the version of their commit
+        unless one is given. Rows and mark are one commit; where `after` is given only if no append got further.
         Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
         """
         stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
@@ -210,10 +210,10 @@ class Lake:
         raise _overtaken(self.uri(table))
 
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date) -> AddAction:
-        """Write rows of a day as a data file that no reader sees until it lands; return what `land` wants.
+        """Write rows of a day as a data file that no reader sees until its commit; return what `land` needs.
 
         Grain: `rows` are in the table's schema and order, each key once, and only the caller writes these keys.
-        A file that never lands is an orphan, which `vacuum` takes away; so land within an hour.
+        A file that is never committed is an orphan, which `vacuum` deletes; so commit within an hour.
         Errors: LakeError when it cannot be written.
         """
         self._opened(table)  # a table's first file comes after its log
@@ -239,7 +239,7 @@ class Lake:
             raise _overtaken(self.uri(table))
 
     def discard(self, table: LakeTable, staged: Sequence[AddAction]) -> None:
-        """Delete staged files that will not land; one that did stays."""
+        """Delete staged files that will not be committed; a committed one stays."""
         self._take_away(table, staged)
 
     def _is_gone(self, table: LakeTable, staged: Sequence[AddAction]) -> bool:
@@ -418,7 +418,7 @@ class Lake:
             return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: LakeTable, written: Sequence[AddAction]) -> None:
-        """Delete files that were written in vain: never one that the log names, whatever else went wrong."""
+        """Delete files that were written in vain: never one that the log names, also after other errors."""
         if not written:
             return
         try:

@@ -84,8 +84,9 @@ def ingest(
 
     Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
     last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
-    The transactions of a stream carry its watermark, so rows and watermark land in one step.
-    Errors: SchemaError for a chunk with unknown columns, of which nothing lands; LakeError when it cannot be written.
+    The transactions of a stream carry its watermark, so rows and watermark are one commit.
+    Errors: SchemaError for a chunk with unknown columns, of which nothing is committed; LakeError when it cannot be
+    written.
     """
     report = report or IngestReport()
     for given in chunks:
@@ -134,7 +135,7 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         frame, merged = _append(lake, part, conformed.frame, app_id=app_id, mark=mark, since=since)
         report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
         if table is GPU_SAMPLES:
-            _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have landed the rows alone
+            _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have committed rows alone
         rejected += [(table.name, reject) for reject in part.rejects]
         rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
         if merged:
@@ -149,7 +150,7 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
 
 
 def _names(chunk: Chunk) -> Iterator[str]:
-    """Yield what the transaction of each part is called: the same in every chunk of a stream, whatever parts it has."""
+    """Yield the name of the transaction of each part: the same in every chunk of a stream, with any parts."""
     seen: Counter[str] = Counter()
     for part in chunk.parts:
         yield f"{chunk.id}#{seen[part.table]}"

@@ -37,7 +37,7 @@ _OF_POLARS: Mapping[str, Any] = MappingProxyType(
         "timeout": f"{BODY_S}s",
     }
 )
-# S3 answers a write that says `If-None-Match: *` with 412 where the object is there; never a copy over it instead
+# S3 answers a write with `If-None-Match: *` with 412 where the object is there; never a copy over it instead
 _CONDITIONAL: Mapping[str, str] = MappingProxyType({"conditional_put": "etag", "allow_unsafe_rename": "false"})
 _PIECE = 8 << 20  # bytes handed over at a time
 
@@ -54,7 +54,7 @@ class Store(Protocol):
         """Options for Polars."""
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes. Whatever goes wrong, no part of it stays under its name."""
+        """Write a Parquet file; return its bytes. After any error no part of it stays under its name."""
         ...
 
     def scratch(self, table: str) -> str | None:
