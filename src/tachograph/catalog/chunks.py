@@ -59,11 +59,12 @@ class ChunkPart:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What lands in the lake whole or not at all. `id` is the same whenever the same input is read again.
+    """What is committed to the lake whole or not at all. `id` is the same whenever the same input is read again.
 
     A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's, everything up to the
-    watermark has been read, and the chunk lands only where the stream has not got that far yet. `since`: the watermark
-    from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is new lands.
+    watermark has been read, and the chunk is committed only where the stream has not got that far yet. `since`: the
+    watermark from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is
+    new is committed.
     """
 
     id: str

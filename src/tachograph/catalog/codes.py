@@ -1,4 +1,4 @@
-"""Codes of findings: what is looked for in a job. Those of rules of the language are in the files of rules.
+"""Codes of findings: one per check of a job. Those of rules of the language are in the files of rules.
 
 The order is that of reports and, within a family of checks, from the most specific on: of the findings of one family
 the first that holds is reported and covers the others.

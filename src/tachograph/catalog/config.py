@@ -158,7 +158,7 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compact_s: float = 3600.0
     vacuum_hours: int = 24  # files replaced longer ago are deleted
     threads: int = 1  # of the analysis
-    waiting_chunks: int = 8  # read and not yet landed: a source waits when there are more
+    waiting_chunks: int = 8  # read and not yet committed: a source waits when there are more
     state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
 
 

@@ -10,7 +10,7 @@
       WorkersError       exit 8    workers of an analysis do not come, cannot be used, or die
       UsageError         exit 2    options that do not fit together
 
-Every message says what is wrong, where, and what to do.
+Every message states what is wrong, where, and what to do.
 Anything that is not a TachographError is a defect and keeps its traceback.
 """
 
