@@ -56,7 +56,7 @@ class FindingGroup:
 
 
 def by_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings by kind; of one kind what is so, what cannot be said, what is not so; else in their order."""
+    """Return findings by kind; of one kind yes, unknown, no; else in their order."""
     return tuple(sorted(findings, key=lambda one: (FINDING_KINDS.index(one.kind), _ANSWER_ORDER.index(one.verdict))))
 
 

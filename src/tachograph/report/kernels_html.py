@@ -79,7 +79,7 @@ def plots(part: GpuPart, place: int = 0) -> dict[str, Markup | None]:
 
 
 def _axes(views: Sequence[KernelView]) -> dict[str, list[float | None]]:
-    """What is drawn along each axis of the radars: pipes that some kernel uses, and what all kernels share."""
+    """The values along each axis of the radars: pipes that some kernel uses, and what all kernels share."""
     axes = {"issue": [view.demand.cycles.get("issue") for view in views]}
     for pipe in PIPES:
         values = [view.demand.cycles.get(pipe) for view in views]

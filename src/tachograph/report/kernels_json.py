@@ -26,7 +26,7 @@ from tachograph.sharing.utilization import Pitfall
 
 
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
-    """Return everything the report says, as JSON values: fractions 0..1, seconds, byte/s, scores 0..100."""
+    """Return the content of the report as JSON values: fractions 0..1, seconds, byte/s, scores 0..100."""
     return {
         "files": [asdict(file) for file in report.files],
         "problems": list(report.problems),
@@ -39,7 +39,7 @@ def kernels_json(report: KernelsReport) -> dict[str, Any]:
 
 
 def kernels_csv(report: KernelsReport) -> str:
-    """Return what was asked for as CSV: the set that runs together, else the pairs, else the kernels."""
+    """Return the requested part as CSV: the set that runs together, else the pairs, else the kernels."""
     if report.together is not None:
         return _csv(_together(report.together)["members"])
     pairs = [_pair(part, pair) for part in report.parts for pair in pairs_of(part)]

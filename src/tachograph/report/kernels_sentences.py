@@ -135,7 +135,7 @@ def roofline_words(place: RooflinePlacement) -> str:
 
 
 def fear_words(fear: Sensitivity) -> str:
-    """Return what a kernel has to fear on a resource, with the number, and what would tell it."""
+    """Return the sensitivity of a kernel to a resource, with the number, and the counter missing for it."""
     number = "" if fear.value is None else f"{text(fear.value, 'fraction')}: "
     lacks = f" (collect it with ncu {fear.missing})" if fear.missing else ""
     return f"{number}{fear.why}{lacks}"
@@ -147,7 +147,7 @@ def pitfall_words(pitfall: Pitfall) -> str:
 
 
 def pitfall_numbers(pitfall: Pitfall) -> str:
-    """Return the numbers behind a conclusion that would be wrong; of two of a kind only what they ask together."""
+    """Return the numbers behind a conclusion that would be wrong; of two of a kind only their total demand."""
     of_two = {
         name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
     }
@@ -277,7 +277,7 @@ def together_heading(sharing: Sharing) -> str:
 
 
 def sums_words(sums: Mapping[str, float]) -> str:
-    """Return what all ask for together, the most first.
+    """Return the total demand of all kernels, largest first.
 
     >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
     'Total demand: issue 190 %, DRAM 84 %.'

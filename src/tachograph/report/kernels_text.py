@@ -119,7 +119,7 @@ def worst_of(part: GpuPart) -> KernelPair | None:
 
 _BAR = 14
 _UNUSED = 0.005  # a resource with less demand is only named
-_LEAST_NOTE = 24  # characters: shorter ones tell nothing
+_LEAST_NOTE = 24  # characters: shorter ones have no information
 LEVELS = {"high": "much", "some": "some", "low": "little", "unknown": "not known"}
 
 
@@ -227,7 +227,7 @@ def limited_by(view: KernelView) -> str:
 
 def disturbed_by(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
-    fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # tells how to read the others
+    fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # explains how to read the others
     named = [resource_name(fear.resource) for fear in fears if fear.level == "high"]
     unknown = [f"{resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
     some = [resource_name(fear.resource) for fear in fears if fear.level == "some"]

@@ -55,7 +55,7 @@ def draw_radar(numbers: FigureNumbers, layout: str) -> Figure:
 
 
 def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return everything that is drawn, as JSON values: fractions 0..1, null: not measured."""
+    """Return all values of the drawing as JSON values: fractions 0..1, null: not measured."""
     profiles = report.profiles
     values: dict[str, Any] = json_values(
         {

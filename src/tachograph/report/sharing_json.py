@@ -58,7 +58,7 @@ _OF_MATRIX = {
 
 
 def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str, Any]:
-    """Return everything the report says, as JSON values: GPU-hours; shares and slowdowns; null where not known.
+    """Return the content of the report as JSON values: GPU-hours; shares and slowdowns; null where not known.
 
     `top`: at most so many pairs of each list; sums are of all.
     """
@@ -89,9 +89,9 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
 
 
 def proposal_json(proposal: SharingProposal) -> dict[str, Any]:
-    """Return a pair: both kinds, the way of sharing, slowdowns of both, in their order.
+    """Return a pair: both job groups, the sharing mode, slowdowns of both, in their order.
 
-    slowdowns: by what was measured; careful: with what nobody measured; worst: always at the same time."""
+    slowdowns: by what was measured; careful: with what was not measured; worst: always at the same time."""
     advice = proposal.advice
     return {
         "one": kind_json(proposal.one),
@@ -118,7 +118,7 @@ def proposal_json(proposal: SharingProposal) -> dict[str, Any]:
 
 
 def kind_json(kind: JobGroup) -> dict[str, Any]:
-    """Return a kind of jobs, with what its runs ask on average, and the one that asks most."""
+    """Return a job group, with the mean demand of its runs, and the run of highest demand."""
     return {
         "label": kind.label,
         "user": kind.user,
@@ -152,7 +152,7 @@ def _profile(profile: GroupProfile) -> dict[str, Any]:
 
 
 def colocate_csv(report: ColocateReport, *, top: int | None = None) -> str:
-    """Return the pairs as CSV, one line each: proposed, explained, where asked for refused ones; or the matrix."""
+    """Return the pairs as CSV, one line each: proposed, explained, on request rejected ones; or the matrix."""
     if report.matrices is not None:
         cells = [row for one in report.matrices for row in _cells(one)]
         return pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").write_csv()

@@ -185,7 +185,7 @@ def _partly_measured_row(dataset: Dataset) -> str:
 
 
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return everything a study says: dataset, settings, {figure: facts, missing, sentences}, {question: answers}.
+    """Return the content of a study: dataset, settings, {figure: facts, missing, sentences}, {question: answers}.
 
     `files`: what was written beside it. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """

@@ -181,6 +181,6 @@ def waste_json(report: WasteReport) -> dict[str, Any]:
 
 
 def waste_csv(report: WasteReport) -> str:
-    """Return the table that was asked for as CSV: the jobs of a cause, else the groups, else the causes."""
+    """Return the requested table as CSV: the jobs of a cause, else the groups, else the causes."""
     shown = report.concerned if report.concerned is not None else report.groups
     return (report.causes if shown is None else shown).write_csv()
