@@ -22,7 +22,7 @@ WINDOWS_MIN = (1, 5, 15, 30)
 
 
 class JobChoice(TypedDict, total=False):
-    """Which jobs, as the options of the commands have it; all of them where nothing is said."""
+    """Which jobs, as the options of the commands have it; all of them where nothing is given."""
 
     user: Names
     account: Names
@@ -89,7 +89,7 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
 
 
 def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configuration) -> StudySettings:
-    """Return how the study is to be made; what is not said is as configured.
+    """Return how the study is to be made; what is not given is as configured.
 
     Errors: UsageError for a pipe, a window or a variant that is none; NotFoundError for a filter that does not exist.
     """

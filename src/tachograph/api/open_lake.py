@@ -89,7 +89,7 @@ class JobPage:
         return job_html(self.report)
 
     def json(self) -> dict[str, Any]:
-        """Return everything the page says, as JSON values."""
+        """Return the content of the page as JSON values."""
         return job_json(self.report)
 
 
@@ -114,7 +114,7 @@ class StudyPage:
         return self.report.answers()
 
     def json(self) -> dict[str, Any]:
-        """Return everything it says, as JSON values."""
+        """Return its content as JSON values."""
         return study_json(self.report)
 
     def write(
@@ -142,7 +142,7 @@ class WastePage:
         return waste_html(self.report)
 
     def json(self) -> dict[str, Any]:
-        """Return everything it says, as JSON values."""
+        """Return its content as JSON values."""
         return waste_json(self.report)
 
 
@@ -355,7 +355,7 @@ class OpenLake:
         return summaries.filter(pl.col("job_key") == choose_job(summaries, str(job)).row["job_key"])
 
     def _recorded(self) -> RecordedSamples:
-        """What the log says of the samples."""
+        """What the log records of the samples."""
         facts = describe_tables(self.lake, [GPU_SAMPLES])
         return RecordedSamples(facts[0].rows, facts[0].first, facts[0].last) if facts else RecordedSamples(0)
 
