@@ -28,7 +28,7 @@ FindingKind = Literal["advice", "class", "rule", "score", "workload", "health"]
 FINDING_KINDS: tuple[FindingKind, ...] = ("advice", "class", "rule", "score", "workload", "health")
 Relation = Literal["<", "<=", ">", ">="]
 
-# what the evidence of findings holds: {name: (label, unit as units.text knows it, or "time" for seconds since 1970)}
+# what the evidence of findings holds: {name: (label, unit as in units.text, or "time" for seconds since 1970)}
 EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "activity_mean": ("Mean activity", "fraction"),

@@ -131,7 +131,7 @@ def build_waste_report(
     """Return the ledger of (already filtered) rows of job_summaries.
 
     `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many groups, the others in one
-    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are wanted, as in
+    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are requested, as in
     BUCKETS or as in LABELS, or ALL.
     Errors: NotFoundError for an unknown grouping; UsageError for an unknown cause or a top below 1.
     """

@@ -182,7 +182,7 @@ def _inputs(max_warps: Mapping[str, int]) -> dict[str, pl.Expr]:
 
 
 def _ratio(model: str, warps: int) -> float:
-    """W_hw over W_max; 1 for a device that the catalogue does not know, and for more warps than it has."""
+    """W_hw over W_max; 1 for a device that is not in the catalogue, and for more warps than it has."""
     return DEVICES_BY_NAME[model].max_warps_per_sm / warps if model in DEVICES_BY_NAME and warps > 0 else 1.0
 
 

@@ -117,7 +117,7 @@ def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.Da
 
 
 def rests(series: Series) -> Rests:
-    """Return when the GPUs of each job worked and rested, by the activity of the busiest."""
+    """Return when the GPUs of each job were at work and idle, by the activity of the busiest."""
     busy = series.looks_busy
     alive = np.where(np.isnan(busy), -1, (busy >= FIRST_WORK).astype(np.int8)).astype(np.int8)
     return rests_of(alive, series.offset)

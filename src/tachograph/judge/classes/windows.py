@@ -49,7 +49,7 @@ class WindowSpreads:
 class HangVotes:
     """Per job the vote of one characteristic, the interval of the vote (minutes from the start), the value compared.
 
-    `vote`: YES, NO, UNDECIDED (what was not measured decides), MISSING, UNUSED (it never left rest).
+    `vote`: YES, NO, UNDECIDED (what was not measured decides), MISSING, UNUSED (idle throughout).
     """
 
     vote: Votes

@@ -1,4 +1,4 @@
-"""Documents of rules: JSON with comments, in which every value knows its line and column.
+"""Documents of rules: JSON with comments, in which every value has its line and column.
 
 The grammar takes commas and colons as they come, so that one run finds every one that is missing or too many.
 """

@@ -42,7 +42,7 @@ class Offered:
 
     @property
     def metric(self) -> RuleMetric:
-        """As the language knows it."""
+        """As named in the language."""
         return RuleMetric(self.name, self.level, self.unit, self.name in _TEXTS, self.name in _NEVER_ZERO)
 
 
@@ -216,7 +216,7 @@ OFFERED: Mapping[str, Offered] = MappingProxyType(
 )
 # those that are made of job_node_minutes
 OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
-# as the language knows them
+# as named in the language
 VOCABULARY: Mapping[str, RuleMetric] = MappingProxyType({name: offered.metric for name, offered in OFFERED.items()})
 
 

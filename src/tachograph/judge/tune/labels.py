@@ -104,7 +104,7 @@ def _label(line: int, row: Mapping[str, str], known: frozenset[str]) -> Label | 
 def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.DataFrame) -> Labelled:
     """Return the labels by class and run of a job; of a job that ran several times it is the latest run.
 
-    `jobs`: rows of job_summaries. Refused are labels of jobs that are not there, of ids that exist on several
+    `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there, of ids that exist on several
     clusters, and all labels of a job and class that contradict each other.
     """
     runs = _runs(jobs)

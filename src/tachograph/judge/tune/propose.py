@@ -7,7 +7,7 @@ that use it: their median at work is above all but one in a hundred of the idle 
 
     level   geometric mean of the 99th percentile when idle and the 5th percentile at work
     theta   geometric mean of the 99th percentile of the spreads of idle windows and the median of those at work;
-            where there is a level at least a tenth of it, for what waits busily varies a little
+            where there is a level at least a tenth of it, because busy-waiting varies a little
     busy    half of the median over jobs of the mean of the busiest GPU (hosts: of the busiest node)
 
 Where rest and work overlap, nothing is proposed.
