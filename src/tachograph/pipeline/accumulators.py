@@ -184,7 +184,7 @@ class OpenRuns:
         return self.border.select("run").unique()
 
     def take(self, runs: pl.DataFrame) -> Accumulators:
-        """Return what there is of some runs, and forget it."""
+        """Return what there is of some runs, and remove it."""
         gone = np.zeros(max(self.starts, default=0) + 1, np.bool_)
         gone[runs.get_column("run").to_numpy()] = True
         segments, intensities, imbalance, timelines = (

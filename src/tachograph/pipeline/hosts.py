@@ -152,7 +152,7 @@ NODE_MINUTES: Mapping[str, pl.DataType] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class CarriedHostSums:
-    """What the next day has to know of nodes on which a run was at midnight, and stays.
+    """State that the next day needs of nodes whose run continues over midnight.
 
     tails: last samples, in columns of node_samples. gaps: how far apart (us) two samples may be, one row per node and
     a column per characteristic; `since`: when the first of the tails was, or midnight (us). sums: minutes to which the
@@ -425,7 +425,7 @@ class HostMinutes:
         self.landing.land()
 
     def take(self, runs: pl.DataFrame) -> pl.DataFrame:
-        """Return the minutes of the nodes of some runs, and forget them: one row per (job_key, node, minute)."""
+        """Return the minutes of the nodes of some runs, and remove them: one row per (job_key, node, minute)."""
         rows = pl.concat([pl.DataFrame(schema=NODE_MINUTES), *self.kept])
         mine = rows.join(runs.select("run"), on="run", how="semi")
         self.kept = [rows.join(runs.select("run"), on="run", how="anti")] if self.kept else []

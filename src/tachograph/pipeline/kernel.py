@@ -443,7 +443,7 @@ def intensities(
             _intensity(pipe[a:b], dram[a:b], peak, block)
             for i in range(b - a):
                 k = cells[pattern[i] >> _CELL_BITS]
-                counts[i & 1, k + (block[i] >= edges[k])] += 1  # in turn: neighbours need not wait for each other
+                counts[i & 1, k + (block[i] >= edges[k])] += 1  # alternating: neighbours need not wait for each other
         histogram[g, :] = counts[0] + counts[1]
 
 
