@@ -46,7 +46,7 @@ def conform(
     Grain: that of the input. `units` gives the unit of a column where it is not the contract's.
     Missing columns become null; null keys, times before 2006 or more than ten minutes after `now` cost the row;
     marks for "no value", NaN, infinities and values outside a counter's range cost the value.
-    Errors: SchemaError naming unknown columns, or columns whose type cannot be what the table wants.
+    Errors: SchemaError naming unknown columns, or columns whose type cannot be that of the table.
     """
     schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
     unknown = [name for name in frame.columns if name not in schema]

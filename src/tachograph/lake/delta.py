@@ -489,7 +489,7 @@ def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
 
 
 def _statistics(frame: pl.DataFrame) -> str:
-    """Row count, and least and greatest values of the columns by which files are chosen, as Delta wants them."""
+    """Row count, and least and greatest values of the columns by which files are chosen, in the format of Delta."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in _STATISTICS:

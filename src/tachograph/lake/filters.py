@@ -69,7 +69,7 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are wanted; what is empty or None does not restrict. Several values of one kind: any of them.
+    """Which jobs are selected; what is empty or None does not restrict. Several values of one kind: any of them.
 
     `since` and `until`: the job ran at some time between them. `findings`: codes; `verdict` was given on any of them.
     `excluded`: True for jobs left out of studies only, False for those in studies only.
@@ -153,7 +153,7 @@ def _number(name: str, written: str) -> float:
 
 
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return the rows of job_summaries that are wanted, in their order; `findings` are rows of the findings table.
+    """Return the rows of job_summaries that are selected, in their order; `findings` are rows of the findings table.
 
     Errors: NotFoundError for a finding, a verdict, a state or an attribution that does not exist, naming those close to
     it; UsageError for a verdict without a finding that it is about.

@@ -162,8 +162,8 @@ def _append(
 ) -> tuple[pl.DataFrame, int]:
     """Append what is new in one part; return it, and how many duplicates were merged in it.
 
-    A stream may have got further in this table than the chunk knows: a process was killed between two tables, and the
-    stream was read again from before; or another process reads the same stream. Then the chunk overlaps.
+    A stream may have got further in this table than recorded in the chunk: a process was killed between two tables,
+    and the stream was read again from before; or another process reads the same stream. Then the chunk overlaps.
     """
     table = TABLES[part.table]
     while True:

@@ -129,7 +129,7 @@ def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
 def read_answers(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False) -> pl.DataFrame:
     """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with any verdict.
 
-    `every`: all with any verdict. Errors: NotFoundError for a code that neither the program nor the lake knows.
+    `every`: all with any verdict. Errors: NotFoundError for a code that is neither in the program nor in the lake.
     """
     if not set(known_codes()).issuperset(codes):
         check_codes(codes, _stored_codes(lake))
@@ -174,7 +174,7 @@ class SelectedJobs:
 
 
 def select_jobs(lake: Lake, wanted: JobFilter, *, answers: bool = False) -> SelectedJobs:
-    """Return the jobs that are wanted. `answers`: read them even if the filter names no finding.
+    """Return the jobs that are selected. `answers`: read them even if the filter names no finding.
 
     Errors: LakeError where nothing was analyzed yet; those of `read_answers` and `filter_jobs`.
     """
