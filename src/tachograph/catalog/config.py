@@ -147,7 +147,7 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
     margin: float = 1.14  # largest published slowdown over the estimated one
     assumed_issue: float = 0.5  # demand of a job on issue slots, where it was not measured
-    profiles: dict[str, str] = {}  # {kind of jobs: report of Nsight Compute}; relative to the configuration's file
+    profiles: dict[str, str] = {}  # {job group: report of Nsight Compute}; relative to the configuration's file
 
 
 class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

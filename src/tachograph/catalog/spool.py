@@ -117,7 +117,7 @@ class SpoolWriter:
         self._size += len(view)
 
     def _give_up(self) -> None:
-        """Forget the oldest rows beyond what may wait; documents stay."""
+        """Drop the oldest rows beyond what may wait; documents stay."""
         waiting = sum(len(record) for record, _ in self._waiting)
         place = 0
         while waiting > _KEPT_BYTES and place < len(self._waiting):
