@@ -44,7 +44,7 @@ _NARROWEST_FINDINGS = 18
 
 @dataclass(frozen=True, slots=True)
 class JobsTable:
-    """Jobs in the order wanted.
+    """Jobs in the requested order.
 
     `frame` has all columns of job_summaries and `findings` (list of codes, most urgent first; empty: none);
     `columns` are those to show; `matching` is how many jobs matched before `limit` cut them.

@@ -36,7 +36,7 @@ def public_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _encoded(value: object) -> object:
-    """What msgspec does not know: tables and read-only mappings."""
+    """What msgspec does not support: tables and read-only mappings."""
     if isinstance(value, pl.DataFrame):
         return [public_row(row) for row in value.iter_rows(named=True)]
     if isinstance(value, Mapping):

@@ -29,7 +29,7 @@ def pair_called(proposal: SharingProposal) -> str:
 
 
 def way_called(proposal: SharingProposal) -> str:
-    """Return what its way of sharing is called, with the shares or slices."""
+    """Return the name of its sharing mode, with the shares or slices."""
     advice = proposal.advice
     if advice.shares is not None:
         return f"MPS {' / '.join(text(share, 'fraction') for share in advice.shares)}"
