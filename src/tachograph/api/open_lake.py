@@ -219,7 +219,7 @@ class OpenLake:
     ) -> WastePage:
         """Return the ledger of GPU time: hours by cause, and by user, account, partition or gpu_model.
 
-        `jobs_of`: a cause whose jobs are wanted, or all. `top`: at most so many groups and jobs.
+        `jobs_of`: a cause whose jobs are requested, or all. `top`: at most so many groups and jobs.
         Errors: those of `jobs`; NotFoundError for an unknown grouping; UsageError for an unknown cause.
         """
         check_names(which, JobChoice)
