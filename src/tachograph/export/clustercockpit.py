@@ -1,7 +1,7 @@
 """Target `clustercockpit`: a job archive as ClusterCockpit keeps it: meta.json and data.json, one folder per job.
 
 What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`. ClusterCockpit's schema of
-`meta.json` also wants statistics of CPUs and memory (cpu_user, cpu_load, mem_used, flops_any, mem_bw), which are not
+`meta.json` also needs statistics of CPUs and memory (cpu_user, cpu_load, mem_used, flops_any, mem_bw), which are not
 measured here; they are left out. Jobs that still run have no place in an archive.
 Source: cc-backend, job-meta.schema.json, job-data.schema.json, job-metric-data.schema.json, unit.schema.json.
 """
@@ -27,7 +27,7 @@ UNKNOWN = "unknown"  # text that the schema requires and that is not recorded
 STEP_S = 60
 DIGITS = 3  # behind the point: significant in a mean of 32-bit numbers
 BATCH = 256  # jobs whose minutes are read at a time
-# final states that the schema knows; of other endings the closest
+# final states of the schema; of other endings the closest
 STATES: Mapping[str, str] = MappingProxyType(
     {
         "COMPLETED": "completed",

@@ -69,7 +69,7 @@ class ExportContent:
 
 
 def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportContent:
-    """Return the jobs of the lake that are wanted.
+    """Return the jobs of the lake that are selected.
 
     Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
     """

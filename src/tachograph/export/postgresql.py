@@ -1,6 +1,6 @@
 """Target `postgresql`: three tables of a database that are, after every export, what the lake holds of the chosen jobs.
 
-One transaction: whoever reads sees the state before or the one after, and an export that is killed has done nothing.
+One transaction: a reader sees the state before or the one after, and an export that is killed has done nothing.
 What is sent is what changed: rows carry their analysis (`seq`), so the target itself shows which jobs
 are current. Jobs that no longer count, or that the filter no longer chooses, are deleted.
 """
@@ -93,7 +93,7 @@ def _refused(problem: Exception, where: str) -> ExportError:
 
 
 def _shown(parts: dict[str, Any]) -> str:
-    """What people know the database by; never its password."""
+    """The name of the database for people; never its password."""
     named = [str(parts[name]) for name in ("service", "host", "dbname") if parts.get(name)]
     return "/".join(named) or "PostgreSQL"
 
@@ -176,7 +176,7 @@ class _Export:
         return self._connection.execute(command, [list(gone)]).rowcount
 
     def _note(self, written: int) -> None:
-        """Remember the export."""
+        """Record the export."""
         from psycopg.sql import SQL
 
         command = SQL(
