@@ -58,7 +58,7 @@ IRREGULAR_STALLS = frozenset(
         *("mio_throttle", "no_instruction", "no_instructions", "short_scoreboard", "sleeping", "tex_throttle"),
     }
 )
-# without one of these, shares of the waiting would be shares of what somebody happened to collect; every chip has them
+# without one of these, shares of the waiting would depend on the collected reasons; every chip has them
 _CORE_STALLS = frozenset(
     {
         *("barrier", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle"),
@@ -76,7 +76,7 @@ class MetricValue:
 
 
 def pipe_metric(pipe: str) -> str:
-    """Return the metric of a pipeline: instructions executed there, of the most there could be.
+    """Return the metric of a pipeline: instructions executed there, of the maximum.
 
     >>> pipe_metric("fma")
     'sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active'
@@ -121,7 +121,7 @@ def issue(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
 def pipes(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> dict[str, MetricValue]:
     """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that were measured.
 
-    What is told of the whole time only is divided by the share of it that a warp was on the SMs, where that is told by
+    A metric of the whole time only is divided by the share of it that a warp was on the SMs, where reported for
     the same launches.
 
     >>> pipes({pipe_metric("fma"): 60.0}, {})["fma"].value
@@ -148,7 +148,7 @@ def dram(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[str, 
 
 
 def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
-    """Return byte/s with DRAM, as told or by bytes and time; None also where launches told only one of these two.
+    """Return byte/s with DRAM, as reported or by bytes and time; None also where launches have only one of both.
 
     >>> traffic({"dram__bytes.sum": 3000.0, DURATION: 1000.0}, {})
     MetricValue(value=3000000000.0, metric='dram__bytes.sum / gpu__time_duration.sum')
@@ -163,7 +163,7 @@ def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Metr
 
 
 def share(metrics: Mapping[str, float], metric: str) -> MetricValue | None:
-    """Return a percentage as a fraction: the sectors that a cache had (L1_HIT), how busy it was (L1_BUSY).
+    """Return a percentage as a fraction: the hit rate of a cache (L1_HIT), how busy it was (L1_BUSY).
 
     >>> share({L2_HIT: 55.0}, L2_HIT).value
     0.55
@@ -225,7 +225,7 @@ _NO_MEMORY = 0.01
 
 
 def sm_share(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
-    """Return the fraction of the SMs' time that a warp was on them; None where launches told only one of the two."""
+    """Return the fraction of the SMs' time that a warp was on them; None where launches have only one of both."""
     active = metrics.get(SM_ACTIVE)
     for metric in ELAPSED:
         elapsed = metrics.get(metric)
@@ -253,13 +253,13 @@ def _pipe_of_elapsed(metrics: Mapping[str, float], coverage: Mapping[str, float]
 
 
 def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue | None:
-    """An instruction of a tensor pipeline takes it for many cycles: whichever of count and cycles says more."""
+    """An instruction of a tensor pipeline takes many cycles there: the higher of count and cycles."""
     readings = [reading for name in sorted(names) if (reading := first(metrics, {name: 0.01})) is not None]
     return _fraction(max(readings, key=lambda reading: reading.value, default=None))
 
 
 def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
-    """{reason: as told}; without those of cycles in which the scheduler issued nothing, a part of the same."""
+    """{reason: as reported}; without those of cycles in which the scheduler issued nothing, a part of the same."""
     named = ((metric, _stall_of(metric)) for metric in metrics)
     told = {stall[1]: metrics[metric] for metric, stall in named if stall is not None and stall[0] == kind}
     return {reason: max(0.0, value) for reason, value in told.items() if isfinite(value)}
@@ -267,7 +267,7 @@ def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
 
 @lru_cache(maxsize=4096)
 def _stall_of(metric: str) -> tuple[str, str] | None:
-    """The kind of metric and the reason to wait that it tells of; None: it tells of none.
+    """The kind of metric and its reason to wait; None: the metric has none.
 
     >>> _stall_of("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio")
     ('ratio', 'wait')
@@ -281,13 +281,13 @@ def _stall_of(metric: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=4096)
 def _tensor_of(metric: str) -> str | None:
-    """What a metric of a tensor pipeline is told of, active or elapsed cycles; None: it is another metric."""
+    """Basis of a metric of a tensor pipeline, active or elapsed cycles; None: it is another metric."""
     found = _TENSOR.fullmatch(metric)
     return None if found is None else found["of"]
 
 
 def _fraction(reading: MetricValue | None) -> MetricValue | None:
-    """Limited to 0..1: passes of a profiler that differ give a little more than all there is."""
+    """Limited to 0..1: passes of a profiler that differ give a little more than 1."""
     return None if reading is None else MetricValue(min(1.0, max(0.0, reading.value)), reading.metric)
 
 
@@ -299,7 +299,7 @@ _CYCLES, _CLOCK = "gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second
 _COUNTS = (".sum", ".avg", ".min", ".max")
 _OF_THE_LONGEST = ("launch__", "device__")
 _WHILE_ACTIVE = ("_sustained_active", ".per_cycle_active")
-# a ratio is weighted by what it is a share of, where every launch tells that
+# a ratio is weighted by its whole, where every launch has that
 _WHOLES = {
     "lts__t_sector_hit_rate.pct": "lts__t_sectors.sum",
     "l1tex__t_sector_hit_rate.pct": "l1tex__t_sectors.sum",
@@ -314,7 +314,7 @@ _WHOLES_BY_SUFFIX = {
 
 @dataclass(frozen=True, slots=True)
 class MergedLaunches:
-    """What launches were measured to do, taken together; see Kernel for the fields."""
+    """Measured values of several launches as one; see Kernel for the fields."""
 
     metrics: dict[str, float]
     coverage: dict[str, float]
@@ -327,7 +327,7 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     """Return the metrics of launches of one kernel as one: the order of launches does not matter.
 
     Rates, percentages and ratios are weighted by duration; those per active cycle by active cycles, hit rates and
-    stalls by sectors and instructions, where every launch tells them. Counts (`.sum`, `.avg`, `.min`, `.max`) add up:
+    stalls by sectors and instructions, where every launch has them. Counts (`.sum`, `.avg`, `.min`, `.max`) add up:
     the sum of the highest over the sum of the mean is then their ratio over all launches. `launch__*` are those of the
     longest. A launch without a duration adds nothing where others have one; where none has, each counts alike.
 
@@ -357,7 +357,7 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
 
 
 def is_measured(value: float) -> bool:
-    """Return whether a value is one that a profiler measures: no metric is below 0, or beyond all counting.
+    """Return whether a value is one that a profiler measures: no metric is below 0, or beyond 64-bit counters.
 
     >>> is_measured(0.0), is_measured(-1.0), is_measured(float("nan"))
     (True, False, False)
@@ -366,10 +366,10 @@ def is_measured(value: float) -> bool:
 
 
 def duration_s(launch: Launch) -> float | None:
-    """Return how long a launch took, in seconds; None: not told. By its cycles and their clock where no time is told.
+    """Return the duration of a launch, in s; None: unknown. From its cycles and their clock where no time is reported.
 
-    A duration of zero or less is 0: such a launch took part in nothing that could be measured. One beyond all counting
-    is not told.
+    A duration of zero or less is 0: such a launch adds nothing to any measurement. One beyond 64-bit counters
+    is unknown.
     """
     for metric in _DURATIONS:
         if -_BEYOND < (value := launch.metrics.get(metric, _NAN)) < _BEYOND:
@@ -382,7 +382,7 @@ def duration_s(launch: Launch) -> float | None:
 
 @dataclass(slots=True)
 class _Means:
-    """Metrics of launches, one by one; what others are shares of is looked up once."""
+    """Metrics of launches, one by one; wholes of shares are read once."""
 
     columns: MetricColumns
     weights: list[float]
@@ -410,10 +410,10 @@ class _Means:
             return fsum(values)
         weights = self._weights(_whole(metric), holders)
         mean = fsum(map(mul, values, weights)) / fsum(weights)
-        return min(max(values), max(min(values), mean))  # rounding leads out of where the values are
+        return min(max(values), max(min(values), mean))  # rounding may lead out of the range of the values
 
     def _weights(self, whole: str, holders: Sequence[int] | None) -> Sequence[float]:
-        """How much of `whole` each holder has; its weight where one of them does not tell, or there is nothing."""
+        """How much of `whole` each holder has; its weight where one of them does not report it, or all are 0."""
         if whole:
             if whole not in self._shares:
                 self._shares[whole] = self.columns[whole]
@@ -428,7 +428,7 @@ def _at(values: Sequence[float], places: Sequence[int] | None) -> Sequence[float
 
 
 def _all_measured(values: Sequence[float]) -> bool:
-    """Whether there are values, and each is one that a profiler measures: a look at all in a moment.
+    """Whether there are values, and each is one that a profiler measures: a fast check of all.
 
     >>> _all_measured([0.0, 1.0]), _all_measured([1.0, float("nan")]), _all_measured([])
     (True, False, False)
@@ -445,7 +445,7 @@ def _whole(metric: str) -> str:
 
 
 def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) -> tuple[str, ...]:
-    """Lines for people: what of the launches could not be used."""
+    """Lines for people: launches, or metrics of them, that could not be used."""
     total, untold, zero = len(durations), durations.count(None), sum(seconds == 0 for seconds in durations)
     timed = total - untold - zero
     lines = []

@@ -22,7 +22,7 @@ _NAME = 26  # characters of a name
 
 @dataclass(frozen=True, slots=True)
 class NumberedKernel:
-    """One kernel. share: fraction 0..1 of the time of all kernels on its GPU, None where times are not told."""
+    """One kernel. share: fraction 0..1 of the time of all kernels on its GPU, None where times are unknown."""
 
     number: int
     label: str
@@ -31,7 +31,7 @@ class NumberedKernel:
 
     @property
     def demand(self) -> Demand:
-        """What it asks, under the name that tells it apart."""
+        """Its demand, under its distinct label."""
         return self.kernel.demand.named(self.label)
 
 
@@ -55,7 +55,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None) -> list[Kernel]:
-    """Return the kernels that fit one of the patterns, all where there are none, on the GPUs that are asked for.
+    """Return the kernels that fit one of the patterns, all where there are none, on the requested GPUs.
 
     Errors: NotFoundError where none does.
     """
@@ -75,7 +75,7 @@ def one(views: Sequence[NumberedKernel], asked: str) -> NumberedKernel:
 
     Errors: NotFoundError where none is meant, UsageError where several are.
     """
-    if asked.isdecimal():  # never a part of a name: what it means would change with the number of kernels
+    if asked.isdecimal():  # never a part of a name: its meaning would change with the number of kernels
         by_number = [view for view in views if str(view.number) == asked]
         if by_number:
             return by_number[0]
@@ -96,7 +96,7 @@ def one(views: Sequence[NumberedKernel], asked: str) -> NumberedKernel:
 
 
 def labels(kernels: Sequence[Kernel]) -> list[str]:
-    """Return what each kernel is called: its short name, with template arguments, block or chip where these differ."""
+    """Return the label of each kernel: its short name, with template arguments, block or chip where these differ."""
     names = [printable(kernel.short) for kernel in kernels]
     arguments: dict[str, set[str]] = {}
     for kernel, name in zip(kernels, names, strict=True):
@@ -145,7 +145,7 @@ def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
 
 
 def _counted(names: Sequence[str], kernels: Sequence[Kernel]) -> list[str]:
-    """Kernels of different names that would still be called alike, by a count: names may differ in a space only."""
+    """Adds a count to equal labels of kernels with different names: names may differ in a space only."""
     of: dict[str, dict[str, int]] = {}
     places = []
     for name, kernel in zip(names, kernels, strict=True):
@@ -187,7 +187,7 @@ def _no_kernel(asked: str, names: Sequence[str]) -> NotFoundError:
 
 
 def shortened(name: str, width: int = _NAME) -> str:
-    """Return a name of at most `width` characters, its middle left out: the ends tell kernels apart.
+    """Return a name of at most `width` characters, its middle left out: the ends distinguish kernels.
 
     >>> shortened("cutlass_sm90_gemm_128x128x64", 15)
     'cutlass…x128x64'
@@ -199,7 +199,7 @@ def shortened(name: str, width: int = _NAME) -> str:
 
 
 def shortened_apart(names: Sequence[str], width: int = _NAME) -> list[str]:
-    """Return names of at most `width` characters; of those whose ends are alike, what tells them apart is kept.
+    """Return names of at most `width` characters; of those whose ends are alike, the distinct part is kept.
 
     >>> shortened_apart(["gemm_bf16_tile128x64_execute", "gemm_bf16_tile128x256_execute", "copy"], 16)
     ['gemm…tile128x64…', 'gemm…ile128x256…', 'copy']

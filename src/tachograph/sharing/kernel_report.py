@@ -1,7 +1,7 @@
-"""The report on profiled kernels, built of what was read: selected, numbered, judged where shown.
+"""The report on profiled kernels, built from reports: selected, numbered, evaluated where shown.
 
 Kernels of different GPUs are never compared: each GPU has its own part, and no pair spans two. Only kernels that are
-shown are judged; of the others no more is known than their demands.
+shown are evaluated; of the others only the demands are known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tachograph.sharing.kernel_facts import (
 from tachograph.sharing.kernel_names import NumberedKernel, chosen, labels, one
 from tachograph.sharing.kernels import Kernel, kernels_of, options_for
 
-MOST_DISTURBERS = 40  # kernels of a table up to which all pairs are looked at for those that disturb most
-_DISTURBED = 1.1  # a slowdown below it is none to speak of
+MOST_DISTURBERS = 40  # kernels of a table up to which all pairs are examined for the most disturbing ones
+_DISTURBED = 1.1  # a slowdown below it is negligible
 ProgressFunction = Callable[[str, int, int], None]
 
 
@@ -50,9 +50,9 @@ def build_kernels_report(
     beside: Sequence[NcuReport] = (),
     tell: ProgressFunction | None = None,
 ) -> KernelsReport:
-    """Return what is told of the kernels of `reports`, those that took most time first on each GPU.
+    """Return the report on the kernels of `reports`, on each GPU those of most time first.
 
-    `beside`: other reports, whose kernels run beside each of these. `tell`: takes what is being done, the steps of it
+    `beside`: other reports, whose kernels run beside each of these. `tell`: called with the step, the parts of it
     that are done, and all of them.
     Errors: InputError where the reports hold no kernel, NotFoundError, UsageError for kernels that are not there.
     """
@@ -89,7 +89,7 @@ def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:
 
 @dataclass(slots=True)
 class _KernelJudging:
-    """Judges each kernel that is shown, once. size: how many will be, as far as is known."""
+    """Evaluates each shown kernel, once. size: how many there will be, as far as is known."""
 
     calibration: Calibration
     tell: ProgressFunction | None
@@ -97,7 +97,7 @@ class _KernelJudging:
     done: dict[int, KernelView] = field(default_factory=dict)
 
     def view(self, of: NumberedKernel) -> KernelView:
-        """Return a kernel with all that is told of it."""
+        """Return a kernel with all its results."""
         if of.number not in self.done:
             kernel = of.kernel
             judged = judge_kernel(kernel, calibration=self.calibration)
@@ -200,7 +200,7 @@ def _part(
 def _mixed(
     mine: Sequence[NumberedKernel], theirs: Sequence[NumberedKernel], pairs: partial[Matrix]
 ) -> mixes.MixOutcome:
-    """All beside all, each kernel meeting those of the other side as often as these run: again and again."""
+    """All beside all, each kernel beside those of the other side in proportion to their time: all run repeatedly."""
     here, there = (mixes.mix([view.demand for view in side]) for side in (mine, theirs))
     return mixes.corun_of_mixes(here, there, pairs=partial(pairs, sharing=Sharing(lasting=True)))
 
@@ -268,7 +268,7 @@ def _file(report: NcuReport) -> ReportFileRead:
 
 
 def _problems(reports: Sequence[NcuReport], found: Sequence[Kernel]) -> tuple[str, ...]:
-    """What people must know: of each file what could not be used, of each kernel what is odd."""
+    """Lines for people: unusable parts of each file, anomalies of each kernel."""
     said = []
     for report in reports:
         said += [f"{report.file}: {problem}" for problem in report.problems]

@@ -20,7 +20,7 @@ _ATTRIBUTE = "device__attribute_"
 _SASS = r"(sm|smsp)__sass_thread_inst_executed_op"
 _RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone shows them
 
-# section -> what it collects, of all that is asked for here and for the scores; the first that fits is named
+# section -> metrics that it collects, of those used here and for the scores; the first match is named
 SECTIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         section: re.compile(pattern)
@@ -50,7 +50,7 @@ SECTIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 )
 _BASIC = ("LaunchStats", "Occupancy", "SpeedOfLight", "WorkloadDistribution")
 _DETAILED = (*_BASIC, "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "SpeedOfLight_RooflineChart")
-# set -> sections of SECTIONS in it; the one that costs least comes first
+# set -> sections of SECTIONS in it; the cheapest one first
 SETS: Mapping[str, frozenset[str]] = MappingProxyType(
     {"basic": frozenset(_BASIC), "detailed": frozenset(_DETAILED), "full": frozenset(SECTIONS)}
 )
@@ -58,7 +58,7 @@ SETS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric that no launch of a kernel has. `tells`: what it would tell; `options`: those of ncu that collect it."""
+    """A metric that no launch of a kernel has. `tells`: its meaning; `options`: those of ncu that collect it."""
 
     metric: str
     tells: str
@@ -67,7 +67,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """Something to be known of a kernel: the metric that tells it, and others by which it is known as well."""
+    """A required quantity of a kernel: its metric, and alternative metrics."""
 
     metric: str
     tells: str
@@ -91,12 +91,12 @@ _NEEDS = (
           ("dram__bytes.sum", "dram__bytes_read.sum.per_second")),
     _Need(kernel_metrics.THREADS, "how many threads of a warp take part"),
 )  # fmt: skip
-# pipelines that every chip since Volta has; those that are told only where others are not
+# pipelines that every chip since Volta has
 _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 
 
 def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> tuple[Missing, ...]:
-    """Return what is not known of a kernel for want of a metric, and how to get it; `demand`: what was read of them.
+    """Return the missing metrics of a kernel, and how to collect them; `demand`: as read from `metrics`.
 
     >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
@@ -115,7 +115,7 @@ def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -
 
 
 def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> list[tuple[str, str]]:
-    """Quantities that none of several metrics tells."""
+    """Quantities for which none of several metrics was collected."""
     asked = (
         (
             demand.cycles.get("issue"),
@@ -170,7 +170,7 @@ def options_for(missing: Iterable[Missing] | Iterable[str]) -> str:
 
 
 def _cover(metrics: Sequence[str]) -> list[str]:
-    """Few sections that have all: again and again the one that has most of what is left."""
+    """Few sections that have all: repeatedly the one with most of the remaining metrics."""
     left, chosen = set(metrics), []
     while left:
         best = max(SECTIONS, key=lambda section: sum(bool(SECTIONS[section].fullmatch(metric)) for metric in left))
@@ -193,10 +193,10 @@ class Kernel:
     """All launches of one kernel with one number of threads in a block on one chip.
 
     short: the name without result type, template arguments and parameters. seconds: of all launches together, None
-    where no launch tells. variants: how many different grids, shapes of blocks, registers or shared memory were
+    where no launch has one. variants: how many different grids, shapes of blocks, registers or shared memory were
     launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`)
     added up, `launch__*` of the longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of
-    those that have it}. missing: what no launch has. problems: lines for people about launches that could not be used.
+    those that have it}. missing: metrics that no launch has. problems: lines about launches that could not be used.
     """
 
     name: str
@@ -217,7 +217,7 @@ class Kernel:
     ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
 
     def per_second(self, metric: str) -> float | None:
-        """Return a count of `metrics` per second of the launches that have it; None: not collected, or no time told."""
+        """Return a count of `metrics` per second of the launches that have it; None: not collected, or no duration."""
         count = self.metrics.get(metric)
         covered = (self.seconds or 0.0) * self.coverage.get(metric, 1.0)
         return count / covered if count is not None and covered > 0 else None
@@ -226,7 +226,7 @@ class Kernel:
 def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
     """Return the kernels of launches, the longest first: one per name, size of block and chip.
 
-    Chips that a report does not name are told apart by report: two may be different GPUs. The order of launches does
+    Unnamed chips are distinguished by report: two may be different GPUs. The order of launches does
     not matter.
     """
     groups: dict[Hashable, list[Launch]] = defaultdict(list)
@@ -259,7 +259,7 @@ def short_name(name: str) -> str:
 
 def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: GpuCapacity, *, name: str,
               seconds: float | None = None, footprint: Footprint | None = None) -> Demand:  # fmt: skip
-    """Return what a kernel asks of each resource, of its metrics alone: what was not collected is None.
+    """Return the demand of a kernel for each resource, from its metrics alone; None: not collected.
 
     Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process holds: None.
 
@@ -314,7 +314,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
 
 
 def _threads(launch: Launch) -> Hashable:
-    """How many threads a block has: of a details page that is a number, of other reports a shape."""
+    """How many threads a block has: in a details page that is a number, in other reports a shape."""
     if launch.block is not None:
         return prod(launch.block)
     told = launch.metrics.get("launch__block_size")
@@ -326,7 +326,7 @@ def _shape(launch: Launch) -> Hashable:
 
 
 def _chip_key(launch: Launch) -> Hashable:
-    """What two launches on one chip share. A slice of a GPU bears the GPU's name, with fewer SMs."""
+    """Key of a chip, the same for its launches. A slice of a GPU has the GPU's name, with fewer SMs."""
     chip = launch.chip
     if chip.name is not None:
         return chip.name, chip.compute_capability, chip.attributes.get("multiprocessor_count")

@@ -32,7 +32,7 @@ MixMembers = tuple[tuple[float, Demand], ...]  # (share of the time, demand), sh
 class Mix:
     """Several kernels, or runs of a job, as one.
 
-    mean: weighted by time; understates phases. highest: of each resource what the member that asks most of it asks.
+    mean: weighted by time; understates phases. highest: of each resource the highest demand of a member.
     """
 
     mean: Demand
@@ -43,8 +43,8 @@ class Mix:
 def mix(demands: Sequence[Demand], weights: Sequence[float] | None = None, *, name: str | None = None) -> Mix:
     """Return the mix of `demands`, weighted by `weights`, else by seconds, else, where those are not known, alike.
 
-    A number that is not known of every member is None in the mean: the others say nothing of it. `highest` has the
-    highest of those that are known. Footprints and what kernels come back to in caches are no means: only `highest`
+    A number that is not known of every member is None in the mean: the others do not determine it. `highest` has the
+    highest of those that are known. Footprints and reused bytes in caches have no mean: only `highest`
     has the largest working sets, and a footprint is kept where all members have the same.
     Errors: ValueError without members, or with weights that are no shares.
 
@@ -128,12 +128,12 @@ def busy_of(row: Mapping[str, Any]) -> float | None:
 
 
 def of_means(row: Mapping[str, Any], *, device: Device | None = None) -> Demand:
-    """Return what a job asks **while its GPUs are busy** (see `busy_of`), from its row of job_summaries.
+    """Return the demand of a job **while its GPUs are busy** (see `busy_of`), from its row of job_summaries.
 
-    DCGM tells shares of all cycles of all SMs. A pipe's share is divided by that of the SMs that held warps, what the
-    whole GPU gives (memory, SMs) by the share of busy time. Where no SM was active to speak of, pipes are not told.
-    DCGM does not tell issue slots (`issued_at_least` has what follows from pipes), caches, waiting, footprints: these
-    are None. `dram` is a share of the peak. `warps` need the `device`. `seconds`: those of the job, idle ones too.
+    DCGM reports shares of all cycles of all SMs. A pipe's share is divided by that of the SMs that held warps, that of
+    the whole GPU (memory, SMs) by the share of busy time. Where SM activity was negligible, pipes are unknown.
+    DCGM has no issue slots (see `issued_at_least` for a bound from pipes), caches, waiting, footprints: these
+    are None. `dram` is a share of the peak. `warps` need the `device`. `seconds`: those of the job, also idle ones.
 
     >>> job = {"sm_active_mean": 0.4, "gr_engine_active_mean": 0.8, "fp64_active_mean": 0.1, "dram_active_mean": 0.2}
     >>> asked = of_means(job)
@@ -172,7 +172,7 @@ def issued_at_least(demand: Demand) -> float:
 
 
 def issuing(demand: Demand, share: float = 0.0) -> Demand:
-    """Return `demand` with issue slots where nobody measured them: `share`, or what its pipes take, where that is more.
+    """Return `demand` with issue slots where they were not measured: `share`, or those of its pipes, where higher.
 
     >>> issuing(Demand(name="a", cycles={"fma": 0.4}), 0.5).cycles["issue"]
     0.5
@@ -191,7 +191,7 @@ def mix_issuing(asked: Mix, share: float = 0.0) -> Mix:
 
 
 def gpu_of_device(device: Device) -> GpuCapacity:
-    """Return what the catalogue of devices tells of a model."""
+    """Return the resources of a model in the catalogue of devices."""
     return GpuCapacity(
         name=device.name,
         sms=device.sms,
@@ -213,7 +213,7 @@ def _share(part: float, whole: float | None) -> float:
 
 
 def _over(share: float | None, busy: float | None) -> float | None:
-    """A share of all time as one of the busy time; without any busy time there is nothing to say."""
+    """A share of all time as one of the busy time; None without any busy time."""
     return None if share is None or not busy else _share(share, busy)
 
 
@@ -224,7 +224,7 @@ _NOTHING = 255  # in Matrix.binding
 
 @dataclass(frozen=True, slots=True)
 class MixOutcome:
-    """Two mixes side by side, of each: its slowdown, what binds it, its member that is worst off.
+    """Two mixes side by side, of each: its slowdown, its binding resource, its most slowed member.
 
     None: not known of a pair of their members; of `bindings`: nothing binds it. safe: all pairs of members are.
     margin: upper values over slowdowns.
@@ -238,7 +238,7 @@ class MixOutcome:
 
     @property
     def uppers(self) -> tuple[float | None, float | None]:
-        """What the slowdowns may be, see Outcome."""
+        """Upper values of the slowdowns, see CorunOutcome."""
         one, other = (None if slowdown is None else slowdown * self.margin for slowdown in self.slowdowns)
         return one, other
 
@@ -254,14 +254,14 @@ class MixOutcome:
 
     @property
     def worst(self) -> WorstPair | None:
-        """The pair of members worst off, over all that are known."""
+        """The pair with the largest slowdown, over all known pairs."""
         return max((found for found in self.worst_of if found), default=None)
 
 
 def corun_of_mixes(one: Mix, other: Mix, *, pairs: PairsFunction, turned: PairsFunction | None = None) -> MixOutcome:
-    """Return what is expected of two mixes that run side by side and know nothing of each other.
+    """Return the expected outcome of two mixes that run side by side, independent of each other.
 
-    Then a member of one meets a member of the other for the product of their shares: slowdowns are weighted by it.
+    A member of one then overlaps a member of the other for the product of their shares: slowdowns are weighted by it.
     `pairs`: the matrix of rows beside columns, such as `interference.matrix` with its settings; `turned`: the same for
     members of `other` beside those of `one`, where it is not.
     """
@@ -287,9 +287,9 @@ def shares_of(mixes: Sequence[Mix]) -> Floats:
 
 
 def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
-    """Return the matrix of mixes, of that of their members; see `shares_of`. Names and gains are not told.
+    """Return the matrix of mixes, of that of their members; see `shares_of`. Names and gains are not set.
 
-    What binds a mix is what slows it most, over all pairs of members. Not known of one pair: not known.
+    The binding resource of a mix slows it most, over all pairs of members. Unknown for one pair: unknown.
     """
     unknown = rows @ np.isnan(found.slowdown) @ columns.T > 0
     slowdown: Floats = rows @ np.nan_to_num(found.slowdown, nan=1.0) @ columns.T

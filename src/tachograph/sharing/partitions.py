@@ -65,7 +65,7 @@ MIG_PROFILES: Mapping[str, tuple[MigProfile, ...]] = MappingProxyType(
 
 
 def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile, ...]:
-    """Return the slices of a GPU as its driver or the catalogue names it, smallest first; none where it has no MIG.
+    """Return the slices of a GPU, by its name in the driver or the catalogue, smallest first; none where it has no MIG.
 
     >>> [profile.name for profile in profiles_of("A100 SXM 80GB")][-1], profiles_of("L4")
     ('4g.40gb', ())
@@ -95,7 +95,7 @@ def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfi
 
 
 def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
-    """Return shares of the SMs in proportion to what each needs of an SM, where it is; alike where that is not known.
+    """Return shares of the SMs in proportion to the need of each, where known; equal shares where unknown.
 
     >>> wide, narrow = (Demand(name="a", cycles={"issue": 0.6}, sm_share=share) for share in (0.6, 0.2))
     >>> [round(share, 2) for share in shares_for([wide, narrow])]
@@ -110,10 +110,10 @@ def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
 
 
 def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
-    """Return how much longer a kernel takes on a share 0..1 of the SMs; None where what it occupies is not known.
+    """Return how much longer a kernel takes on a share 0..1 of the SMs; None where its footprint is unknown.
 
-    With a footprint: as many more waves of blocks, or, where an SM is asked for more than it gives, that. Without:
-    what it keeps busy of the SMs over what it gets.
+    With a footprint: the ratio of waves of blocks, or that of demand to capacity of an SM, where higher. Without:
+    the share of SMs that it keeps busy over its share.
 
     >>> on_share(Demand(name="a", sm_share=0.6), 0.5, gpu=GpuCapacity(name="g"))
     1.2
@@ -133,9 +133,9 @@ def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
 
 
 def if_wide(demand: Demand, share: float) -> float | None:
-    """Return the same were every kernel as wide as the GPU, for the part of the time in which SMs are active.
+    """Return the same if every kernel is as wide as the GPU, for the part of the time in which SMs are active.
 
-    A mean does not tell it from kernels that keep a part of the SMs busy all the time.
+    A mean does not distinguish this from kernels that keep a part of the SMs busy all the time.
 
     >>> if_wide(Demand(name="a", sm_share=0.2), 0.5)
     1.2
@@ -152,7 +152,7 @@ def on_slice(demand: Demand, profile: MigProfile, *, gpu: GpuCapacity, calibrati
     return max(narrow, share / float(profile.memory))
 
 
-SLACK = 1e-6  # what is so near the limit is judged itself: sums of floats differ in their last digits
+SLACK = 1e-6  # pairs this near the limit are evaluated one by one: sums of floats differ in their last digits
 
 
 def ruled_out(
@@ -165,7 +165,7 @@ def ruled_out(
 ) -> Flags:
     """Return, of each pair of `demands`, whether `advise` says `no` to it for certain: (rows, columns), symmetric.
 
-    `slowdown`: of each row beside each column while both are busy, read carefully (see `advise`); NaN, not known, rules
+    `slowdown`: of each row beside each column while both are busy, conservative (see `advise`); NaN, unknown, rules
     nothing out. What is not ruled out may get a `no` nevertheless.
 
     >>> busy = [Demand(name=name, cycles={"fma": 1.0}, sm_share=1.0) for name in "ab"]
@@ -189,7 +189,7 @@ def ruled_out(
 
 
 def _on_shares(demands: Sequence[Demand], wide: Floats, settings: InterferenceOptions) -> Floats:
-    """What the one that is slowed more loses on its share of the SMs at the least, were all kernels wide; NaN: all."""
+    """Least loss of the more slowed one on its share of the SMs, if all kernels are wide; NaN: all."""
     assumed = [issuing(demand, settings.assumed_issue) for demand in demands]
     needs = np.array([max(demand.cycles.values(), default=0.0) for demand in assumed]) * np.nan_to_num(wide, nan=1.0)
     both = (needs[:, None] > 0) & (needs[None, :] > 0)
@@ -201,7 +201,7 @@ def _on_shares(demands: Sequence[Demand], wide: Floats, settings: InterferenceOp
 
 
 def _sliced(wide: Floats, gpu: GpuCapacity) -> Floats:
-    """What each loses at the least on the largest slice that leaves room for another; infinite without any."""
+    """Least loss of each on the largest slice that leaves one for another; infinite without any."""
     shares = [float(min(one.sms, one.memory)) for one in profiles_of(gpu.name, gpu.hbm_bytes)]
     lost: Floats = np.nan_to_num(wide, nan=np.inf) * (1 / max(shares) - 1) if shares else np.full(len(wide), np.inf)
     return lost
@@ -221,9 +221,9 @@ def by_kernels_ruled_out(
 ) -> Flags:
     """Return, of each pair of `mixes`, whether `advise` says `no` to it for certain: (rows, columns), symmetric.
 
-    Only pairs are looked at of which one was `profiled`. `slowdown`: of each row beside each column over all its time,
-    as it decides; NaN, not known, rules nothing out. `by_memory`: whether memory bandwidth or L2 are what slows the row
-    there. `narrow`: of each mix the least it is slowed alone on 0, 1, 2 .. SMs, used where all its launches are known.
+    Only pairs with a `profiled` one are examined. `slowdown`: of each row beside each column over all its time,
+    the decisive one; NaN, unknown, rules nothing out. `by_memory`: whether memory bandwidth or L2 slows the row
+    there. `narrow`: least slowdown of each mix alone on 0, 1, 2 .. SMs, used where all its launches are known.
     What is not ruled out may get a `no` nevertheless.
     """
     most = settings.max_slowdown + SLACK
@@ -234,7 +234,7 @@ def by_kernels_ruled_out(
     asked = np.array([_bandwidth(one.mean, calibration) for one in mixes])
     total = asked[:, None] + asked[None, :]
     short = slowed & by_memory
-    surely = short | short.T | (total >= settings.safe_dram + SLACK)  # then slices are looked at, and no shares
+    surely = short | short.T | (total >= settings.safe_dram + SLACK)  # then slices are examined, and no shares
     unsure = np.array([_unsure(one) for one in mixes])
     perhaps = by_memory | by_memory.T | ~(total < settings.safe_dram - SLACK) | unsure[:, None] | unsure[None, :]
     slices = [_slices(one, gpu, calibration, settings) for one in mixes]
@@ -258,7 +258,7 @@ def _bandwidth(demand: Demand, calibration: Calibration) -> float:
 
 
 def _unsure(one: Mix) -> bool:
-    """Whether it may be short of memory though the matrix does not say so: by L2, or read by what was measured only."""
+    """Whether memory may limit it though not in the matrix: by L2, or where only measured demand is used."""
     return one.mean.l2_bytes is not None or any("issue" not in demand.cycles for _, demand in one.members)
 
 
@@ -283,14 +283,14 @@ def _together(one: tuple[MigProfile, ...], other: tuple[MigProfile, ...]) -> boo
 
 
 def _on_share(one: Mix, narrow: Floats, share: float, gpu: GpuCapacity) -> float:
-    """What it is slowed at the least on a share of the SMs."""
+    """Its least slowdown on a share of the SMs."""
     if not _laid_out(one) or gpu.sms is None:
         return _if_wide(one, share)
     return float(narrow[max(1, math.floor(share * gpu.sms))])
 
 
 def _if_wide(one: Mix, share: float) -> float:
-    """What it is counted to lose, at the least, where nobody knows how wide its kernels are; else nothing."""
+    """Its assumed least loss, where the width of its kernels is unknown; else 0."""
     return 0.0 if _laid_out(one) else if_wide(one.mean, share) or 0.0
 
 
@@ -299,6 +299,6 @@ def _laid_out(one: Mix) -> bool:
 
 
 def _with_margin(lost: Sequence[float], others: Sequence[float], settings: InterferenceOptions) -> list[float]:
-    """The same as it decides: two are not safe where one of them is slowed by its share alone."""
+    """The decisive values: two are not safe where one of them is slowed by its share alone."""
     more = max(settings.margin, 1.0) - 1 if max(lost) > 1 + SLACK else 0.0
     return [slowdown * (1 + min(1.0, share) * more) for slowdown, share in zip(lost, others, strict=True)]

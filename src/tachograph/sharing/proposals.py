@@ -1,4 +1,4 @@
-"""Two job groups on one GPU, judged: sharing mode, slowdowns, GPU-hours saved."""
+"""Two job groups on one GPU, evaluated: sharing mode, slowdowns, GPU-hours saved."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tachograph.sharing.job_groups import JobGroup
 from tachograph.sharing.mixes import Mix, MixOutcome, PairsFunction, corun_of_mixes, folded, mix_issuing, shares_of
 from tachograph.sharing.partitions import by_kernels_ruled_out, ruled_out
 
-MOST_PACKED = 8  # runs of one kind on a GPU that are tried
+MOST_PACKED = 8  # runs of one job group on a GPU that are tried
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """What tells of demands on one GPU: rows beside columns, and a set, that share in some way.
+    """Functions that estimate demands on one GPU: rows beside columns, and a set, in some sharing mode.
 
-    alone: the least that each is slowed alone on 0, 1, 2 .. SMs, (demands, SMs); None: it does not tell.
+    alone: least slowdown of each alone on 0, 1, 2 .. SMs, (demands, SMs); None: not supported.
     """
 
     pairs: Callable[[Sequence[Demand], Sequence[Demand], Sharing], Matrix]
@@ -37,19 +37,19 @@ class Estimator:
 EstimatorOf = Callable[[GpuCapacity, Calibration], Estimator]
 _SLACK = 1e-6  # sums of floats differ in their last digits
 _UNBOUND = 255  # in Matrix.binding
-_BESIDE = Sharing("mps", lasting=True)  # jobs launch again and again
+_BESIDE = Sharing("mps", lasting=True)  # jobs launch repeatedly
 _UNASKED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
 
 
 @dataclass(frozen=True, slots=True)
 class SharingProposal:
-    """Two kinds on one GPU in place of two; both may be the same kind: two of its runs.
+    """Two job groups on one GPU in place of two; both may be the same group: two of its runs.
 
-    overlap_h: GPU-hours of one of them that the other can run beside, at the most. saved_h: GPU-hours fewer then; 0
-    where it is not proposed. taken: one of them is in a pair that saves more. packed: so many runs of a kind beside
-    itself may share under MPS. runs: what is expected over all pairs of their runs; None where not asked for.
-    kernels: the same over all pairs of their kernels, while both are busy, read carefully, where one was profiled; a
-    kind that was not is one kernel.
+    overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours saved then; 0
+    where it is not proposed. taken: one of them is in a pair that saves more. packed: number of runs of a group beside
+    itself that may share under MPS. runs: expected over all pairs of their runs; None where not requested.
+    kernels: the same over all pairs of their kernels, while both are busy, conservative, where one was profiled; a
+    group that was not is one kernel.
     """
 
     one: JobGroup
@@ -69,15 +69,15 @@ class SharingProposal:
 
     @property
     def same_user(self) -> bool:
-        """Whether both are of one user, who can do it without asking anybody."""
+        """Whether both are of one user, who needs no permission of another user."""
         return self.one.user is not None and self.one.user == self.other.user
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """All pairs of kinds, before any is judged.
+    """All pairs of job groups, before any is evaluated.
 
-    slowdown: of each kind (row) beside each (column) by MPS, all its time, as it decides, NaN not known. gone:
+    slowdown: of each group (row) beside each (column) by MPS, all its time, decisive, NaN unknown. gone:
     certainly not to be proposed. matrix: while both are busy, as expected.
     """
 
@@ -86,7 +86,7 @@ class Outlook:
     matrix: Matrix
 
     def short_of(self, i: int, j: int) -> str | None:
-        """What a pair that is gone has too little of, as its advice would say; None where it has to be judged."""
+        """Limiting resource of a pair that is ruled out, as in its advice; None where it has to be evaluated."""
         if not self.gone[i, j]:
             return None
         slowdown, binding = self.matrix.slowdown, self.matrix.binding
@@ -96,7 +96,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class PairJudge:
-    """Judges kinds on as many GPUs of one model, with the estimator of that GPU."""
+    """Evaluates job groups on as many GPUs of one model, with the estimator of that GPU."""
 
     gpu: GpuCapacity
     calibration: Calibration
@@ -104,7 +104,7 @@ class PairJudge:
     estimator: Estimator
 
     def outlook(self, kinds: Sequence[JobGroup]) -> Outlook:
-        """What all pairs of kinds come to, of the runs that ask most, read carefully."""
+        """Outlook on all pairs of job groups, from the runs of highest demand, conservative."""
         found = self.matrix(kinds, self.settings.assumed_issue)
         most, busy = [kind.asks.mean for kind in kinds], [kind.busy for kind in kinds]
         gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
@@ -127,13 +127,13 @@ class PairJudge:
         return Outlook(slowdown, gone, found)
 
     def _narrow(self, asked: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]) -> Floats:
-        """What each loses at the least alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
+        """Least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
         mixes = self._carefully(asked)
         lost: Floats = shares_of(mixes) @ alone([demand for one in mixes for _, demand in one.members])
         return lost
 
     def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
-        """Each kind beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
+        """Each job group beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
         mixes = [mix_issuing(kind.asks, assumed) for kind in kinds]
         members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
         found = self.estimator.pairs(members, members, _BESIDE)
@@ -147,8 +147,8 @@ class PairJudge:
         return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
 
     def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
-        """What decides of a pair: limits and slowdowns are those of the runs that ask most."""
-        full = self.full(one, other)  # then nothing else is looked at
+        """The decisive result of a pair: limits and slowdowns are those of the runs of highest demand."""
+        full = self.full(one, other)  # then nothing else is examined
         asked, profiled = (one.asks, other.asks), bool(one.profile or other.profile)
         advice = self._advice(
             asked,
@@ -194,9 +194,9 @@ class PairJudge:
         )
 
     def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
-        """What happens to two of which one was profiled: kernel by kernel, at worst as beside the worst one.
+        """Estimate of two of which one was profiled: kernel by kernel, the worst value is that beside the worst one.
 
-        Sums are those of the means: what phases do is in the slowdowns.
+        Sums are those of the means: the effect of phases is in the slowdowns.
         """
         found = self._member_by_member(mixes, sharing)
         sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
@@ -217,7 +217,7 @@ class PairJudge:
         return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
 
     def packed(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with how many runs of a kind may share at once, of those that there are; by kernels only two."""
+        """The same with the number of runs of a group that may share at once, at most all; by kernels only two."""
         kind, count = proposal.one, 2
         if kind is not proposal.other or kind.profile or proposal.advice.way != "mps":
             return proposal
@@ -231,21 +231,21 @@ class PairJudge:
         return replace(proposal, packed=count)
 
     def _too_slow(self, kind: JobGroup, count: int) -> bool:
-        """Whether so many runs of a kind are certainly too slow under MPS."""
+        """Whether `count` runs of a job group are certainly too slow under MPS."""
         one = self._carefully([kind.asks])[0].mean
         slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
         beside = min(1.0, kind.busy * (count - 1))
         return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + _SLACK
 
     def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with what is expected over all pairs of kernels, where one was profiled: shown, not decisive."""
+        """The same with the expected outcome over all pairs of kernels, where one was profiled: shown, not decisive."""
         one, other = proposal.one, proposal.other
         if not (one.profile or other.profile):
             return proposal
         return replace(proposal, kernels=self._member_by_member(self._carefully((one.asks, other.asks)), _BESIDE))
 
     def over_runs(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with what is expected over all pairs of runs, where nothing is known of kernels."""
+        """The same with the expected outcome over all pairs of runs, where kernels are unknown."""
         one, other = proposal.one, proposal.other
         if one.profile or other.profile:
             return proposal
@@ -256,15 +256,15 @@ class PairJudge:
 
 
 def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
-    """Return the slowdown of each kind beside each over all its time, of that while both are busy."""
+    """Return the slowdown of each job group beside each over all its time, from that while both are busy."""
     over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
     return over_all
 
 
 def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
-    """Return what decides of each kind beside each, while both are busy.
+    """Return the decisive slowdown of each job group beside each, while both are busy.
 
-    Where one was profiled their upper values, unless both were and all pairs of their kernels are safe; else what is
+    Where one was profiled their upper values, unless both were and all pairs of their kernels are safe; else as
     expected.
     """
     profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
@@ -274,7 +274,7 @@ def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
 
 
 def _unlike(asked: Mix) -> list[Demand]:
-    """One member for each set of what was measured, under the name of all: to tell what was not."""
+    """One member for each set of measured values, under the name of all: to report what was not measured."""
     found: dict[object, Demand] = {}
     for _, demand in asked.members:
         lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
@@ -289,12 +289,12 @@ def memory_share(one: JobGroup, other: JobGroup) -> float | None:
 
 
 def overlap_h(one: JobGroup, other: JobGroup) -> float:
-    """GPU-hours of each that can run beside the other, were they always there at the same time."""
+    """GPU-hours of each that can run beside the other, if they are always present at the same time."""
     return one.gpu_hours / 2 if one is other else min(one.gpu_hours, other.gpu_hours)
 
 
 def _saved_h(advice: SharingAdvice, overlap: float) -> float:
-    """Two GPUs for the overlap, less the one GPU that both take until the slower one is through, read carefully."""
+    """Two GPUs for the overlap, less the one GPU that both use until the slower one has ended, conservative."""
     known = [slowdown for slowdown in advice.careful if slowdown is not None]
     if advice.way == "no" or len(known) < 2:
         return 0.0
@@ -303,11 +303,11 @@ def _saved_h(advice: SharingAdvice, overlap: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GroupMatrix:
-    """Kinds on as many GPUs of one model, each (row) beside each (column) under MPS, itself among them.
+    """Job groups on as many GPUs of one model, each (row) beside each (column) under MPS, also itself.
 
-    slowdown: of the row over all its time, as expected by what was measured; careful: what decides, with issue slots
-    that nobody measured, and the margin of the estimator where one was profiled; NaN not known. binding: place in
-    `resources` of what slows the row, read carefully, 255 nothing. full: whether memory is known not to hold both.
+    slowdown: of the row over all its time, expected from measured demand; careful: decisive, with assumed issue slots
+    where not measured, and the margin of the estimator where one was profiled; NaN unknown. binding: place in
+    `resources` of what slows the row, conservative, 255 nothing. full: whether memory is known not to hold both.
     """
 
     kinds: tuple[JobGroup, ...]

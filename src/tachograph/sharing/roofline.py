@@ -1,4 +1,4 @@
-"""What a kernel computes, what limits it, and where it stands in the roofline model."""
+"""What a kernel computes, what limits it, and its place in the roofline model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 _PAIRS: Mapping[str, float] = MappingProxyType({"fadd2": 2.0, "fmul2": 2.0, "ffma2": 4.0})
-# by what sections of rooflines multiply instructions. Older ones take one of halves for two operations, not for four:
-# what they tell is divided by their own factor
+# factors of instructions in roofline sections. Older ones count one on halves as two operations, not as four:
+# their values are divided by their own factor
 _FACTORS = (4.0, 2.0)
 # kind of numbers -> pipeline that works on them
 PIPE_OF: Mapping[str, str] = MappingProxyType({"fp64": "fp64", "fp32": "fma", "fp16": "fp16", "tensor": "tensor"})
-_IDLE = 0.005  # a pipeline with less than this to do did nothing that counts
+_IDLE = 0.005  # the work of a pipeline below this load is negligible
 _CLOCKS = tuple(f"{unit}__cycles_elapsed.avg.per_second" for unit in ("smsp", "sm", "gpc"))
 _TENSOR = re.compile(
     r"sm__ops_path_tensor_(src_(?!u?int)[a-z0-9]+)(?:_(dst_[a-z0-9]+))?(?:_(sparsity_on|sparsity_off))?\.sum"
@@ -40,9 +40,9 @@ _TENSOR = re.compile(
 class KernelWork:
     """What a kernel computes and moves per second, alone.
 
-    flop_per_s: {fp64, fp32, fp16, tensor: of those that were counted}. bytes_per_s: with DRAM, None: not told.
-    uncounted: kinds whose pipeline was busy while nobody counted operations; the intensity is then unknown.
-    unsure: kinds of which neither operations nor the load of the pipeline is told; the intensity is then at least this.
+    flop_per_s: {fp64, fp32, fp16, tensor: of those that were counted}. bytes_per_s: with DRAM, None: unknown.
+    uncounted: kinds whose pipeline was busy but operations were not counted; the intensity is then unknown.
+    unsure: kinds with neither operations nor load of the pipeline known; the intensity is then at least this.
     """
 
     flop_per_s: Mapping[str, float]
@@ -59,7 +59,7 @@ class KernelWork:
 
 
 def work_of(kernel: Kernel) -> KernelWork:
-    """Return what a kernel computes and moves per second, of whichever form of the counts was collected."""
+    """Return what a kernel computes and moves per second, from any form of the counts that was collected."""
     counted = {kind: rate for kind in _OPERATIONS if (rate := _rate_of_kind(kernel, kind)) is not None}
     tensor = _tensor(kernel)
     if tensor is not None:
@@ -75,7 +75,7 @@ def work_of(kernel: Kernel) -> KernelWork:
 
 
 def reported_peak(kernel: Kernel, kind: str) -> float | None:
-    """Return the peak of fp64, fp32, fp16 or tensor in FLOP/s as the report tells it: per cycle, times the clock."""
+    """Return the peak of fp64, fp32, fp16 or tensor in FLOP/s as reported: per cycle, times the clock."""
     per_cycle = _tensor_peak(kernel) if kind == "tensor" else _vector_peak(kernel, kind)
     peak = (per_cycle or 0.0) * (_clock(kernel) or 0.0)
     return peak if peak > 0 else None
@@ -92,7 +92,7 @@ def _vector_peak(kernel: Kernel, kind: str) -> float | None:
 
 
 def _clock(kernel: Kernel) -> float | None:
-    """Cycles per second; None: not told, as where it is 0, at which nothing runs."""
+    """Cycles per second; None: unknown, or reported as 0, at which nothing runs."""
     told = (kernel.metrics.get(name, 0.0) for name in _CLOCKS)
     return next((clock for clock in told if clock > 0), None)
 
@@ -110,7 +110,7 @@ def _rate_of_kind(kernel: Kernel, kind: str) -> float | None:
 
 
 def _instructions(kernel: Kernel, operation: str) -> float | None:
-    """Instructions of threads per second, of whichever form they were collected in."""
+    """Instructions of threads per second, from any form in which they were collected."""
     stem = f"sass_thread_inst_executed_op_{operation}_pred_on"
     rates = (_rate(kernel, f"{unit}__{stem}.sum") for unit in ("smsp", "sm"))
     rate = next((rate for rate in rates if rate is not None), None)
@@ -118,14 +118,14 @@ def _instructions(kernel: Kernel, operation: str) -> float | None:
 
 
 def _derived(kernel: Kernel, stem: str) -> float | None:
-    """Instructions per second from operations per cycle, which is how sections of rooflines tell them."""
+    """Instructions per second from operations per cycle, the form of roofline sections."""
     scales = {f"derived__smsp__{stem}_x{factor:.0f}": 1 / factor for factor in _FACTORS}
     per_cycle, clock = kernel_metrics.first(kernel.metrics, scales), _clock(kernel)
     return None if per_cycle is None or clock is None else per_cycle.value * clock
 
 
 def _rate(kernel: Kernel, count: str) -> float | None:
-    """A count per second: told so, or per cycle, or in all."""
+    """A count per second: from one per second, per cycle, or in total."""
     if (told := kernel.metrics.get(f"{count}.per_second")) is not None:
         return told
     per_cycle = kernel.metrics.get(f"{count}.per_cycle_elapsed")
@@ -139,7 +139,7 @@ def _tensor(kernel: Kernel) -> float | None:
     """Operations of the tensor cores on floating-point numbers, per second, over all types that were counted."""
     counts = {parts: rate for parts in _tensor_parts(kernel)
               if (rate := _rate(kernel, _tensor_count(parts))) is not None}  # fmt: skip
-    # a count without a destination, or without sparsity, has in it those that name one
+    # a count without a destination, or without sparsity, includes those that name one
     whole = [rate for parts, rate in counts.items() if not any(parts[:cut] in counts for cut in range(1, len(parts)))]
     return sum(whole) if whole else None
 
@@ -153,7 +153,7 @@ def _tensor_peak(kernel: Kernel) -> float | None:
 
 
 def _tensor_parts(kernel: Kernel) -> set[tuple[str, ...]]:
-    """What the counts of tensor operations in a report tell apart: source, then destination, then sparsity."""
+    """What the counts of tensor operations in a report distinguish: source, then destination, then sparsity."""
     found = (_TENSOR.match(name) for name in kernel.metrics if name.startswith("sm__ops_path_tensor"))
     return {tuple(part for part in match.groups() if part) for match in found if match}
 
@@ -173,17 +173,17 @@ def _traffic(kernel: Kernel) -> float | None:
     return None if told is None else told.value
 
 
-NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself speaks of latency
+NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself reports latency
 
 LimitKind = Literal["throughput", "latency"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what it leaves.
+    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: the unused rest.
 
     resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache). measured_on: for
-    DRAM the GPU on which was measured what can be achieved, of which `demand` is a share; None: of the peak.
+    DRAM the GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: of the peak.
     """
 
     resource: str
@@ -206,8 +206,8 @@ class KernelLimits:
     """All resources that were measured, the fullest first.
 
     bound: throughput, the first of `resources` is nearly full; latency, nothing is, its warps wait; None: schedulers
-    or DRAM were not measured, and nothing that was is nearly full. limiting: the resource, for throughput. stall: what
-    its warps wait for most, where that was collected.
+    or DRAM were not measured, and nothing that was is nearly full. limiting: the resource, for throughput. stall: the
+    main reason why its warps wait, where that was collected.
     """
 
     resources: tuple[Limit, ...]
@@ -232,7 +232,7 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
 
 
 def achievable(share: float, gpu: GpuCapacity, calibration: Calibration) -> float:
-    """Return a share of DRAM's peak as one of what can be achieved; of another GPU than was measured it stays as it is.
+    """Return a share of DRAM's peak as one of achievable bandwidth; unchanged for a GPU that was not measured.
 
     >>> from tachograph.sharing.demand import H100_NVL
     >>> round(achievable(0.42, H100_NVL, Calibration()), 2), achievable(0.42, GpuCapacity(name="A100"), Calibration())
@@ -264,13 +264,13 @@ def _worst_stall(metrics: Mapping[str, float]) -> Stall | None:
 
 RooflineSide = Literal["compute", "memory"]
 CATALOGUE = "the catalogue of devices"
-# pipelines that compute; what moves data is not among them
+# pipelines that compute, without those that move data
 _COMPUTING = ("issue", "alu", "fma", "fp16", "fp64", "tensor", "xu")
 
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """A peak. name: dram (byte/s), or fp64, fp32, fp16, tensor (FLOP/s). told_by: the report, or the catalogue."""
+    """A peak. name: dram (byte/s), or fp64, fp32, fp16, tensor (FLOP/s). told_by: its source."""
 
     name: str
     peak: float
@@ -299,7 +299,7 @@ class RooflinePlacement:
     by: Literal["intensity", "load"] | None
 
     def roof(self, name: str) -> Roof | None:
-        """Return the roof of that name; None: nobody tells it."""
+        """Return the roof of that name; None: unknown."""
         return next((roof for roof in self.roofs if roof.name == name), None)
 
 
@@ -310,7 +310,7 @@ def placement(
     work: KernelWork | None = None,
     found: KernelLimits | None = None,
 ) -> RooflinePlacement:
-    """Return where a kernel stands. Peaks are the report's own, else those of the catalogue; each says which.
+    """Return the place of a kernel. Peaks are those of the report, else of the catalogue; each names its source.
 
     `work`, `found`: its work and its limits where these were computed before.
     """
@@ -354,13 +354,13 @@ def _roofs(kernel: Kernel) -> tuple[Roof, ...]:
 
 
 def _kind(achieved: Mapping[str, float], peaks: Mapping[str, float]) -> str | None:
-    """The kind of numbers that takes most time at its peak: operations on others are seldom what a kernel waits for."""
+    """The kind of numbers that takes most time at its peak: operations on others seldom limit a kernel."""
     done = {kind: rate / peaks[kind] for kind, rate in achieved.items() if rate > 0 and peaks.get(kind)}
     return max(done, key=lambda kind: done[kind]) if done else None
 
 
 def _side_by_intensity(work: KernelWork, ridge: float | None) -> RooflineSide | None:
-    """None: not known, or operations that nobody counted may lift the kernel over the ridge."""
+    """None: unknown, or uncounted operations may lift the kernel over the ridge."""
     if work.intensity is None or (ridge is None and work.intensity > 0):
         return None
     if ridge is not None and work.intensity >= ridge:

@@ -20,9 +20,9 @@ _WAVES = "launch__waves_per_multiprocessor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlacement:
-    """How a launch lies on the SMs; None: not known.
+    """How a launch is distributed over the SMs; None: unknown.
 
-    needed: SMs it needs when each takes as many blocks as fit. reached: SMs that get a block, as blocks are spread
+    needed: SMs it needs when each gets as many blocks as fit. reached: SMs that get a block, as blocks are spread
     out. slots_taken: fraction 0..1 of the places for its blocks on all SMs that it takes. waves: how many times it
     fills the GPU. tail: fraction 0..1 of the places that stay empty over all waves, the last one being short; 0 for a
     launch of one wave or less.
@@ -39,7 +39,7 @@ class LaunchPlacement:
 class SmDistribution:
     """Cycles in which an SM had a warp: of the mean SM, the least and the most busy one, over all launches.
 
-    idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had nothing. spread: highest less lowest over
+    idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had no warp. spread: highest less lowest over
     the mean.
     """
 
@@ -58,15 +58,15 @@ class SmDistribution:
 
     @property
     def spread(self) -> float | None:
-        """(high - low) / mean; None: the lowest is not told, or no SM had anything."""
+        """(high - low) / mean; None: the lowest is unknown, or no SM had work."""
         return None if self.low is None or self.mean <= 0 else (self.high - self.low) / self.mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """What each metric says of one kernel; None: not collected. Fractions run 0..1.
+    """Each metric of utilization for one kernel; None: not collected. Fractions are 0..1.
 
-    nvidia_smi: what nvidia-smi says while a kernel runs, whichever it is. intensity: FLOP per byte of DRAM traffic;
+    nvidia_smi: value in nvidia-smi while any kernel runs. intensity: FLOP per byte of DRAM traffic;
     at_least: some operations may not have been counted. ipc: warp instructions per cycle and SM. thread_efficiency:
     threads that take part in an instruction, of a warp's 32.
     """
@@ -116,7 +116,7 @@ def utilisation(kernel: Kernel, *, work: KernelWork | None = None) -> Utilisatio
 
 
 def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None) -> LaunchPlacement:
-    """Return how a launch lies on the SMs of `gpu`; `waves` as the profiler tells them, else computed.
+    """Return how a launch is distributed over the SMs of `gpu`; `waves` as reported by the profiler, else computed.
 
     >>> launched(Footprint(198, 1024, blocks_per_sm=1), GpuCapacity(name="H100", sms=132))
     LaunchPlacement(needed=132, reached=132, slots_taken=1.0, waves=1.5, tail=0.25)
@@ -138,7 +138,7 @@ def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | No
 
 
 def distribution(kernel: Kernel) -> SmDistribution | None:
-    """Return how evenly the work lies on the SMs; None: mean or highest not collected, or not by the same launches."""
+    """Return how evenly work is spread over the SMs; None: mean or highest not collected, or by different launches."""
     names = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
     mean, low, high = (kernel.metrics.get(name) for name in names)
     if mean is None or high is None or len({kernel.coverage.get(name, 1.0) for name in names}) > 1:
@@ -153,7 +153,7 @@ def _tail(waves: float | None) -> float | None:
 
 
 def _possible(footprint: Footprint | None, kernel: Kernel) -> float | None:
-    """Occupancy that the resources of a block allow: as told, else of the blocks that fit."""
+    """Occupancy that the resources of a block allow: as reported, else from the blocks that fit."""
     told = kernel_metrics.first(kernel.metrics, {"sm__maximum_warps_per_active_cycle_pct": 0.01})
     if told is not None:
         return min(1.0, told.value)
@@ -175,11 +175,11 @@ _LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "regist
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What a kernel has to fear on one resource.
+    """Sensitivity of a kernel to co-runners on one resource.
 
-    resource: blocks, l2, dram, l1, issue, a pipeline, or sms (how evenly its work lies on them: read the others with
-    it). value: fraction 0..1, None where unknown; threshold: from which on it is high. metrics: that the value is made
-    of. missing: options of ncu that collect what is not known.
+    resource: blocks, l2, dram, l1, issue, a pipeline, or sms (how evenly its work is spread: it qualifies the
+    others). value: fraction 0..1, None where unknown; threshold: from which on it is high. metrics: sources of the
+    value. missing: options of ncu that collect what is unknown.
     """
 
     resource: str
@@ -193,7 +193,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From which value on a resource is at risk, and somewhat so."""
+    """Values from which on sensitivity is high, and medium."""
 
     high: float
     some: float
@@ -202,11 +202,11 @@ class _Scale:
         return "high" if value >= self.high else "some" if value >= self.some else "low"
 
 
-# of what an SM gives per cycle: above one half two of the kind do not fit; a tenth is lost beside one that takes all
+# of the capacity of an SM per cycle: above one half two such kernels do not fit; a tenth is lost beside a full one
 CYCLES = _Scale(0.5, 0.1)
 # of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 69, 55, 40, 21 %
 DRAM = _Scale(0.5, 0.2)
-# a stream that never comes back to its data still hits with all it writes: one half says little
+# a stream without reuse still hits with all its writes: a hit rate of one half is no evidence of reuse
 HITS = _Scale(0.7, 0.3)
 # of the throughput of a cache: below it hits are too few to matter
 TRAFFIC = 0.05
@@ -217,7 +217,7 @@ _WHAT = {"l2": "L2", "l1": "L1"}
 
 
 def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> tuple[Sensitivity, ...]:
-    """Return what a kernel has to fear on each resource, from what all SMs share to what those on one SM share."""
+    """Return the sensitivity of a kernel on each resource, from those shared by all SMs to those within one SM."""
     return (
         _blocks(kernel),
         _cache(kernel, "l2", kernel_metrics.L2_HIT, kernel_metrics.L2_BUSY),
@@ -343,7 +343,7 @@ class Pitfall:
 
 
 def pitfalls(kernel: Kernel, *, placed: RooflinePlacement | None = None) -> tuple[Pitfall, ...]:
-    """Return the pitfalls that a kernel is an example of; those whose numbers were not collected are not in it.
+    """Return the pitfalls that apply to a kernel, without those whose numbers were not collected.
 
     `placed`: its place under the roofline where that was computed before.
     """

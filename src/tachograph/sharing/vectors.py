@@ -15,18 +15,18 @@ from tachograph.sharing import contention
 from tachograph.sharing.demand import CYCLES, Calibration, Demand, Footprint, GpuCapacity
 
 LIMITED = (*CYCLES, "dram", "l2", "l1")  # resources of which all kernels together have no more than there is
-_UNIT = 256.0  # registers are given to a warp by so many
+_UNIT = 256.0  # registers are allocated to a warp in this unit
 _WARP = 32.0
 _LEAST = 1e-9  # a share below this is none, and no divisor
-_TIMES = (1e-12, 1e12)  # seconds: shorter ones count as this, so that no quotient of two overflows
+_TIMES = (1e-12, 1e12)  # seconds: values are clipped to this range, so that no quotient of two overflows
 _FILLED = 1e9  # times full, at most
-_QUIET = 0.01  # of what there is: who asks less of memory keeps nothing in a cache that others would miss
-_HITS = 0.5  # a kernel that finds so much in a cache is worth asking what it keeps there
+_QUIET = 0.01  # of the capacity: below this demand for memory, the cached data of a kernel are negligible
+_HITS = 0.5  # at this hit rate in a cache, the reused bytes of a kernel matter
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchVectors:
-    """What a block of each launch occupies, and how many there are; NaN: not told."""
+    """What a block of each launch occupies, and how many there are; NaN: unknown."""
 
     blocks: Floats
     threads: Floats  # of a block, in whole warps
@@ -37,10 +37,10 @@ class LaunchVectors:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """What decides whether a cache matters to kernels. `uses`: more than next to nothing, or nobody knows.
+    """What decides whether a cache matters to kernels. `uses`: more than negligible, or unknown.
 
-    `finds`: uses it and finds much there, or nobody knows. `untold`: uses it, and what it comes back to is not known.
-    `most`: what it touches at the most, over what the cache has room for; NaN: not known.
+    `finds`: uses it with a high hit rate, or unknown. `untold`: uses it, and its reused bytes are unknown.
+    `most`: upper bound of the bytes that it touches, over the capacity of the cache; NaN: unknown.
     """
 
     uses: Flags
@@ -54,7 +54,7 @@ class CacheUse:
 
 
 def contended(uses: Sequence[Any] | Flags, finds: Sequence[Any] | Flags, most: Sequence[Any] | Floats) -> Flags:
-    """Return whether two or more use a cache, one finds much there, and it is not known to hold all they touch.
+    """Return whether two or more use a cache, one has a high hit rate, and it is not known to hold all they touch.
 
     A value, or an array, of each kernel, see `CacheUse`; arrays broadcast against each other.
     """
@@ -71,8 +71,8 @@ def contended(uses: Sequence[Any] | Flags, finds: Sequence[Any] | Flags, most: S
 class Vectors:
     """Demands, a row each; NaN: not measured.
 
-    cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also what is taken where
-    nobody `counted`. irregular: 1 where nobody knows. l2, l1: footprint over what the cache has room for.
+    cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also assumed where
+    not `counted`. irregular: 1 where unknown. l2, l1: footprint over the capacity of the cache.
     exposed: share of the time, at most, in which it waits for memory.
     """
 
@@ -162,7 +162,7 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
-    little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # what DRAM gives is what L2 was asked for and missed
+    little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # traffic of DRAM is the misses of L2
     touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes, contention.L2_HOLDS)
     return Vectors(
         names=tuple(demand.name for demand in demands),
@@ -184,7 +184,7 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
 
 
 def _filled(kept: Floats, size: float | None, holds: float) -> Floats:
-    """Footprints over what the cache has room for."""
+    """Footprints over the capacity of the cache."""
     return np.minimum(kept / (_number(size) * holds), _FILLED)
 
 
@@ -243,13 +243,13 @@ def of_a_block(launches: LaunchVectors) -> Floats:
 
 
 def room(gpu: GpuCapacity) -> Floats:
-    """Return what an SM has: blocks, threads, registers, shared bytes; NaN: not told."""
+    """Return the capacity of an SM: blocks, threads, registers, shared bytes; NaN: unknown."""
     has = (gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm)
     return np.array([np.nan if value is None else float(value) for value in has])
 
 
 def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
-    """Return of which launches everything is known that decides whether their blocks find room beside others."""
+    """Return for which launches all values are known that decide whether their blocks fit beside others."""
     needs = np.concatenate([occupied(launches, gpu), of_a_block(launches)], axis=-1)
     known: Flags = np.isfinite(needs).all(axis=-1) & np.isfinite(room(gpu)).all()
     return known
@@ -258,16 +258,16 @@ def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
 def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
     """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no SM.
 
-    So it is where each has SMs of its own, or there is an SM for each block. NaN: not known.
+    This holds where each has SMs of its own, or there is an SM for each block. NaN: unknown.
     """
     return shares <= 1.0 or (gpu.sms is not None and blocks <= gpu.sms)
 
 
 def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCapacity) -> Floats:
-    """Return how many times longer launches take on a `share` of the SMs: waves of blocks, each as long as it must be.
+    """Return how many times longer launches take on a `share` of the SMs: waves of blocks, each of least time.
 
-    `busiest`: of the cycles of an SM, the share that is asked for most, 0..1; NaN counts as all. A wave takes longer
-    than one block once its blocks ask for more than there is. Where the launch is not known: by cycles alone.
+    `busiest`: highest demand for cycles of an SM, 0..1; NaN counts as 1. A wave takes longer
+    than one block once the demand of its blocks exceeds the capacity. Where the launch is unknown: by cycles alone.
 
     >>> few = LaunchVectors(*(np.array([x]) for x in (132.0, 128.0, np.nan, np.nan, 16.0)))
     >>> confined(few, np.array([0.8625]), 0.0625, GpuCapacity(name="", sms=132)).round(2).tolist()
@@ -281,7 +281,7 @@ def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCap
         return by_cycles
     all_of_them, few = float(gpu.sms), max(1.0, np.floor(share * gpu.sms))
     spread = np.ceil(np.minimum(launches.blocks, all_of_them * launches.fit) / all_of_them)
-    one = asked / np.maximum(spread, 1.0)  # asked by each block
+    one = asked / np.maximum(spread, 1.0)  # demand of each block
     longer = _waves(launches, one, few) / _waves(launches, one, all_of_them)
     return np.where(np.isnan(longer), by_cycles, np.maximum(longer, 1.0))
 
