@@ -1,7 +1,7 @@
-"""How GPUs are now: sources that are polled again and again, and what is judged of what they report.
+"""Live telemetry of GPUs: sources that are polled repeatedly, and the classes and health of what they report.
 
     source.read() -> Snapshot -> Monitor.step -> View -> a screen, a table, a recording
 
-`snapshot` and `view` are what passes from one to the next; `source` is what every source is; `choose` picks one.
-What is judged is judged by the functions that judge stored data.
+`snapshot` defines polls and the protocol of sources, `view` the result; `discovery` chooses a source.
+Classes and health are from the functions that evaluate stored data.
 """

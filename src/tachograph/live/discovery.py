@@ -1,8 +1,8 @@
 """The telemetry source that is used, and which of its GPUs are shown.
 
 Of this node, in this order: NVML (new every second, knows processes, no load on others), dcgm-exporter, dcgmi. The
-first that reports SM and tensor activity is taken; where none does, the one that reports most of what decides: NVML
-reports little of GPUs before Hopper, dcgm-exporter what its CSV names. Beyond this node: Prometheus, then the exporters
+first that reports SM and tensor activity is taken; where none does, the one that reports most decisive counters: NVML
+reports little of GPUs before Hopper, dcgm-exporter those of its CSV file. Other nodes: Prometheus, then the exporters
 under [[sources]]. A source is added by one file and one line here.
 """
 
@@ -43,10 +43,10 @@ from tachograph.live.snapshot import LiveSource, ReplaySource, SourceInfo, close
 if TYPE_CHECKING:
     from tachograph.live.snapshot import Snapshot
 
-QUICK_S: Final = 0.5  # within which an exporter of this node takes a connection, or is taken for absent
+QUICK_S: Final = 0.5  # within which an exporter of this node accepts a connection, else it counts as absent
 _ANSWER_S: Final = 2.0  # within which it answers
 _EXPORTER: Final = "dcgm-exporter"
-# what decides about the workload class of a GPU; the first two are what a source is preferred for
+# counters that decide the workload class of a GPU; sources with the first two are preferred
 ACTIVITY: Final = ("sm_active", "tensor_active")
 DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
 _LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
@@ -82,7 +82,7 @@ def _nvml(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
 
 
 def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
-    """The exporter of this node, with the names of metrics and labels that the configuration has."""
+    """The exporter of this node, with the names of metrics and labels of the configuration."""
     import msgspec
 
     from tachograph.live.sources import exporter
@@ -163,12 +163,12 @@ NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus")
 
 @dataclass(frozen=True, slots=True)
 class _FoundSource:
-    """A source. real: its GPUs exist now, and Slurm may know who holds them; here: it reports this node alone."""
+    """A source. real: its GPUs exist now, and Slurm may report their allocations; here: it reports this node alone."""
 
     source: LiveSource
     here: bool = False
     real: bool = True
-    words: str = ""  # what people should know of the choice
+    words: str = ""  # remark on the choice, for people
 
 
 def choose_source(
@@ -179,24 +179,24 @@ def choose_source(
     openers: SourceOpeners = OPENERS,
     poll: AllocationPoller | None = None,
 ) -> SelectedSource:
-    """Return the requested source, else the best there is, with the selected GPUs; it was read once.
+    """Return the requested source, else the best there is, with the selected GPUs; it was polled once.
 
-    Its `about` says which it is, which GPUs are shown, what it does not support. poll: returns allocations;
+    Its `about`: source, shown GPUs, unsupported counters. poll: returns allocations;
     None: as the configuration says.
-    Errors: UsageError, ConfigError for what does not fit; NotFoundError where nothing answers, naming what was tried,
-    where a GPU or a job is not seen, naming those that are; InputError for a requested source that fails.
+    Errors: UsageError, ConfigError for invalid options; NotFoundError where nothing answers, naming what was tried,
+    where a GPU or a job is not found, naming those present; InputError for a requested source that fails.
     """
     held = job_environment(environment)
     found = _find(configuration, wanted, held, openers)
     source = found.source
 
     def close() -> None:
-        source.close()  # whichever it is by then
+        source.close()  # which may be a wrapper by then
 
     with closed_on_failure(close):
         chosen = _selector_of(found, wanted, held, environment)
         pick = chosen.pick
-        # indices of NVML inside a job count what its cgroup shows, those of Slurm do not
+        # indices of NVML inside a job count the GPUs visible in its cgroup, those of Slurm do not
         if chosen.of_others and found.real and not (held and source.about.name == "nvml"):
             poller = poll or allocation_poller(configuration)
             source = source if poller is None else AllocatedSource(source, poller)
@@ -314,7 +314,7 @@ def _of_this_node(
 
 
 def _worth(about: SourceInfo) -> tuple[int, int]:
-    """How much a source reports: of what decides, of all."""
+    """How many counters a source reports: decisive ones, all."""
     return -len(set(DECIDING) & set(about.unsupported)), -len(about.unsupported)
 
 
@@ -326,7 +326,7 @@ def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class _SelectorChoice:
-    """What picks the GPUs. job: whose GPUs are looked for among all; of_others: also GPUs that others hold.
+    """The selection of the GPUs. job: whose GPUs are searched among all; of_others: also GPUs that others hold.
 
     Slurm is polled for these, but not to watch one's own job.
     """
@@ -354,7 +354,7 @@ def _selector_of(
 
 
 def _select_all(held: JobEnvironment | None) -> GpuSelector:
-    """What picks all; where others are hidden by a cgroup, all are one's own."""
+    """The selection of all; where others are hidden by a cgroup, all are one's own."""
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         rows = tuple(range(len(snapshot.gpus)))
@@ -366,7 +366,7 @@ def _select_all(held: JobEnvironment | None) -> GpuSelector:
 
 
 def _with_words(pick: GpuSelector, words: str) -> GpuSelector:
-    """The same choice, with more to say of it."""
+    """The same choice, with a further remark."""
     if not words:
         return pick
 

@@ -1,6 +1,6 @@
-"""Job classes of the jobs in view, as of their last minute: minutes gathered from views, judged as stored minutes are.
+"""Job classes of the jobs in view, as of their last minute: minutes from views, evaluated like stored minutes.
 
-Import it only where it is needed: it brings the compiler and tables along.
+Import it only where it is needed: it imports the compiler and tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JOB_CLASS_COUNTERS = (
     *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
 )
 MINUTE_US = 60_000_000
-FORGET_S = 300.0  # so long what is known of a job is kept that holds nothing
+FORGET_S = 300.0  # the state of a job without allocations is kept for so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class GpuMinute:
 
 @dataclass(slots=True)
 class CounterTotals:
-    """Of a GPU since its job began, as far as was seen: sum and number of values of each of COUNTERS, samples."""
+    """Of a GPU since its job began, as far as observed: sum and number of values of each of COUNTERS, samples."""
 
     sums: Floats = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS)))
     counts: Longs = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS), np.int64))
@@ -61,7 +61,7 @@ class CounterTotals:
 
 @dataclass(slots=True)
 class ObservedJob:
-    """A job in view. start_us: since 1970; reported: by who holds it, else the first poll. minutes: not yet taken."""
+    """A job in view. start_us: since 1970; reported: by its allocation, else first poll. minutes: not yet taken."""
 
     start_us: int
     reported: bool
@@ -93,7 +93,7 @@ class _MinuteSums:
 
 
 class JobMinutes:
-    """Sums of the minute that each GPU is in, and what came of those before."""
+    """Sums of the current minute of each GPU, and the completed minutes."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, ObservedJob] = {}
@@ -103,7 +103,7 @@ class JobMinutes:
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None
 
     def add(self, view: View) -> None:
-        """Take what a view reports about jobs; a value that is read again, or older than the last, does not count."""
+        """Add the values of a view; a value that is repeated, or older than the last, does not count."""
         snapshot = view.snapshot
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
@@ -124,7 +124,7 @@ class JobMinutes:
             column = snapshot.values.get(name)
             if column is not None:
                 known = fresh & ~np.isnan(column)
-                # in single precision, as the lake keeps them
+                # in single precision, as in the lake
                 rows.sums[place] += np.where(known, column, 0.0).astype(np.float32)
                 rows.counts[place] += known
         self._forget(snapshot.t)
@@ -190,7 +190,7 @@ class JobMinutes:
         return before.added(self._rows.sums[:, row], self._rows.counts[:, row], int(self._rows.samples[row]))
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
-        """Take other GPUs: those that stay keep the minute they are in."""
+        """Change the GPUs: those that stay keep their current minute."""
         places = {gpu: place for place, gpu in enumerate(self._gpus)}
         old = np.array([places.get(gpu, -1) for gpu in gpus], np.int64)
         for row in set(range(len(self._gpus))).difference(old.tolist()):
@@ -202,8 +202,8 @@ class JobMinutes:
         self._rows, self._gpus, self._allocations = rows, gpus, None
 
 
-EVERY_S = 60.0  # between two judgements
-MOST_MINUTES = 1440  # of a job; what is older was not measured
+EVERY_S = 60.0  # between two evaluations
+MOST_MINUTES = 1440  # of a job; older minutes count as not measured
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTES = {
     **dict.fromkeys(("job_key", "node"), pl.String()),
@@ -214,9 +214,9 @@ _MINUTES = {
 
 
 class LiveJobClasses:
-    """Gathers minutes from views, and judges jobs once a minute.
+    """Gathers minutes from views, and evaluates jobs once a minute.
 
-    A job is judged by its GPUs in view. What was before the first poll was not measured; where no source reports
+    A job is evaluated by its GPUs in view. The time before the first poll was not measured; where no source reports
     when a job began, it began then.
     """
 
@@ -230,7 +230,7 @@ class LiveJobClasses:
     def step(self, view: View, wanted: Collection[str] | None = None) -> Mapping[str, tuple[Finding, ...]]:
         """Return the findings of job classes, {job: its findings, most urgent first}, after another view.
 
-        They are those of the last judgement, a minute old at most. wanted: jobs on screen; None: all.
+        They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None: all.
         """
         self._gathered.add(view)
         t, held = (
@@ -331,7 +331,7 @@ def _job_row(job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: 
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    """Rows in the schema of a table; what is not given is null."""
+    """Rows in the schema of a table; missing columns are null."""
     return pl.DataFrame(
         {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in schema.items()}
     )

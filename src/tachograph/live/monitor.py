@@ -1,6 +1,6 @@
 """Snapshots to views: smoothed classes, health, lost GPUs, events. One step costs some milliseconds per 1,000 GPUs.
 
-Classes and health come from the functions that judge stored data.
+Classes and health are from the functions that evaluate stored data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ClassLabels:
 
 @dataclass(slots=True)
 class _GpuStates:
-    """What is known of GPUs: when they were measured last, their labels, how many readings report each counter."""
+    """State of GPUs: when they were measured last, their labels, how many readings report each counter."""
 
     t: Floats
     real: Floats
@@ -53,7 +53,7 @@ class _GpuStates:
 
     @classmethod
     def new(cls, size: int) -> _GpuStates:
-        """GPUs of which nothing is known."""
+        """GPUs without any reading."""
         t, real, since = (np.full(size, np.nan) for _ in range(3))
         raw, shown, candidate = (np.full(size, _UNKNOWN, np.uint8) for _ in range(3))
         return cls(t, real, since, raw, shown, candidate, np.zeros((len(COUNTERS), size), np.int32))
@@ -61,7 +61,7 @@ class _GpuStates:
 
 @dataclass(slots=True)
 class _PolledReadings:
-    """Readings by slot and GPU: when measured, when they arrived; values, 0 where missing; which are there."""
+    """Readings by slot and GPU: when measured, when they arrived; values, 0 where missing; which are present."""
 
     times: Floats
     arrived: Floats
@@ -71,7 +71,7 @@ class _PolledReadings:
 
     @classmethod
     def new(cls, slots: int, size: int) -> _PolledReadings:
-        """Slots that hold nothing."""
+        """Empty slots."""
         shape = (slots, len(COUNTERS), size)
         return cls(
             np.full((slots, size), np.nan),
@@ -83,9 +83,9 @@ class _PolledReadings:
 
 
 class SmoothingWindow:
-    """Readings of the last `smoothing_s` of GPUs, and the labels that come of them.
+    """Readings of the last `smoothing_s` of GPUs, and the labels from them.
 
-    A poll is one slot of all GPUs; of those without a new reading it holds nothing. So a GPU's readings lie in their
+    A poll is one slot of all GPUs; empty for those without a new reading. So a GPU's readings are in their
     order, and sums over slots round as sums over its readings do. Slots beyond every window are dropped, and
     after two windows also those of GPUs that reported nothing since.
     """
@@ -99,7 +99,7 @@ class SmoothingWindow:
     def step(self, now: float, measured: Floats, values: Mapping[str, Floats]) -> ClassLabels:
         """Return the labels after a poll at `now`.
 
-        measured: when the values of each GPU were measured; where that is what it was, or NaN, there is no new reading.
+        measured: when the values of each GPU were measured; where that is unchanged, or NaN, there is no new reading.
         values: {counter: value per GPU, NaN missing}.
         """
         gpus, window_s = self._gpus, self.settings.smoothing_s
@@ -108,7 +108,7 @@ class SmoothingWindow:
         gpus.raw = np.where(fresh, rows.labels, gpus.raw)
         gpus.real = np.where(fresh, rows.real, gpus.real)
         passed = measured - gpus.t
-        continues = fresh & (passed >= 0) & (passed < window_s)  # NaN, and no window: it begins again
+        continues = fresh & (passed >= 0) & (passed < window_s)  # with NaN, or without a window, it begins again
         begins = fresh & ~continues
         self._forget(now, begins, np.where(continues, measured - window_s, -np.inf))
         if fresh.any():
@@ -119,7 +119,7 @@ class SmoothingWindow:
         return ClassLabels(gpus.shown, gpus.raw, gpus.real, means)
 
     def rearrange(self, places: Longs) -> None:
-        """Take other GPUs: `places` of each among those so far, -1 of a new one."""
+        """Change the GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
         gpus, polls = _GpuStates.new(len(places)), _PolledReadings.new(len(self._polls.times), len(places))
         for kept, before in ((gpus, self._gpus), (polls, self._polls)):
@@ -131,7 +131,7 @@ class SmoothingWindow:
         self._gpus, self._polls = gpus, polls
 
     def _forget(self, now: float, begins: Flags, until: Floats) -> None:
-        """Take out readings up to `until` of each GPU, all of those that begin again, and slots that hold none."""
+        """Remove readings up to `until` of each GPU, all of those that begin again, and empty slots."""
         held = slice(self._begin, self._end)
         gone = self._polls.alive[held] & ((self._polls.times[held] <= until) | begins)
         for place in np.flatnonzero(gone.any(axis=1)).tolist():
@@ -168,7 +168,7 @@ class SmoothingWindow:
         self._end += 1
 
     def _make_room(self) -> None:
-        """Move what is held to the front; with twice the room where it is more than half of it."""
+        """Move the slots in use to the front; double the capacity where they are more than half of it."""
         polls, count = self._polls, self._end - self._begin
         slots = len(polls.times)
         if count * 2 > slots:
@@ -196,7 +196,7 @@ class SmoothingWindow:
 class RecentReplays:
     """New replays within the last `keep_s` seconds, and the last count of each GPU.
 
-    Few GPUs ever have one, so only those that do are looked at one by one.
+    Few GPUs ever have one, so only those that do are examined one by one.
     """
 
     def __init__(self, keep_s: float) -> None:
@@ -216,7 +216,7 @@ class RecentReplays:
         self._count = np.where(np.isnan(count), self._count, count)
         for row in np.flatnonzero(begun & (new > 0)).tolist():
             self._events[row].append((t, float(new[row])))
-        self._told = np.where(self._told > t - self.keep_s, self._told, np.nan)  # for good, if the clock goes back
+        self._told = np.where(self._told > t - self.keep_s, self._told, np.nan)  # permanently, if the clock goes back
         visible = np.where(np.isnan(self._told), np.nan, 0.0)
         for row, events in list(self._events.items()):
             kept = [event for event in events if event[0] > t - self.keep_s]
@@ -228,7 +228,7 @@ class RecentReplays:
         return visible
 
     def rearrange(self, places: Longs) -> None:
-        """Take other GPUs: `places` of each among those so far, -1 of a new one."""
+        """Change the GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
         count, reported = np.full(len(places), np.nan), np.full(len(places), np.nan)
         count[stays], reported[stays] = self._count[places[stays]], self._told[places[stays]]
@@ -238,13 +238,13 @@ class RecentReplays:
         self._count, self._told = count, reported
 
 
-GONE_S = 300.0  # so long a GPU that the source names no more is shown as lost
+GONE_S = 300.0  # a GPU that the source no longer reports is shown as lost for so long
 _UNKNOWN_CLASS = np.uint8(WORKLOAD_CLASSES.index(UNKNOWN))
 _UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.HEALTH_UNKNOWN))
 
 
 class Monitor:
-    """Makes views of snapshots, one after the other; memory is that of what it keeps, not of time."""
+    """Makes views of snapshots, one after the other; memory does not grow with time."""
 
     def __init__(
         self, about: SourceInfo, *, settings: WorkloadSettings, history: History, keep_events: int = 1000
@@ -255,7 +255,7 @@ class Monitor:
         self._happenings = EventLog(hold_s=settings.smoothing_s, keep=keep_events)
         self._gpus: tuple[GpuId, ...] = ()
         self._places: Mapping[GpuId, int] = {}
-        self._named_at: dict[GpuId, float] = {}  # of GPUs that the source names no more: when it did last
+        self._named_at: dict[GpuId, float] = {}  # of GPUs that the source no longer reports: when it did last
         self._measured: Floats = np.empty(0)  # last, of each GPU
         self._devices: Mapping[GpuId, GpuDevice] = {}
         self._limits = limit_columns([])
@@ -263,7 +263,7 @@ class Monitor:
         self._t = 0.0
 
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
-        """Return what is to be shown of a snapshot. about: what the source says of itself now, where that is new."""
+        """Return the view of a snapshot. about: the current description of the source, where that is new."""
         self.about = about or self.about
         named = snapshot.gpus
         snapshot = self._with_lost(snapshot)
@@ -307,7 +307,7 @@ class Monitor:
         return replace(view, events=events)
 
     def _with_lost(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with GPUs that it named a while ago: they report nothing."""
+        """The snapshot, with GPUs of recent ones that are missing in it: they report nothing."""
         t = snapshot.t
         if snapshot.gpus != self._named:
             now = set(snapshot.gpus)
@@ -331,7 +331,7 @@ class Monitor:
         )
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
-        """Other GPUs, or in another order: those that stay keep what is known of them."""
+        """Other GPUs, or in another order: those that stay keep their state."""
         places = np.array([self._places.get(gpu, -1) for gpu in gpus], np.int64)
         for part in (self._window, self._replays, self._happenings):
             part.rearrange(places)
@@ -342,7 +342,7 @@ class Monitor:
         self._places = {gpu: place for place, gpu in enumerate(gpus)}
 
     def _set_limits(self, snapshot: Snapshot) -> None:
-        """Temperatures of the devices, once for as long as they stay."""
+        """Temperatures of the devices, computed once while these are unchanged."""
         self._devices = snapshot.devices
         devices = [snapshot.devices.get(gpu) or GpuDevice() for gpu in snapshot.gpus]
         self._limits = limit_columns([limits_of(device.model, device.slowdown_c) for device in devices])
@@ -371,7 +371,7 @@ def _put(column: Floats, rows: Longs, size: int) -> Floats:
 
 
 def _together(named: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
-    """GPUs in the order of the source; those it names no more behind the others of their node."""
+    """GPUs in the order of the source; those that it no longer reports behind the others of their node."""
     last = {gpu.node: place for place, gpu in enumerate(named)}
     end = len(named)
     order = sorted(

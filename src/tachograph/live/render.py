@@ -1,4 +1,4 @@
-"""What is seen now, as rows: objects for `--json`, cells for `--csv` in the columns of KempnerPulse, a table as text.
+"""The current view as rows: objects for `--json`, cells for `--csv` in the columns of KempnerPulse, a table as text.
 
 Source of the columns and their units: KempnerPulse, docs/export.md; ours stand behind them.
 """
@@ -32,10 +32,10 @@ _GB: Final = 1e9
 
 
 def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
-    """Return one object per GPU, in the order of the view: what it is, who holds it, every counter, what was judged.
+    """Return one object per GPU, in the order of the view: name, allocation, every counter, classes and health.
 
-    t: when it was looked; stale_s: how old the values are. needs: counters without which the class is unknown.
-    None: missing. settings: those with which the view was judged.
+    t: time of the poll; stale_s: age of the values. needs: counters without which the class is unknown.
+    None: missing. settings: those of the classes in the view.
     """
     columns = {counter.name: _plain(view, counter.name) for counter in COUNTERS}
     t = datetime.fromtimestamp(view.snapshot.t, UTC)
@@ -73,7 +73,7 @@ def _whose(view: View, row: int) -> dict[str, object]:
 
 
 def _needs(view: View, row: int, settings: WorkloadSettings) -> list[str]:
-    """Of the means over the window, as the class is: one reading may be decided where they are not."""
+    """From the means over the window, as the class is: one reading may be decided where they are not."""
     if view.label(row) != _UNKNOWN:
         return []
     from tachograph.judge.workload.rules import GpuReading, classify, reading_of
@@ -108,7 +108,7 @@ _Cell = Callable[["View", int, "View | None"], "float | str | None"]
 
 @dataclass(frozen=True, slots=True)
 class _CsvColumn:
-    """A column: its value in the unit its name says, and how a number is written."""
+    """A column: its value in the unit of its name, and the format of a number."""
 
     value: _Cell
     form: str = ".2f"
@@ -132,7 +132,7 @@ def _never(view: View, row: int, before: View | None) -> None:
 
 
 def _hbm_mib(view: View, row: int, before: View | None = None) -> float | None:
-    """Memory of the device; where it is not reported, what is used and what is free."""
+    """Memory of the device; where it is not reported, used plus free memory."""
     reported = _device(view, row).hbm_mib
     if reported is not None:
         return reported
@@ -245,7 +245,7 @@ DEFAULT_COLUMNS: tuple[str, ...] = (
     *("timestamp", "gpu_id", "model", "gpu_util_pct", "mem_used_mib", "real_util_pct"),
     *("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
 )
-OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that want a poll before
+OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that need a poll before
 
 
 def csv_columns(written: str) -> tuple[str, ...]:
@@ -273,7 +273,7 @@ def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
 
 
 def csv_row(view: View, row: int, columns: Sequence[str] = DEFAULT_COLUMNS, before: View | None = None) -> str:
-    """Return the line of one GPU; what is missing is empty. before: the poll before, of which rates are made."""
+    """Return the line of one GPU; what is missing is empty. before: the poll before, for rates."""
     return _line(_written(_COLUMNS[name], view, row, before) for name in columns)
 
 
@@ -292,7 +292,7 @@ def _line(cells: Iterable[str]) -> str:
 
 # --- text
 
-# title of a column; where the table is too wide, they go in this order
+# title of a column; where the table is too wide, they are removed in this order
 _LEAVING: Final = ("MODEL", "USER", "JOB", "UTIL", "TEMP", "W", "MEM")
 _LEFT: Final = frozenset({"GPU", "MODEL", "JOB", "USER", "CLASS", "HEALTH"})
 _ABSENT: Final = "-"
@@ -359,5 +359,5 @@ _TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
 def _cells(view: View, title: str) -> list[str]:
     cell = _TITLES[title]
     found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
-    # names of users and jobs come from outside: they must not steer the terminal
+    # names of users and jobs are external input: they must not control the terminal
     return [_ABSENT if text is None else "".join(c if c.isprintable() else "?" for c in text) for text in found]

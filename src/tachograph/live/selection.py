@@ -34,7 +34,7 @@ _PLACE = re.compile(
 @dataclass(frozen=True, slots=True)
 class GpuSelection:
     """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". allocation: theirs, where that is
-    known from how they were picked."""
+    known from the selection."""
 
     rows: tuple[int, ...]
     words: str
@@ -56,7 +56,7 @@ class GpuTerm:
     mig: int | None = None
 
     def fits(self, gpu: GpuId, device: GpuDevice) -> bool:
-        """Whether a GPU is called so. A UUID may be cut off behind its first characters."""
+        """Whether a GPU has this name. A UUID may be shortened to its first characters."""
         if self.uuid is not None:
             return _fits_uuid(self.uuid, gpu, device.uuid)
         if self.pci is not None:
@@ -74,7 +74,7 @@ def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
     >>> gpu_terms("nid001:3.7")[0].node, gpu_terms("nid001:3.7")[0].mig
     ('nid001', 7)
 
-    Errors: UsageError for what names no GPU.
+    Errors: UsageError for an invalid name.
     """
     found = tuple(_gpu_term(part.strip()) for part in written.split(",") if part.strip())
     if not found:
@@ -121,10 +121,10 @@ def _fits_uuid(wanted: str, gpu: GpuId, uuid: str | None) -> bool:
 
 
 def select_named(written: str) -> GpuSelector:
-    """Return what picks the GPUs of `--gpus`; an index without a node is that of every node.
+    """Return the selection of the GPUs of `--gpus`; an index without a node is that of every node.
 
-    Errors: UsageError for what names no GPU. When picking: NotFoundError for a GPU that is not there, naming those that
-    are; UsageError for a beginning of several UUIDs.
+    Errors: UsageError for an invalid name. On selection: NotFoundError for a missing GPU, naming those that
+    exist; UsageError for a prefix of several UUIDs.
     """
     wanted = gpu_terms(written)
 
@@ -147,10 +147,10 @@ def _all_there(term: GpuTerm, snapshot: Snapshot, rows: Iterable[int]) -> bool:
 
 
 def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job: frozenset((job,))) -> GpuSelector:
-    """Return what picks the GPUs that a job holds now, on all nodes. names_of: {every id that means the same job}.
+    """Return the selection of the GPUs that a job holds now, on all nodes. names_of: all ids of the same job.
 
-    `3` picks all tasks of the array 3, all components of the heterogeneous job 3.
-    When picking: NotFoundError naming jobs that hold GPUs, or what to do where no source reports.
+    `3` selects all tasks of the array 3, all components of the heterogeneous job 3.
+    On selection: NotFoundError naming jobs that hold GPUs, or what to do where no source reports.
     """
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
@@ -194,7 +194,7 @@ def _jobs_seen(snapshot: Snapshot) -> str:
 
 
 def _named(snapshot: Snapshot) -> str:
-    """The GPUs there are: by name, of one host by index."""
+    """The existing GPUs: by name, of one host by index."""
     if len({gpu.node for gpu in snapshot.gpus}) == 1:
         return f"{_some(gpu.name.partition(':')[2] for gpu in snapshot.gpus)} on {snapshot.gpus[0].node}"
     return _some(gpu.name for gpu in snapshot.gpus)
@@ -207,12 +207,12 @@ def _some(names: Iterable[str]) -> str:
 
 
 def counted(snapshot: Snapshot) -> str:
-    """Return how many GPUs there are."""
+    """Return the number of GPUs."""
     return "1 GPU" if len(snapshot.gpus) == 1 else f"{len(snapshot.gpus):,} GPUs"
 
 
 def device_of(snapshot: Snapshot, gpu: GpuId) -> GpuDevice:
-    """Return what is known of a GPU's device."""
+    """Return the known properties of a GPU's device."""
     return snapshot.devices.get(gpu, _NO_DEVICE)
 
 
@@ -241,42 +241,42 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
 
 
 class SelectedSource:
-    """A source that shows the GPUs that are picked, and no others. Picked again when GPUs or allocations change.
+    """A source that shows only the selected GPUs. The selection is repeated when GPUs or allocations change.
 
-    What cannot be picked any longer (a job that ended) leaves the GPUs as they were, and is reported as a problem.
+    A selection that fails later (of a job that ended) leaves the GPUs unchanged, and is reported as a problem.
     """
 
     def __init__(self, source: LiveSource, pick: GpuSelector | None) -> None:
         self._source = source
         self._pick = pick
         self._picked: GpuSelection | None = None
-        self._of: Snapshot | None = None  # what was picked from
+        self._of: Snapshot | None = None  # the snapshot selected from
         self._gpus: tuple[GpuId, ...] = ()
-        self._part: Snapshot | None = None  # of it
+        self._part: Snapshot | None = None  # its selected rows
         self._lost: SourceProblem | None = None
         self._first: Snapshot | None = None
 
     @property
     def about(self) -> SourceInfo:
-        """What the source is, and which of its GPUs are shown."""
+        """Description of the source, and which of its GPUs are shown."""
         about = self._source.about
         return about if self._picked is None else replace(about, sentence=f"{about.sentence}; {self._picked.words}")
 
     def poll(self) -> Snapshot:
-        """Read once ahead: the next `read` returns the same. Errors: also NotFoundError, UsageError of what picks."""
+        """Read once ahead: the next `read` returns the same. Errors: also those of the selection."""
         if self._first is None:
             self._first = self._shown(self._source.read())
         return self._first
 
     def read(self) -> Snapshot:
-        """Return the newest snapshot of the GPUs that are picked. Errors: as the source."""
+        """Return the newest snapshot of the selected GPUs. Errors: as the source."""
         if self._first is not None:
             first, self._first = self._first, None
             return first
         return self._shown(self._source.read())
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
         self._source.close()
 
     def _shown(self, snapshot: Snapshot) -> Snapshot:
@@ -314,7 +314,7 @@ class SelectedSource:
 
 
 class SelectedReplay(SelectedSource):
-    """The same of a recording, which keeps its speed, stands still, and is moved as if all of it were shown."""
+    """The same for a recording: speed, pause and position are those of the whole recording."""
 
     def __init__(self, source: ReplaySource, pick: GpuSelector | None) -> None:
         super().__init__(source, pick)
@@ -322,7 +322,7 @@ class SelectedReplay(SelectedSource):
 
     @property
     def speed(self) -> float:
-        """So many times as fast as it was recorded."""
+        """Seconds of the recording in a second."""
         return self._replay.speed
 
     @speed.setter
@@ -331,7 +331,7 @@ class SelectedReplay(SelectedSource):
 
     @property
     def paused(self) -> bool:
-        """Whether it stands still."""
+        """Whether it is paused."""
         return self._replay.paused
 
     @paused.setter
@@ -349,16 +349,16 @@ class SelectedReplay(SelectedSource):
         return self._replay.end
 
     def seek(self, t: float) -> None:
-        """Go on from `t`."""
+        """Continue from `t`."""
         self._first = None
         self._replay.seek(t)
 
     def to_first(self, job: str) -> None:
-        """Go on from where a job began."""
+        """Continue from the start of a job."""
         self._first = None
         self._replay.to_first(job)
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which GPUs reported something."""
+        """Pause at the last instant at which GPUs reported something."""
         self._first = None
         self._replay.to_last(job)

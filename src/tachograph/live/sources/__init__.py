@@ -1,11 +1,11 @@
-"""Where snapshots come from: a module for each source, and beside it what it reads with.
+"""Sources of snapshots: a module for each source.
 
-    exporter      asking, exporter_page                                   one dcgm-exporter or a thousand
-    prometheus    prometheus_answer                                       instant queries
-    dmon          dmon_process, dmon_text                                 `dcgmi dmon`, a stream
-    nvml          nvml_session, nvml_boards, nvml_calls, nvml_xid, gpm, processes
-    recording     recorded_rows                                           a recording or a lake, at any speed
-    simulated     -                                                       simulated GPUs
+    exporter      one dcgm-exporter or a thousand
+    prometheus    instant queries
+    dmon          `dcgmi dmon`, a stream
+    nvml          this node; with nvml_calls and nvml_devices
+    recording     a recording or a lake, at any speed
+    simulated     simulated GPUs
 
-`series` and `gathered` put rows together for those that read text.
+`series` builds the rows for sources that read text.
 """

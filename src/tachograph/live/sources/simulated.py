@@ -1,4 +1,4 @@
-"""A fleet that does not exist: GPUs at work of every class, some with troubles, for looking around and for tests.
+"""Simulated GPUs of every workload class, some with faults, for demonstration and for tests.
 
 Every GPU has a job, every job a class that may change; the readings are the classes' profiles and noise.
 """
@@ -46,7 +46,7 @@ class SimulatedSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is."""
+        """Description of the source."""
         return SourceInfo("simulated", f"simulated: {plural(len(self._gpus), 'GPU')}")
 
     def read(self) -> Snapshot:
@@ -62,7 +62,7 @@ class SimulatedSource:
         return Snapshot(t, self._gpus, measured, values, self._devices, allocations, self._processes(values))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def _values(self, passed: float) -> Mapping[str, Floats]:
         rng, count = self._rng, len(self._gpus)
