@@ -1,7 +1,7 @@
 """`dcgmi dmon` as a live source: DCGM's counters of the GPUs of this node, as often as ten times a second.
 
-The program runs beside us and prints a table without end. When it ends, hangs or is refused, that is reported, and it
-is started again, after longer and longer whiles. Fields that the installed DCGM does not know are left out.
+The program runs as a child process and prints a table without end. Its end, a hang or a rejection is reported, and it
+is started again, after growing pauses. Fields that are unknown to the installed DCGM are left out.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 1 << 16
-_LONGEST_LINE = 1 << 16  # bytes; what is longer is no table
+_LONGEST_LINE = 1 << 16  # bytes; longer lines are not part of the table
 _KEPT_ROWS = 4096  # not taken yet
-_GRACE_S = 0.5  # until it is ended by force
+_GRACE_S = 0.5  # until SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class DmonOutput:
-    """What was printed since the last call. rows: with the time each came. ended: the exit code, if it did."""
+    """Output since the last call. rows: each with its time of arrival. ended: the exit code, if it did."""
 
     rows: tuple[tuple[float, DmonRow], ...]
     columns: tuple[str, ...]
@@ -79,14 +79,14 @@ class DmonProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in the terminal is for us
+            start_new_session=True,  # Ctrl-C in the terminal must reach only this process
         )
         self.heard = steady()
         self._thread = threading.Thread(target=self._run, name="dmon", daemon=True)
         self._thread.start()
 
     def take(self) -> DmonOutput:
-        """Return what was printed since the last call."""
+        """Return the output since the last call."""
         over = not self._thread.is_alive()
         with self._lock:
             rows = tuple(self._rows)
@@ -114,12 +114,12 @@ class DmonProcess:
                 begun = begun if len(begun) < _LONGEST_LINE else b""
                 for line in lines:
                     self._line(line)
-        with suppress(subprocess.TimeoutExpired):  # it closed its output and goes on: that is no use
+        with suppress(subprocess.TimeoutExpired):  # it closed its output but still runs: useless
             self._process.wait(_GRACE_S)
         self._finish()
 
     def _finish(self) -> None:
-        """End what still runs of it, and take its exit code, so that no zombie stays."""
+        """End its remaining processes, and reap it, so that no zombie stays."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -135,25 +135,25 @@ class DmonProcess:
 
 
 NAME: Final = "dmon"
-LEAST_INTERVAL_S = 0.1  # shorter ones DCGM does not keep up with
-_SLOWDOWN, _HBM = 158, 250  # facts of a device, requested along
+LEAST_INTERVAL_S = 0.1  # too short intervals overload DCGM
+_SLOWDOWN, _HBM = 158, 250  # properties of a device, requested with the counters
 _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
 _COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
 _RULES: Final = SeriesRules.of((number, counter.dcgm_unit or counter.unit) for number, counter in enumerate(COUNTERS))
-_ASK_S = 5.0  # so long `discovery` may take
-_FIRST_S = 5.0  # so long connecting waits for the first row
+_ASK_S = 5.0  # timeout of `discovery`
+_FIRST_S = 5.0  # wait of connecting for the first row
 _CARRY_S, _CARRY_TICKS = (
     5.0,
     10.0,
-)  # so long a value is carried on while N/A is printed: fields take turns before Hopper
-_SILENT_S, _SILENT_TICKS = 5.0, 5.0  # so long no row comes before it counts as hung
+)  # a value is kept for so long while N/A is printed: fields alternate before Hopper
+_SILENT_S, _SILENT_TICKS = 5.0, 5.0  # without a row, after which it counts as hung
 _RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0  # until it is started again, at first and at most
-_SETTLED = 5  # ticks after which a field that was never reported is said to be missing
+_SETTLED = 5  # ticks after which a field that was never reported counts as missing
 
 _INVALID = re.compile(r"invalid field id\D*(\d+)", re.IGNORECASE)
 _UNPROFILED = re.compile(r"profiling module|not currently loaded|-33\b|-37\b", re.IGNORECASE)
-# what it says, and what helps
+# message, and how to fix it
 _FIXES: Final = (
     (re.compile(r"\broot\b|permi", re.IGNORECASE), "run nv-hostengine as root, and request access to it"),
     (
@@ -204,7 +204,7 @@ class DmonSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; what it does not report is known after some ticks."""
+        """Description of the source; unsupported counters are known after some ticks."""
         gpus = plural(len(self._gpus), "GPU")
         return SourceInfo(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._unsupported())
 
@@ -233,7 +233,7 @@ class DmonSource:
             self._process = None
 
     def begin(self) -> None:
-        """Ask which GPUs there are, start, and wait for the first row.
+        """Query the GPUs, start, and wait for the first row.
 
         Errors: InputError without the program, a host engine or a GPU.
         """
@@ -264,7 +264,7 @@ class DmonSource:
         return f"{Path(self._program[-1]).name} dmon"
 
     def _answer(self, *arguments: str, needed: bool = True) -> str:
-        """What the program prints; nothing where it fails and that is no matter."""
+        """Output of the program; empty where it fails and the call is optional."""
         try:
             done = subprocess.run(
                 [*self._program, *arguments],
@@ -312,7 +312,7 @@ class DmonSource:
             self._fail(_not_started(problem, self._where))
 
     def _take(self, process: DmonProcess) -> None:
-        """Take in what was printed since; see what is to be done where it ended."""
+        """Apply the output since the last call; handle the end of the program."""
         message = process.take()
         fields = dmon_fields(message.columns, self._asked, self._names)
         for t, row in message.rows:
@@ -346,7 +346,7 @@ class DmonSource:
         self._facts(gpu, facts)
 
     def _gpu(self, row: DmonRow) -> GpuId | None:
-        """Which GPU or slice a row is of; None of parts of slices, of others, and of slices that are not known."""
+        """GPU or slice of a row; None for parts of slices, for other entities, and for unknown slices."""
         if row.entity.kind == "GPU":
             gpu = GpuId(self._node, row.entity.number)
             return gpu if gpu in self._devices else None
@@ -355,7 +355,7 @@ class DmonSource:
         return None
 
     def _facts(self, gpu: GpuId, facts: Mapping[int, float]) -> None:
-        """Note what hardly changes of a device."""
+        """Store the constant properties of a device."""
         old = self._devices.get(gpu, GpuDevice())
         hbm, slowdown = facts.get(_HBM, 0.0), facts.get(_SLOWDOWN, 0.0)
         new = GpuDevice(
@@ -369,7 +369,7 @@ class DmonSource:
             self._devices[gpu] = new
 
     def _ended(self, message: DmonOutput, code: int) -> None:
-        """Leave out what was refused and start again at once; else say why it ended, and try again later."""
+        """Leave out rejected fields and start again at once; else report why it ended, and try again later."""
         if self._working:
             self._fail(_problem(message.complaints, code, self._where))
             return
@@ -382,13 +382,13 @@ class DmonSource:
             self._due = 0.0
             return
         if self._slices and not message.columns:
-            self._slices = {}  # this version wants slices named in another way
+            self._slices = {}  # this version needs other names of slices
             self._due = 0.0
             return
         self._fail(_problem(message.complaints, code, self._where))
 
     def _refuse(self, numbers: Sequence[int], why: str) -> None:
-        """Ask for some fields no more. why: "" where the usual words say it."""
+        """Request some fields no more. why: "" for the usual reason."""
         for number in numbers:
             if number in _COLUMN:
                 name = COUNTERS[_COLUMN[number]].name
@@ -429,7 +429,7 @@ def connect(
 
 
 def _problem(complaints: Sequence[str], code: int, where: str) -> SourceProblem:
-    """Why it ended, in its own words, and what helps."""
+    """Why it ended, as it reported, and how to fix it."""
     errors = [line for line in complaints if "error" in line.lower() or "unable" in line.lower()]
     message = "".join(filter(str.isprintable, " ".join((errors or list(complaints)[-1:])[:2])))[:300].strip()
     how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"

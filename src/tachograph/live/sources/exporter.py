@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Pollable(Protocol):
-    """What can be polled: `sources.http.Server`."""
+    """A server that can be polled: `sources.http.Server`."""
 
     def get(self, path: str) -> Page:
         """Return the answer."""
@@ -39,7 +39,7 @@ class Pollable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolledAnswer:
-    """What came of one asking, and when, on the clock that only goes forward."""
+    """Result of one poll, and when, on the monotonic clock."""
 
     number: int
     content: bytes | RequestError
@@ -47,7 +47,7 @@ class PolledAnswer:
 
 
 class ServerPoller:
-    """Asks servers, each known by a number, with `threads` threads at most.
+    """Polls servers, each identified by a number, with `threads` threads at most.
 
     They are daemons: a server that never ends its answer must not keep the program from ending.
     """
@@ -66,7 +66,7 @@ class ServerPoller:
         return bool(self._open)
 
     def poll(self, number: int, server: Pollable) -> None:
-        """Ask a server as soon as a thread is free."""
+        """Poll a server as soon as a thread is free."""
         self._open.add(number)
         self._questions.put((number, server))
         if len(self._threads) < min(self._limit, len(self._open)):
@@ -111,24 +111,24 @@ class ServerPoller:
             self._answers.put(PolledAnswer(number, content, self._steady()))
 
 
-_FIRST_S = 3.0  # so long connecting waits for the first answer at most
-_OTHERS_S = 0.3  # and so long for further ones, once one has come
-_WAIT_S = 0.2  # so long a read waits for the answers to its polls
-_LATE_S = 1.5  # silence after which a problem is reported
-_LEAST_S = 0.2  # between two askings of one exporter
-_PER_S = 50.0  # askings of all exporters together, while it is not known when they have news
-_LONGEST_S = 5.0  # between two askings of one whose page stays the same
+_FIRST_S = 3.0  # longest wait of connecting for the first answer
+_OTHERS_S = 0.3  # and for further ones, after the first one
+_WAIT_S = 0.2  # wait of a read for the answers to its polls
+_LATE_S = 1.5  # without an answer, after which a problem is reported
+_LEAST_S = 0.2  # between two polls of one exporter
+_PER_S = 50.0  # polls of all exporters together, while their periods are unknown
+_LONGEST_S = 5.0  # between two polls of one with an unchanged page
 _RETRY_S = 10.0  # the longest until one that failed is polled again
 _OF_NODES_S = 300.0  # between two polls of a page that reports no GPU
-_KEPT_ROUNDS = 3.0  # times the time between two polls: so long values of an exporter that does not answer are shown
-_LEAST_ROUND_S = 3.0  # where it polls more often than that
-_STUCK_ROUNDS = 4.0  # times `refresh_s`: a page that stays the same for longer is not measured any more
+_KEPT_ROUNDS = 3.0  # times the poll interval: values of an exporter that does not answer are shown for so long
+_LEAST_ROUND_S = 3.0  # shorter poll intervals count as this
+_STUCK_ROUNDS = 4.0  # times `refresh_s`: a page unchanged for longer is no measurement any more
 _MOVING: Final = frozenset(map(COUNTER_NAMES.index, ("energy_j", "power_w")))  # always, of a GPU that is measured
 
 
 @dataclass(slots=True)
 class ExporterRhythm:
-    """When an exporter has news. period: seconds between two changes of its page, as far as is known; 0: not yet."""
+    """When the page of an exporter changes. period: seconds between two changes, as far as is known; 0: not yet."""
 
     least_s: float = _LEAST_S
     period: float = 0.0
@@ -150,7 +150,7 @@ class ExporterRhythm:
         return now + max(self.least_s, 0.9 * self.period)
 
     def same(self, now: float) -> float:
-        """Note that the page is as it was; return when to poll again."""
+        """Note that the page is unchanged; return when to poll again."""
         self._same = True
         passed = 0.0 if self._changed is None else now - self._changed
         return now + max(self.least_s, min(_LONGEST_S, passed / 30))
@@ -158,7 +158,7 @@ class ExporterRhythm:
 
 @dataclass(slots=True)
 class _PolledExporter:
-    """One exporter and what is known of it. Times are of the clock that only goes forward."""
+    """One exporter and its state. Times are of the monotonic clock."""
 
     endpoint: ExporterEndpoint
     pages: LivePageReader
@@ -166,7 +166,7 @@ class _PolledExporter:
     refresh_s: float
     due: float = 0.0
     polled: float | None = None  # and not answered yet
-    answered: float = float("-inf")  # well, the last time
+    answered: float = float("-inf")  # successfully, the last time
     changed: float = float("-inf")
     failures: int = 0
     content: bytes = b""
@@ -180,12 +180,12 @@ class _PolledExporter:
 
     @property
     def kept_s(self) -> float:
-        """So long its values are shown while it does not answer."""
+        """How long its values are shown while it does not answer, in s."""
         period = max(self.rhythm.period, _LEAST_ROUND_S) if self.rhythm.period else self.refresh_s
         return _KEPT_ROUNDS * min(self.refresh_s, period)
 
     def problem(self, now: float) -> SourceProblem | None:
-        """What is wrong with it."""
+        """Its problems."""
         if self.polled is not None and now - self.polled > _LATE_S and self.failure is None:
             return SourceProblem("has not answered yet", self.where, "is it overloaded?")
         if self.failure is None and self.stuck(now):
@@ -193,7 +193,7 @@ class _PolledExporter:
         return self.failure
 
     def stuck(self, now: float) -> bool:
-        """Whether values that always move have stood still for too long."""
+        """Whether values that always change have been constant for too long."""
         if self.reading is None or self.reading.host or now - self.changed < _STUCK_ROUNDS * self.refresh_s:
             return False
         return not _MOVING.isdisjoint(self.reading.layout.counters.tolist())
@@ -220,7 +220,7 @@ class ExporterSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; what it does not report is known after the first answer."""
+        """Description of the source; unsupported counters are known after the first answer."""
         if self._about is None:
             periods = sorted(one.rhythm.period or one.refresh_s for one in self._exporters)
             reported = self._gathered.reported
@@ -231,7 +231,7 @@ class ExporterSource:
     def read(self) -> Snapshot:
         """Return the newest values of every exporter; of those that answer slowly, the last ones.
 
-        measured: when the page that reports them first came, or the time written behind them.
+        measured: when the page with these values was first received, or their own timestamp.
         """
         self._take(self._poll(), self._wait_s)
         now = self._steady()
@@ -243,7 +243,7 @@ class ExporterSource:
         return self._gathered.snapshot(self._clock(), problems)
 
     def close(self) -> None:
-        """Let go of connections; what is still being answered is not waited for."""
+        """Close the connections, without a wait for open polls."""
         self._poller.close()
         for one in self._exporters:
             one.endpoint.server.close()
@@ -262,7 +262,7 @@ class ExporterSource:
         self._take(polled, _OTHERS_S)
 
     def _poll(self) -> set[int]:
-        """Ask those that may have news; return who they are."""
+        """Poll those that are due; return which ones."""
         polled: set[int] = set()
         now = self._steady()
         for number, one in enumerate(self._exporters):
@@ -273,7 +273,7 @@ class ExporterSource:
         return polled
 
     def _take(self, polled: set[int], wait_s: float) -> None:
-        """Take in the answers that have come; those of `polled` are waited for."""
+        """Store the received answers; wait for those of `polled`."""
         answers = self._poller.answers(polled, wait_s)
         read = [(answer, reading) for answer in answers if (reading := self._note(answer)) is not None]
         self._gathered.enter(chain.from_iterable(reading.layout.gpus for _, reading in read))
@@ -283,7 +283,7 @@ class ExporterSource:
             self._about = None
 
     def _note(self, answer: PolledAnswer) -> PageReading | None:
-        """Return what an answer says that is new."""
+        """Return the new values of an answer."""
         one = self._exporters[answer.number]
         one.polled = None
         if isinstance(answer.content, RequestError):
@@ -351,7 +351,7 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
     """Return exporters as a live source, polled once: those at `urls` (hostlists allowed), else those of `[[sources]]`,
     else the one of this node, as `[watch]` names it.
 
-    Errors: ConfigError for settings or addresses that do not fit; InputError where none reports a GPU, and why.
+    Errors: ConfigError for invalid settings or addresses; InputError where none reports a GPU, with the reason.
     """
     exporters: list[tuple[ExporterEndpoint, ExporterSettings]] = []
     for settings in _settings(configuration, tuple(urls)):
@@ -364,7 +364,7 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
 
 
 def _settings(configuration: Configuration, urls: tuple[str, ...]) -> list[ExporterSettings]:
-    """What is polled: settings of the configuration, with the addresses that were given."""
+    """Settings of the polled exporters: those of the configuration, with the given addresses."""
     raw: list[Mapping[str, object]] = [one for one in configuration.sources if one.get("source") == DCGM_EXPORTER]
     found = [convert_settings(one, ExporterSettings, where="[[sources]]") for one in raw]
     if urls:
@@ -380,7 +380,7 @@ def _exporter(endpoint: ExporterEndpoint, settings: ExporterSettings, least_s: f
 
 
 def _damage(reading: PageReading, where: str) -> SourceProblem | None:
-    """What is wrong with a page that reports something nevertheless."""
+    """The problem of a page that is only partly readable."""
     do = "check the page and the exporter's log"
     if not reading.whole:
         return SourceProblem("the page ends in the middle of a line", where, do)
@@ -388,7 +388,7 @@ def _damage(reading: PageReading, where: str) -> SourceProblem | None:
 
 
 def _same(before: PageReading, now: PageReading) -> bool:
-    """Whether a page says what the one before said, of the same GPUs; a time behind a value makes it news."""
+    """Whether a page equals the one before, with the same GPUs; a new timestamp makes it different."""
     return (
         before.layout.gpus == now.layout.gpus
         and before.layout.allocations == now.layout.allocations

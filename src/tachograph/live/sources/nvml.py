@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 _GPM, _EVENTS = "GPM", "events"  # their places among the refusals
 _OF_GPM = [COUNTER_NAMES.index(metric.counter) for metric in GPM_METRICS]
 _XID = COUNTER_NAMES.index("xid")
-# a value outside the range of its counter is missing, as it is where it is stored
+# a value outside the range of its counter is missing, as in stored data
 _LOW: Floats = np.array([counter.low for counter in COUNTERS])
 _HIGH: Floats = np.array([counter.high for counter in COUNTERS])
 _ZERO_IS_MISSING = np.array([counter.zero_is_missing for counter in COUNTERS])
-_LAYOUT_S = 30.0  # so often MIG slices are looked for again
+_LAYOUT_S = 30.0  # between two searches for MIG slices
 LOST = "ask the administrator to check nvidia-smi and the kernel log; retried"
 
 
 class NvmlSession:
-    """Every GPU that may be seen. Errors of `NvmlSession()` and `read`: NVMLError, where the driver is gone."""
+    """All visible GPUs. Errors of `NvmlSession()` and `read`: NVMLError, where the driver is gone."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class NvmlSession:
             self._listen(board)
         self.xids: dict[tuple[int, int | None], int] = {}
         self.unsupported: dict[str, str] = {}
-        self.stale = False  # GPUs are others than at the start, or may be: start again
+        self.stale = False  # GPUs have changed since the start, or may have: start again
         self._layout_due = monotonic() + _LAYOUT_S
 
     def read(self, problems: list[SourceProblem]) -> tuple[dict[str, Floats], Floats]:
-        """Ask every GPU; what fails goes to `problems`. Return {counter: column} and when each row was measured."""
+        """Query every GPU; failures go to `problems`. Return {counter: column} and when each row was measured."""
         table = np.full((len(self.rows), len(COUNTER_NAMES)), np.nan)
         measured = np.full(len(self.rows), np.nan)
         self.xids.update(last_of(self._events.take()))
@@ -116,13 +116,13 @@ class NvmlSession:
         return {name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if reported[at]}, measured
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._events.close()
         for board in self.boards:
             board.close()
         try:
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:  # the driver went first
+        except self._nvml.NVMLError:  # the driver ended first
             return
 
     @property
@@ -148,7 +148,7 @@ class NvmlSession:
             return ()
 
     def _wait(self) -> None:
-        """Let a little time pass where samples would else be too close, as at the first read and at 10 Hz."""
+        """Wait where samples would else be too close, as at the first read and at 10 Hz."""
         now = self._monotonic()
         waits = [row.gauge.wait_s(now) for row in self.rows if row.gauge is not None and row.refusals.due(_GPM, now)]
         longest = max(waits, default=0.0)
@@ -157,7 +157,7 @@ class NvmlSession:
             self._sleep(longest + 1e-4)
 
     def _there(self, board: NvmlBoard) -> bool:
-        """Whether a GPU can be queried; a lost one is tried again when its time has come."""
+        """Whether a GPU can be queried; a lost one is tried again when due."""
         now = self._monotonic()
         if not board.lost:
             return True
@@ -187,7 +187,7 @@ class NvmlSession:
         return SourceProblem(f"the GPU does not respond (NVML: {board.lost}{xid})", f"{self._node}:{board.index}", LOST)
 
     def _ask(self, board: NvmlBoard, table: Floats, problems: list[SourceProblem]) -> None:
-        """Ask a GPU and its slices, and fill their rows."""
+        """Query a GPU and its slices, and fill their rows."""
         divided = board.instances != ()
         try:
             table[:] = self._plain(CALLS_OF_WHOLE if divided else CALLS, board.handle, board.refusals, board, problems)
@@ -202,7 +202,7 @@ class NvmlSession:
             self._lose(board, str(error))
 
     def _listen(self, board: NvmlBoard) -> None:
-        """Ask for the XID errors of a GPU, again now and then where that is refused."""
+        """Register for the XID errors of a GPU, repeatedly where that is rejected."""
         now = self._monotonic()
         if board.handle is None or self._events.registered(board.index) or not board.refusals.due(_EVENTS, now):
             return
@@ -237,7 +237,7 @@ class NvmlSession:
         return values
 
     def _refused(self, error: Any, call: str, counters: Iterable[str], refusals: RefusedCalls) -> None:
-        """Note what is unsupported, and how to enable it. Errors: the error itself, where all is gone."""
+        """Note an unsupported call, and how to enable it. Errors: the error itself, where GPU or driver is gone."""
         code = error.value
         if code in DRIVER_GONE or code in GPU_GONE:
             raise error
@@ -270,7 +270,7 @@ class NvmlSession:
                     self.unsupported.setdefault(metric.counter, how)
 
     def _xid(self, board: NvmlBoard, table: Floats) -> None:
-        """The last XID of a GPU or of its slice, 0 where none was reported since it is listened to."""
+        """The last XID of a GPU or of its slice, 0 where none was reported since registration."""
         if not self._events.registered(board.index):
             self._listen(board)
             self.unsupported.setdefault("xid", self._events.refused.get(board.index, ""))
@@ -280,7 +280,7 @@ class NvmlSession:
             values[_XID] = whole if row.gpu.mig is None else self.xids.get((board.index, row.gpu.mig), whole)
 
     def _look_at_layout(self) -> None:
-        """Notice MIG slices that came or went; a change of the mode itself needs a reset of the GPU."""
+        """Detect new and removed MIG slices; a change of the mode itself needs a reset of the GPU."""
         now = self._monotonic()
         if now < self._layout_due:
             return
@@ -302,11 +302,11 @@ _START_AGAIN = {
     VERSION_MISMATCH: "the driver was updated: restart this command; retried until then",
 }
 
-_LONGEST_S = 600.0  # between two sessions for the sake of a lost GPU
+_LONGEST_S = 600.0  # between two sessions because of a lost GPU
 
 
 def connect(configuration: Configuration, *, node: str = "", nvml: NvmlLibrary | None = None) -> NvmlSource:
-    """Return the GPUs of this node, polled already, so that `about` knows what they report. Nothing is configured.
+    """Return the GPUs of this node, polled once, so that `about` has their counters. Nothing is configured.
 
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
     """
@@ -320,13 +320,13 @@ def connect(configuration: Configuration, *, node: str = "", nvml: NvmlLibrary |
 
 
 def _library() -> NvmlLibrary:
-    import pynvml  # 8,000 lines, only for who needs them
+    import pynvml  # 8,000 lines, imported only on use
 
     return pynvml
 
 
 def this_node(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this node as Slurm has it, or the host name without its domain.
+    """Return the name of this node in Slurm, or the host name without its domain.
 
     >>> this_node({"SLURMD_NODENAME": "nid001"})
     'nid001'
@@ -335,7 +335,7 @@ def this_node(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class NvmlSource:
-    """GPUs of this node. processes_s: so often processes are queried; clocks are passed in by tests."""
+    """GPUs of this node. processes_s: interval of queries of processes; clocks are passed in by tests."""
 
     def __init__(
         self,
@@ -352,11 +352,11 @@ class NvmlSource:
         self._clock, self._monotonic, self._sleep = clock, monotonic, sleep
         self._session: NvmlSession | None = None
         self._patience = RetryDelay()
-        # a GPU that was reset is only found by another session: each next one for its sake comes later
+        # a GPU that was reset is only found by another session, begun at growing intervals
         self._restarts = 0
         self._restart_due: float | None = None
         self._failed: SourceProblem | None = None  # why there is no session
-        self._rows: dict[GpuId, GpuDevice] = {}  # as last listed, and some that are no longer
+        self._rows: dict[GpuId, GpuDevice] = {}  # as last listed, and some that have vanished
         self._known: dict[str, tuple[GpuId, GpuDevice]] = {}  # all that ever were, by UUID
         self._missing: tuple[SourceProblem, ...] = ()
         self._told: set[str] = set()
@@ -380,7 +380,7 @@ class NvmlSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; `unsupported` holds what no GPU reported so far."""
+        """Description of the source; `unsupported` holds the counters that no GPU reported so far."""
         session = self._session
         if session is None:
             return SourceInfo("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", unsupported={})
@@ -421,7 +421,7 @@ class NvmlSource:
         session.close()
 
     def _ready(self) -> NvmlSession | None:
-        """The session; a new one where the last has ended and its time has come."""
+        """The session; a new one where the last has ended and a new one is due."""
         due = self._restart_due is not None and self._monotonic() >= self._restart_due
         if self._session is not None and (self._session.stale or due):
             self._restarts += due
@@ -446,7 +446,7 @@ class NvmlSource:
         except self._nvml.NVMLError:
             self._end_of_half_a_start()
             raise
-        for board in session.boards:  # what the last session knew of the same GPUs
+        for board in session.boards:  # state of the same GPUs in the last session
             for (pci, instance), code in self._xids.items():
                 if pci == board.rows[0].device.pci:
                     session.xids[board.index, instance] = code
@@ -471,7 +471,7 @@ class NvmlSource:
         listed = {row.gpu: row.device for row in session.rows}
         lost = {board.index for board in session.boards if board.lost}
         for board in session.boards:
-            if board.lost:  # it says nothing of itself; it was reported before
+            if board.lost:  # it has no properties; it was reported before
                 listed.update({row.gpu: self._rows.get(row.gpu, row.device) for row in board.rows})
         self._known |= {one.uuid: (gpu, one) for gpu, one in listed.items() if one.uuid and gpu.mig is None}
         uuids = {device.uuid for device in listed.values()}
@@ -492,7 +492,7 @@ class NvmlSource:
         self._rows = {**listed, **{gpu: device for gpu, device in gone.items() if gpu not in listed}}
 
     def _fail(self, error: Exception) -> None:
-        """End what is left of the session; the next one is begun when its time has come."""
+        """End the session; the next one is begun when due."""
         self.close()
         self._patience.failed(self._monotonic())
         do = _START_AGAIN.get(getattr(error, "value", 0), "retried")
@@ -519,7 +519,7 @@ class NvmlSource:
         measured: Floats,
         problems: list[SourceProblem],
     ) -> Snapshot:
-        """Rows of the session come first; those that are only remembered follow, with NaN."""
+        """Rows of the session come first; those of earlier sessions follow, with NaN."""
         gpus = tuple(self._rows)
         self._told.update(values)
         columns = {}
@@ -535,7 +535,7 @@ class NvmlSource:
 
 
 def _absent(error: Exception) -> NotFoundError:
-    """Why NVML cannot be had at all."""
+    """Why NVML is not available."""
     match getattr(error, "value", 0):
         case code if code == LIBRARY_NOT_FOUND:
             return NotFoundError(

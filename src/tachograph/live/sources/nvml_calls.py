@@ -1,5 +1,5 @@
-"""Calls of NVML: plain queries, GPM metrics (Hopper and newer), XID events; their units and how errors are
-understood.
+"""Calls of NVML: plain queries, GPM metrics (Hopper and newer), XID events; their units and the meaning of their
+errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARGUMENT_VERSION_MISMATCH, DEPRECATED, GPU_NOT_FOUND, UNKNOWN = 25, 26, 28, 999
 
 DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 GPU_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
-# for as long as nothing else changes; polled again after a while all the same
+# permanent unless the setup changes; still repeated after a while
 REFUSED = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED, IN_USE})
 
 _GPU_SENSOR, _SM_CLOCK, _MEMORY_CLOCK, _MEMORY_TEMPERATURE = 0, 1, 2, 82
@@ -41,9 +41,9 @@ def _utilization(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
 
 
 def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
-    """Bytes of device memory: total, reserved, used, free. What driver and firmware keep is not `used`, as in DCGM.
+    """Bytes of device memory: total, reserved, used, free. `used` excludes memory of driver and firmware, as in DCGM.
 
-    Drivers before 510 only know the first form of the call, in which it is.
+    Drivers before 510 support only the first version of the call, in which it is included.
     """
     try:
         reported = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
@@ -109,7 +109,7 @@ class NvmlCall:
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """What it reports."""
+        """Its counters."""
         return tuple(COUNTER_NAMES[place] for _, place, _ in self.wants)
 
 
@@ -127,13 +127,13 @@ def _calls() -> tuple[NvmlCall, ...]:
 
 
 CALLS: tuple[NvmlCall, ...] = _calls()
-# what a MIG slice answers for itself; the rest is reported for the whole GPU, for each of its slices
+# calls with values of their own for a MIG slice; others have the value of the whole GPU in each slice
 CALLS_OF_SLICES: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo"))
 CALLS_OF_WHOLE: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
 
 
 def cure(code: int, *, gpm: bool = False) -> str:
-    """Return how to enable what NVML refuses with a code; "" where that cannot be done.
+    """Return how to enable a call that NVML rejects with a code; "" where that is not possible.
 
     >>> cure(NOT_SUPPORTED), cure(NOT_SUPPORTED, gpm=True)
     ('', 'NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)')
@@ -157,7 +157,7 @@ MIN_GAP_S = 0.1  # between two samples; metrics of closer ones are noise (nvml.h
 
 @dataclass(frozen=True, slots=True)
 class GpmMetric:
-    """A metric of GPM: its id, the counter it is, the factor to the unit of the catalogue."""
+    """A metric of GPM: its id, its counter, the factor to the unit of the catalogue."""
 
     id: int
     counter: str
@@ -196,7 +196,7 @@ class GpmMetrics:
 
     def between(self, older: NvmlHandle, newer: NvmlHandle) -> tuple[Floats, list[int]]:
         """Values in the order of METRICS, NaN missing, and the return code of each. Errors: NVMLError."""
-        self._codes[:], self._values[:] = UNKNOWN, np.nan  # what the library leaves alone is not the last answer
+        self._codes[:], self._values[:] = UNKNOWN, np.nan  # values that the library leaves unset are missing
         self._asked.sample1, self._asked.sample2 = older, newer
         self._nvml.nvmlGpmMetricsGet(self._asked)
         values = np.where((self._codes == 0) & np.isfinite(self._values), self._values * self._factors, np.nan)
@@ -206,7 +206,7 @@ class GpmMetrics:
 class GpmGauge:
     """The samples of one GPU, or of one MIG slice (its GPU and the id of the GPU instance).
 
-    values: of the last two samples, NaN missing; None as long as there are none. Errors of all calls: NVMLError.
+    values: of the last two samples, NaN missing; None before the first. Errors of all calls: NVMLError.
     """
 
     def __init__(self, nvml: NvmlLibrary, handle: NvmlHandle, *, instance: int | None = None) -> None:
@@ -219,11 +219,11 @@ class GpmGauge:
         self.codes: list[int] = []
 
     def wait_s(self, now: float) -> float:
-        """So long until another sample can be taken; 0 where it can be now."""
+        """Seconds until another sample can be taken; 0: now."""
         return 0.0 if self._taken is None else max(0.0, self._taken + MIN_GAP_S - now)
 
     def read(self, metrics: GpmMetrics, now: float) -> None:
-        """Take a sample and measure since the one before; nothing new where that is too close."""
+        """Take a sample and measure since the one before; no new values where that is too close."""
         if self.wait_s(now) > 0:
             return
         while len(self._samples) < 2:
@@ -237,23 +237,23 @@ class GpmGauge:
             self.values, self.codes = metrics.between(before, spare)
 
     def forget(self) -> None:
-        """Begin again: what was sampled is no longer to be compared with."""
+        """Restart: earlier samples are not comparable any more."""
         self._taken, self.values, self.codes = None, None, []
 
     def close(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         samples, self._samples = self._samples, []
         self.forget()
         for sample in samples:
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
-            except self._nvml.NVMLError:  # the driver went first
+            except self._nvml.NVMLError:  # the driver ended first
                 return
 
     def _sample(self, into: NvmlHandle) -> None:
         if self._instance is None:
             self._nvml.nvmlGpmSampleGet(self._handle, into)
-        else:  # the handle of a slice is refused here
+        else:  # the handle of a slice is rejected here
             self._nvml.nvmlGpmMigSampleGet(self._handle, self._instance, into)
 
 
@@ -278,10 +278,10 @@ class XidEvents:
         self._nvml = nvml
         self._set: NvmlHandle | None = None
         self._indices: dict[int | None, int] = {}
-        self.refused: dict[int, str] = {}  # GPUs of which nothing will come, and why
+        self.refused: dict[int, str] = {}  # GPUs without events, and why
 
     def register(self, index: int, handle: NvmlHandle) -> int:
-        """Ask for the events of a GPU; return 0, or the code of a refusal: the GPU is in `refused`, too."""
+        """Register for the events of a GPU; return 0, or the error code: the GPU is then in `refused`, too."""
         try:
             if self._set is None:
                 self._set = self._nvml.nvmlEventSetCreate()
@@ -299,7 +299,7 @@ class XidEvents:
         return index in self._indices.values()
 
     def take(self) -> list[XidEvent]:
-        """What happened since the last call, oldest first; waits for nothing."""
+        """Events since the last call, oldest first; does not block."""
         found: list[XidEvent] = []
         while self._set is not None and len(found) < _MOST:
             try:
@@ -313,13 +313,13 @@ class XidEvents:
         return found
 
     def close(self) -> None:
-        """Let go of the events."""
+        """Free the event set."""
         events, self._set = self._set, None
         self._indices = {}
         if events is not None:
             try:
                 self._nvml.nvmlEventSetFree(events)
-            except self._nvml.NVMLError:  # the driver went first
+            except self._nvml.NVMLError:  # the driver ended first
                 return
 
 
@@ -333,5 +333,5 @@ def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
 
 
 def _address(handle: NvmlHandle) -> int | None:
-    """Where a handle points to, the same for all handles of a GPU; one that is lost no longer reports its index."""
+    """Address of a handle, the same for all handles of a GPU; a lost GPU no longer reports its index."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""GPUs and MIG slices as NVML lists them, calls they refuse, and the processes on them."""
+"""GPUs and MIG slices listed by NVML, their unsupported calls, and the processes on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tachograph.live.sources.nvml_calls import (
 )
 
 _SLOWDOWN = 1  # of nvmlTemperatureThresholds_t
-_AGAIN_S = 60.0  # what is refused is polled again so much later
+_AGAIN_S = 60.0  # time until a rejected call is repeated
 T = TypeVar("T")
 
 
@@ -43,12 +43,12 @@ class RetryDelay:
 
 @dataclass(slots=True)
 class RefusedCalls:
-    """What a GPU does not report: {call: (when it is polled again, the code it was refused with)}."""
+    """Calls rejected for a GPU: {call: (when it is repeated, its error code)}."""
 
     calls: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, call: str, *, code: int, now: float) -> None:
-        """Leave a call alone for a while."""
+        """Skip a call for a while."""
         self.calls[call] = (now + _AGAIN_S, code)
 
     def due(self, call: str, now: float) -> bool:
@@ -70,7 +70,7 @@ class NvmlRow:
 
 @dataclass(slots=True)
 class NvmlBoard:
-    """One GPU of the node. lost: what it failed with, "" while it answers; then it is tried again with patience."""
+    """One GPU of the node. lost: its error, "" while it answers; a lost GPU is tried again at growing intervals."""
 
     index: int
     handle: NvmlHandle | None
@@ -85,7 +85,7 @@ class NvmlBoard:
         return tuple(row.gpu.mig for row in self.rows if row.gpu.mig is not None)
 
     def close(self) -> None:
-        """Give back what was taken for it."""
+        """Free its resources."""
         for row in self.rows:
             if row.gauge is not None:
                 row.gauge.close()
@@ -93,9 +93,9 @@ class NvmlBoard:
 
 
 def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
-    """Return a GPU with its rows, None of one that may not be seen: other jobs' in a container or a job's cgroup.
+    """Return a GPU with its rows, None if it is hidden: of other jobs in a container or a job's cgroup.
 
-    Errors: NVMLError where the driver is gone. A GPU that is lost has a row, and says so.
+    Errors: NVMLError where the driver is gone. A lost GPU has a row with that error.
     """
     gpu = GpuId(node, index)
     try:
@@ -122,14 +122,14 @@ def mig_slices(nvml: NvmlLibrary, handle: NvmlHandle) -> dict[int, tuple[NvmlHan
     handles: dict[int, tuple[NvmlHandle, ...]] = {}
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         one = _optional(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
-        if one is not None:  # places are not filled from the first
+        if one is not None:  # used places are not contiguous
             instance = nvml.nvmlDeviceGetGpuInstanceId(one)
             handles[instance] = (*handles.get(instance, ()), one)
     return dict(sorted(handles.items()))
 
 
 def _device(nvml: NvmlLibrary, handle: NvmlHandle) -> GpuDevice:
-    """What a GPU says of itself. Whatever else fails, a GPU without UUID is lost."""
+    """Properties of a GPU. A GPU without UUID is lost; other failures are allowed."""
     uuid = nvml.nvmlDeviceGetUUID(handle)
     total = _optional(nvml, lambda: memory(nvml, handle)["total"] / MI)
     slowdown = _optional(nvml, lambda: float(nvml.nvmlDeviceGetTemperatureThreshold(handle, _SLOWDOWN)))
@@ -186,7 +186,7 @@ class GpuProcesses:
     def of(self, handles: Iterable[NvmlHandle]) -> tuple[GpuProcess, ...]:
         """Processes of a GPU, or of the MIG devices of a slice, by process id.
 
-        Errors: NVMLError, unless the GPU just does not report.
+        Errors: NVMLError, unless the call is only unsupported.
         """
         held: dict[int, float | None] = {}
         for handle in handles:
@@ -199,7 +199,7 @@ class GpuProcesses:
         return tuple(GpuProcess(pid, known.user, known.command, held[pid]) for pid, known in found)
 
     def forget_ended(self) -> None:
-        """Call after all GPUs of a round: what none of them runs any more is no longer kept."""
+        """Call after all GPUs of a round: processes that none of them runs any more are dropped."""
         for pid in self._known.keys() - self._seen:
             del self._known[pid]
         self._seen = set()
@@ -219,7 +219,7 @@ class GpuProcesses:
         return [(one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory / MI) for one in reported if one.pid]
 
     def _look_up(self, pid: int) -> _KnownProcess | None:
-        """None of a process that is not to be seen from here: vanished, hidden, or of another container."""
+        """None for a process that is not visible here: ended, hidden, or of another container."""
         folder = self._proc / str(pid)
         try:
             stat = (folder / "stat").read_text(errors="replace")
@@ -258,7 +258,7 @@ class GpuProcesses:
 
 
 def printable(line: str) -> str:
-    """Return a command line in which nothing steers a terminal.
+    """Return a command line without control characters of a terminal.
 
     >>> printable("python train.py \\x1b[2J --lr 0.1 ")
     'python train.py ?[2J --lr 0.1'
@@ -267,7 +267,7 @@ def printable(line: str) -> str:
 
 
 def _holds_a_gpu(folder: Path) -> bool:
-    """Whether the open files of a process show a GPU; False where they may not be seen."""
+    """Whether the open files of a process show a GPU; False where they are hidden."""
     try:
         return any((_link(one) or "").startswith("/dev/nvidia") for one in (folder / "fd").iterdir())
     except OSError:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _EXPECTED = "an answer of Prometheus"
 _NAME = "__name__"
 # labels that hold a host, with or without its domain, and those that hold HOST:PORT
-_NODES_AT_ONCE = 200  # VictoriaMetrics takes queries of 16 KiB
+_NODES_AT_ONCE = 200  # VictoriaMetrics accepts queries up to 16 KiB
 _HOSTS = ("Hostname", "hostname", "nodename", "node", "host", "instance")
 
 
@@ -65,7 +65,7 @@ class InstantVector:
 
 @dataclass(slots=True)
 class VectorReader:
-    """Says where the values of series go; series that come again are not looked at again.
+    """Maps series to cells of the table; known series are not examined again.
 
     metric: of series that are reported without a name. commonest: the metric that most of the GPUs report; "" for none.
     """
@@ -78,7 +78,7 @@ class VectorReader:
     _known: dict[bytes, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
 
     def layout(self, labels: list[bytes]) -> SeriesLayout:
-        """Return where the values of series with these labels go."""
+        """Return the target cells of series with these labels."""
         if labels != self._labels:
             series = list(self._named(labels))
             self._layout, self._labels = series_layout(series, self.vocabulary), labels
@@ -87,7 +87,7 @@ class VectorReader:
         return self._layout
 
     def _named(self, labels: list[bytes]) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Name and labels of each series; labels that differ in nothing but the name are one object."""
+        """Name and labels of each series; equal labels apart from the name are one object."""
         known: dict[bytes, tuple[str, Mapping[str, str]]] = {}
         shared = {tuple(block.items()): block for _, block in self._known.values()}
         for one in labels:
@@ -98,13 +98,13 @@ class VectorReader:
                 found = metric, shared.setdefault(tuple(given.items()), given)
             known[one] = found
             yield found
-        self._known = known  # what is gone is forgotten
+        self._known = known  # missing series are dropped
 
 
 def read_vector(answer: HttpAnswer) -> InstantVector:
     """Return the series of an instant query.
 
-    Errors: RequestError for an error, a partial answer, or anything else that is no vector.
+    Errors: RequestError for an error, a partial answer, or any result that is no vector.
     """
     message = read_json(answer, _VectorEnvelope, expected=_EXPECTED)
     if message.status != "success" or message.data is None:
@@ -131,7 +131,7 @@ def read_vector(answer: HttpAnswer) -> InstantVector:
 def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] = ()) -> list[str]:
     """Return selectors that together choose the series of some metrics; nodes: of these hosts only. Each is a query.
 
-    Which label holds the host differs from site to site, so there is a selector for each that may.
+    The label of the host differs between sites, so there is a selector for each candidate.
 
     >>> selectors(["up"], selector='{job="dcgm"}')
     ['{__name__=~"up",job="dcgm"}']
@@ -165,34 +165,34 @@ def gpu_metrics(own: SiteMetrics) -> list[str]:
 
 
 def _alternatives(names: Sequence[str]) -> str:
-    """A regular expression for any of some names, as it stands inside quotes."""
+    """A regular expression for any of some names, escaped for quotes."""
     return "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _labels(written: bytes) -> dict[str, str]:
-    """Labels; none where they are no texts by names."""
+    """Labels; none where they are no mapping of names to texts."""
     try:
         return msgspec.json.decode(written, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 
-_FIRST_S = 5.0  # so long connecting waits for the first answer
-_TIMEOUT_S = 10.0  # timeout, where the settings allow more: an older answer is of no use
-_EVERY_S = (1.0, 10.0)  # between two askings, at least and at most
-_GUESS_S = 2.0  # between two askings, while it is not known how often targets are scraped
-_SHARE = 0.02  # of the time of a core, at most, is spent on reading answers
-_LATE_S = 3.0  # silence after which a problem is reported
-_KEPT_S = 60.0  # so long the last values are shown while the server does not answer
+_FIRST_S = 5.0  # wait of connecting for the first answer
+_TIMEOUT_S = 10.0  # upper limit of the timeout: a later answer would be outdated
+_EVERY_S = (1.0, 10.0)  # between two polls, at least and at most
+_GUESS_S = 2.0  # between two polls, while the scrape interval of targets is unknown
+_SHARE = 0.02  # share of the time of a core for reading answers, at most
+_LATE_S = 3.0  # without an answer, after which a problem is reported
+_KEPT_S = 60.0  # the last values are shown for so long while the server does not answer
 _RETRY_S = 10.0  # the longest until it is polled again
-_LOOK_AROUND = 30  # askings until selectors that gave nothing are tried again
-_SKEW_S = 2.0  # a difference of clocks that is taken for one
+_LOOK_AROUND = 30  # polls until selectors without a result are tried again
+_SKEW_S = 2.0  # a larger difference counts as clock skew
 _WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus_query` does
 
 
 @dataclass(frozen=True, slots=True)
 class _NewScrapes:
-    """What one asking came to. scraped: per GPU, seconds since 1970."""
+    """Result of one poll. scraped: per GPU, seconds since 1970."""
 
     layout: SeriesLayout
     table: Floats
@@ -208,7 +208,7 @@ class ScrapeTimes:
     _before: tuple[SeriesLayout, Floats] | None = None
 
     def note(self, layout: SeriesLayout, scraped: Floats) -> None:
-        """Take the times of one answer into account."""
+        """Update the interval by the times of one answer."""
         before, self._before = self._before, (layout, scraped)
         if not self.learns or before is None or before[0].gpus != layout.gpus:
             return
@@ -220,7 +220,7 @@ class ScrapeTimes:
 
     @property
     def every_s(self) -> float:
-        """Seconds between two askings: three in the time of a scrape."""
+        """Seconds between two polls: three per scrape interval."""
         least, most = _EVERY_S
         return min(most, max(least, self.step_s / 3)) if self.step_s else _GUESS_S
 
@@ -232,8 +232,8 @@ class _VectorParts:
     news: _NewScrapes | None = None
     failed: RequestError | None = None
     defect: Exception | None = None
-    polled: float | None = None  # since when an answer is waited for
-    answered: float | None = None  # well, the last time
+    polled: float | None = None  # start of the open poll
+    answered: float | None = None  # successfully, the last time
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -256,7 +256,7 @@ class PrometheusSource:
         self._scrapes = ScrapeTimes(settings.step_s or 0.0, learns=settings.step_s is None)
         self._metrics = gpu_metrics(settings.metrics)
         self._askings = 0
-        self._telling: set[int] = set()  # selectors that gave series: there is one for each label that may hold a host
+        self._telling: set[int] = set()  # selectors that returned series: one for each label that may hold a host
         self._gathered = FleetTable()
         self._received = _VectorParts()
         self._closed = threading.Event()
@@ -264,7 +264,7 @@ class PrometheusSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; what it does not report is known after the first answer."""
+        """Description of the source; unsupported counters are known after the first answer."""
         gpus, reported = self._gathered.gpus, self._gathered.reported
         counted = f"{plural(len(gpus), 'GPU')} of {plural(len({gpu.node for gpu in gpus}), 'node')}"
         refresh_s = self._scrapes.step_s or _GUESS_S
@@ -276,7 +276,7 @@ class PrometheusSource:
         )
 
     def read(self) -> Snapshot:
-        """Return the newest values that were answered; measured: when they were scraped.
+        """Return the newest received values; measured: when they were scraped.
 
         GPUs whose series have gone report nothing; so do all when the server has not answered for a minute.
         """
@@ -298,14 +298,14 @@ class PrometheusSource:
         return self._gathered.snapshot(self._clock(), problems)
 
     def close(self) -> None:
-        """Ask no more; what is being answered is not waited for."""
+        """Stop polling, without a wait for an open poll."""
         self._closed.set()
         self._server.close()
 
     def begin(self) -> None:
         """Start polling and wait for the first answer.
 
-        Errors: RequestError when the server does not answer, or not well; InputError when no GPU series.
+        Errors: RequestError when the server does not answer, or with an error; InputError when it has no GPU series.
         """
         self._thread.start()
         reported, until = self._received, self._steady() + _FIRST_S
@@ -321,7 +321,7 @@ class PrometheusSource:
             raise InputError("no GPU series", where=self._server.where, do=do)
 
     def _run(self) -> None:
-        """Ask again and again."""
+        """Poll repeatedly."""
         failures, wait_s = 0, 0.0
         while not self._closed.wait(wait_s):
             began = time.thread_time()
@@ -413,7 +413,7 @@ def _settings(configuration: Configuration, url: str | None, name: str | None) -
         same = next(
             (one for one in found if one.url.rstrip("/") == url.rstrip("/")), PrometheusSettings(source=PROMETHEUS)
         )
-        return msgspec.structs.replace(same, url=url)  # credentials are for the server they are named with
+        return msgspec.structs.replace(same, url=url)  # credentials are for the server of their settings only
     if not found:
         what = f"no Prometheus is called {name!r}" if name else "no Prometheus configured"
         raise ConfigError(what, where="[[sources]]", do='add source = "prometheus" and its url to tachograph.toml')

@@ -1,4 +1,4 @@
-"""Recordings as a live source: a lake or the spool of a recorder, played, paused, moved."""
+"""Recordings as a live source: a lake or the spool of a recorder, with play, pause and seek."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RecordedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class RecordingHead:
-    """What is known of a recording before its rows are read. first, last: microseconds since 1970."""
+    """Metadata of a recording, before its rows are read. first, last: microseconds since 1970."""
 
     gpus: tuple[GpuId, ...]
     devices: Mapping[GpuId, GpuDevice]
@@ -73,7 +73,7 @@ class RecordedRows(Protocol):
 
 
 def open_recorded(path: str) -> RecordedRows:
-    """Return what was recorded in a lake, a folder of spools, or a spool. Errors: InputError, LakeError."""
+    """Return the recording in a lake, a folder of spools, or a spool. Errors: InputError, LakeError."""
     place = Path(path)
     if "://" not in path and not place.exists():
         raise InputError("no such recording", where=path, do="name a folder of `tachograph record`, or a lake")
@@ -90,7 +90,7 @@ def open_recorded(path: str) -> RecordedRows:
 
 
 class SpoolRecording:
-    """Spools are read whole, and once: they are of one job on one node."""
+    """Spools, read whole, and once: they are of one job on one node."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         parts, recordings = zip(*map(_read_whole, paths), strict=True)
@@ -113,7 +113,7 @@ class SpoolRecording:
 
 
 class LakeRecording:
-    """Tables are read for the requested stretch."""
+    """Tables, read for the requested time span."""
 
     def __init__(self, lake: Lake) -> None:
         self._samples = SampleReader(lake)
@@ -163,7 +163,7 @@ def _values(frame: pl.DataFrame, name: str) -> Any:
 
 
 def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
-    """Every GPU that the lake knows."""
+    """Every GPU in the lake."""
     for one in read_latest(lake, DEVICES).to_dicts():
         yield _gpu(one), _device(one)
 
@@ -187,7 +187,7 @@ def _order(gpu: GpuId) -> tuple[str, int, int]:
 
 
 def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
-    """What `tachograph record` left beside the tables; files of others are not its own."""
+    """Spools of `tachograph record` beside the tables, without other files."""
     if "://" in location:
         return
     for file in sorted(Path(location, "recordings").glob("*.json")):
@@ -200,7 +200,7 @@ def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _tenures_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
-    """Who held which GPU, as an analysis would have it."""
+    """Allocations, as in an analysis."""
     jobs, allocations = read_latest(lake, JOBS), read_latest(lake, ALLOCATIONS)
     if allocations.is_empty():
         return []
@@ -279,16 +279,16 @@ ENDED: Final = "the recording ended"
 _GO_ON: Final = "press q, { to start again, or :seek TIME"
 WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
-_SILENT_INTERVALS = 3.0  # so long values are shown without a new sample
+_SILENT_INTERVALS = 3.0  # values are shown for so long without a new sample
 _MARGIN_S = 0.5
-LAST_S: Final = 900.0  # before the last values, within which an instant is looked for at which more GPUs report
+LAST_S: Final = 900.0  # before the last values, in which an instant is searched at which more GPUs report
 _JUST_BEFORE_S = 0.001  # the end, where a job holds its GPUs still
 
 
 def connect(configuration: Configuration, *, path: str, speed: float = 1.0) -> RecordingSource:
     """Return the recording at `path`: a folder of `tachograph record`, a lake, a spool.
 
-    Errors: InputError, LakeError for what is none; UsageError for a speed that is none.
+    Errors: InputError, LakeError for no recording; UsageError for an invalid speed.
     """
     # MOVED
 
@@ -329,7 +329,7 @@ class RecordingSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is, and of when."""
+        """Description of the recording, and its time span."""
         first, last = (f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M:%S}" for t in (self.start, self.end))
         count = len(self._head.gpus)
         words = f"recording of {plural(count, 'GPU')}, {first} to {last} UTC"
@@ -366,7 +366,7 @@ class RecordingSource:
 
     @property
     def paused(self) -> bool:
-        """Whether it stands still."""
+        """Whether it is paused."""
         return self._paused
 
     @paused.setter
@@ -375,20 +375,20 @@ class RecordingSource:
         self._paused = paused
 
     def seek(self, t: float) -> None:
-        """Go on from `t` (seconds since 1970), or from the end of the recording that is closer."""
+        """Continue from `t` (seconds since 1970), or from the closer end of the recording."""
         self._settle(min(max(t, self.start), self.end))
 
     def to_first(self, job: str) -> None:
-        """Go on from where a job began; from where it is now, if none of this id is known."""
+        """Continue from the start of a job; from the current position, if this id is unknown."""
         span = self._span(job)
         if span is not None:
             self.seek(span[0])
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which half of the GPUs, or of those of a job, reported something.
+        """Pause at the last instant at which half of the GPUs, or of those of a job, reported something.
 
-        Where so many never did in the last quarter of an hour that has values: at that of it at which most did. It is
-        looked for in growing steps, so instants between them may be passed over.
+        Where so many never did in the last quarter of an hour with values: at its instant at which most did. The
+        search has growing steps, so instants between them may be skipped.
         """
         first, last = (job and self._span(job)) or (self.start, self.end - _JUST_BEFORE_S)
         self.paused, back = True, 0.0
@@ -413,7 +413,7 @@ class RecordingSource:
         return int(np.isfinite(now.measured[rows]).sum()), len(rows)
 
     def _span(self, job: str) -> tuple[float, float] | None:
-        """When a job held GPUs, as far as that lies in the recording."""
+        """When a job held GPUs, as far as that is in the recording."""
         held = [one for one in self._head.tenures if is_of(one.allocation, (job,))]
         if not held:
             return None
@@ -421,7 +421,7 @@ class RecordingSource:
         return max(self.start, first), min(self.end, end - _JUST_BEFORE_S)
 
     def read(self) -> Snapshot:
-        """Return how it was at this instant of the recording."""
+        """Return the snapshot at this instant of the recording."""
         if self._anchor is None:
             self._settle(self._at)
         t = self.position
@@ -441,11 +441,11 @@ class RecordingSource:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of what was read."""
+        """Release the rows."""
         self._rows = None
 
     def _settle(self, t: float) -> None:
-        """Let `t` be now."""
+        """Set the position to `t`."""
         if t < self._at:
             self._rows = None
         self._anchor = (self._clock(), t)
@@ -453,7 +453,7 @@ class RecordingSource:
             self._at = t
 
     def _forget(self) -> None:
-        """Begin again, from what is needed to know how it was at the instant that is now."""
+        """Restart, from the rows that determine the state at the current instant."""
         # MOVED
 
         self._names = (*SINGLES, *DOUBLES)
@@ -464,9 +464,9 @@ class RecordingSource:
         self._next = 0
 
     def _advance(self, t: float) -> None:
-        """Take in all rows up to `t`."""
+        """Apply all rows up to `t`."""
         until = round(t * 1e6)
-        if self._rows is None or until - self._read_to > self._hold_s * 1e6:  # far ahead: what lies between is old
+        if self._rows is None or until - self._read_to > self._hold_s * 1e6:  # far ahead: rows between are outdated
             self._read_to = max(self._head.first, until - round(self._hold_s * 1e6))
             self._read_on()
         while True:
@@ -487,7 +487,7 @@ class RecordingSource:
             self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
 
     def _take(self, until: int) -> None:
-        """Let the rows of the window up to `until` be what was reported last."""
+        """Make the rows of the window up to `until` the last reported values."""
         rows = self._rows
         if rows is None:
             return
@@ -506,7 +506,7 @@ class RecordingSource:
 
 
 class _AllocationTimeline:
-    """Who holds which GPU at an instant; looked up again only where something has changed."""
+    """Allocations at an instant; determined again only after a change."""
 
     def __init__(self, tenures: Sequence[RecordedAllocation]) -> None:
         self._tenures = sorted(tenures, key=lambda one: one.start)

@@ -1,7 +1,7 @@
 """Labelled series of exporters and Prometheus in rows of GPUs, and the table of a fleet made of many sources.
 
-Which GPU and counter each series is depends on its name and labels alone, so it is worked out once: a `SeriesLayout`
-stays as long as the same series come in the same order, and only numbers are read again.
+GPU and counter of each series depend on its name and labels alone, so they are determined once: a `SeriesLayout`
+is reused while the same series are in the same order, and only numbers are read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tachograph.sources.metrics import (
 )
 from tachograph.sources.series import SeriesVocabulary, named_host, raw_job_id
 
-# a fact that only live views use: the temperature at which a device lowers its clocks by itself
+# a property that only live views use: the temperature at which a device lowers its clocks by itself
 SLOWDOWN = "DCGM_FI_DEV_SLOWDOWN_TEMP"
 _SLOWDOWN_TARGET = MetricTarget("devices", "slowdown_c", "C")
 _HBM, _JOB, _SLOWDOWN = range(len(COUNTERS), len(COUNTERS) + 3)  # columns behind those of the counters
@@ -45,7 +45,7 @@ _HOTTEST_C = 200.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesRules:
-    """How values become the catalogue's, value by value: factor to its unit, range, whole numbers, 0 for missing."""
+    """Conversion of each value to the unit of the catalogue: factor, range, whole numbers, 0 for missing."""
 
     factors: Floats
     lows: Floats
@@ -61,7 +61,7 @@ class SeriesRules:
         return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3] > 0, made[:, 4] > 0)
 
     def apply(self, raw: Floats) -> Floats:
-        """Return values in contract units; marks for "no value" and what is physically impossible are NaN."""
+        """Return values in contract units; marks for "no value" and physically impossible values are NaN."""
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors
             wrong = ~((values >= self.lows) & (values <= self.highs)) | np.isinf(raw)
@@ -75,11 +75,11 @@ class SeriesRules:
 
 @dataclass(frozen=True, slots=True)
 class SeriesLayout:
-    """Where the values of some series go.
+    """The target cells of the values of some series.
 
-    gpus: the rows, in the order of node, GPU, slice. kept: places of the series that mean something, among all.
+    gpus: the rows, in the order of node, GPU, slice. kept: places of the relevant series, among all.
     cells: of each of them, column * rows + row; of series with the same value (a GPU shared by several jobs) the
-    first is kept. counters: what is reported, as columns of COUNTERS.
+    first is kept. counters: the reported ones, as columns of COUNTERS.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -107,7 +107,7 @@ class SeriesLayout:
         return found
 
     def allocations_of(self, table: Floats) -> Mapping[GpuId, GpuAllocation]:
-        """Return who holds what, by labels, or where the value of a series is a job id."""
+        """Return allocations, from labels, or from series whose value is a job id."""
         found = dict(self.allocations)
         for row in np.flatnonzero(table[_JOB] > 0).tolist():
             job = job_of(repr(float(table[_JOB, row])))
@@ -119,10 +119,10 @@ class SeriesLayout:
 def series_layout(
     series: Sequence[tuple[str, Mapping[str, str]]], vocabulary: SeriesVocabulary, *, node: str | None = None
 ) -> SeriesLayout:
-    """Return where the values of series go, given by metric and labels.
+    """Return the target cells of series, given by metric and labels.
 
-    node: host of series that name none; a page that names its own in node_uname_info comes before. Series that mean
-    nothing here, or name no GPU, are left out.
+    node: host of series that name none; the host of node_uname_info in a page has priority. Series that are
+    irrelevant here, or name no GPU, are left out.
     """
     node = named_host(series) or node
     node = None if node is None else short_node(node)
@@ -134,7 +134,7 @@ def series_layout(
         of = vocabulary.target(metric, labels) or (_SLOWDOWN_TARGET if metric == SLOWDOWN else None)
         if of is None or of.table == "node_samples":
             continue
-        if id(labels) not in known:  # the labels of one GPU repeat with every metric, as one object
+        if id(labels) not in known:  # the labels of one GPU are one object for all metrics
             known[id(labels)] = _located(labels, vocabulary, node)
         spot = known[id(labels)]
         if spot is None:
@@ -182,7 +182,7 @@ def _laid(
 
 
 def gpu_order(gpu: GpuId) -> tuple[str, int, int]:
-    """Return what GPUs are sorted by; a whole GPU comes before its slices.
+    """Return the sort key of GPUs; a whole GPU is before its slices.
 
     >>> sorted([GpuId("n1", 0, 3), GpuId("n1", 0), GpuId("n0", 1)], key=gpu_order)[0].name
     'n0:1'
@@ -208,9 +208,9 @@ _LAST_STAMP_S = 1e11
 
 @dataclass(frozen=True, slots=True)
 class PageReading:
-    """What a page says. table: as `SeriesLayout.table`. stamps: seconds since 1970 per GPU, NaN where none is written.
+    """Content of a page. table: as `SeriesLayout.table`. stamps: seconds since 1970 per GPU, NaN without a timestamp.
 
-    whole: it ends as pages do. lost: lines that could not be read. host: a page of a node, which reports no GPU.
+    whole: it has a complete end. lost: lines that could not be read. host: a page of a node, which reports no GPU.
     """
 
     layout: SeriesLayout
@@ -233,7 +233,7 @@ class LivePageReader:
     _lines: list[int] = field(default_factory=list)
 
     def read(self, page: bytes) -> PageReading:
-        """Return what a page says, whatever it holds."""
+        """Return the content of a page; invalid lines raise no error."""
         raw = self._numbers(page)
         if raw is None:
             return self._anew(page)
@@ -249,7 +249,7 @@ class LivePageReader:
                 return None
             written = [split[line][2] for line in self._lines]
             return None if any("_" in value for value in written) else np.array([float(value) for value in written])
-        except ValueError:  # no UTF-8, no number, or a time behind it
+        except ValueError:  # no UTF-8, no number, or a timestamp after it
             return None
 
     def _anew(self, page: bytes) -> PageReading:
@@ -264,7 +264,7 @@ class LivePageReader:
         return PageReading(layout, layout.table(values), _stamps(samples, layout), whole, sum(lost.values()), host)
 
     def _learn(self, page: bytes, samples: PageSamples, layout: SeriesLayout) -> None:
-        """Remember which lines the values stand in, where every one can be found again."""
+        """Store the lines of the values, if each of them can be identified again."""
         self._heads = None
         if samples.rejects or not layout.gpus or any(stamp is not None for stamp in samples.stamps):
             return
@@ -280,7 +280,7 @@ class LivePageReader:
 
 
 def wanted_metrics(own: SiteMetrics) -> frozenset[str]:
-    """Return the metrics that reports GPUs, and the one by which a node reports its name."""
+    """Return the metrics of GPUs, and the one by which a node reports its name."""
     names = metric_names(own=own)
     of_nodes = {name for name in names if (of := metric_target_of_all(name, own=own)) and of.table == "node_samples"}
     of_gpus = (name for name in names if name not in of_nodes and not name.startswith("node_"))
@@ -292,7 +292,7 @@ def _kept(samples: PageSamples, kept: Longs) -> Floats:
 
 
 def _stamps(samples: PageSamples, layout: SeriesLayout) -> Floats:
-    """The latest time written behind a value of each GPU."""
+    """The latest timestamp of a value of each GPU."""
     made = np.full(len(layout.gpus), np.nan)
     if any(stamp is not None for stamp in samples.stamps):
         for place, cell in zip(layout.kept.tolist(), layout.cells.tolist(), strict=True):
@@ -303,12 +303,12 @@ def _stamps(samples: PageSamples, layout: SeriesLayout) -> Floats:
     return made
 
 
-KEPT_S = 3600.0  # so long a GPU of which no source reports anything keeps its row
+KEPT_S = 3600.0  # a GPU that no source reports keeps its row for so long
 
 
 @dataclass(frozen=True, slots=True)
 class _FleetPart:
-    """What one source has in the table."""
+    """The part of one source in the table."""
 
     layout: SeriesLayout
     rows: Longs
@@ -319,9 +319,9 @@ class _FleetPart:
 
 @dataclass(slots=True)
 class FleetTable:
-    """Values by counter and GPU, of sources that are known by a number; each owns the cells it reported last.
+    """Values by counter and GPU, of sources identified by a number; each owns the cells it reported last.
 
-    GPUs that were seen once stay as rows for an hour: that one reports nothing any more is news.
+    GPUs seen once stay as rows for an hour: a GPU that reports nothing any more must be visible.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -330,7 +330,7 @@ class FleetTable:
     _ever: Flags = field(default_factory=lambda: np.zeros(len(COUNTER_NAMES), np.bool_))
     _parts: dict[int, _FleetPart] = field(default_factory=dict)
     _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
-    _silent: dict[GpuId, float] = field(default_factory=dict)  # when it was noted that no source reports it
+    _silent: dict[GpuId, float] = field(default_factory=dict)  # since when no source reports it
     _made: Snapshot | None = None
 
     @property
@@ -339,7 +339,7 @@ class FleetTable:
         return [name for name, ever in zip(COUNTER_NAMES, self._ever.tolist(), strict=True) if ever]
 
     def enter(self, gpus: Iterable[GpuId]) -> None:
-        """Give every GPU a row; those that are known keep their values. Best called once for many."""
+        """Give every GPU a row; known ones keep their values. One call for many GPUs is faster."""
         new = [gpu for gpu in gpus if gpu not in self._rows]
         if not new:
             return
@@ -356,7 +356,7 @@ class FleetTable:
             self._parts[source] = replace(part, rows=np.array([rows[gpu] for gpu in part.layout.gpus], np.int64))
 
     def put(self, source: int, layout: SeriesLayout, table: Floats, measured: Floats | float) -> None:
-        """Take in what a source reports now, in place of what it reported before; measured: per row, or of all."""
+        """Replace the values of a source by its new ones; measured: per row, or of all."""
         self.enter(layout.gpus)
         self._clear(source)
         rows = np.array([self._rows[gpu] for gpu in layout.gpus], np.int64)
@@ -369,7 +369,7 @@ class FleetTable:
         self._made = None
 
     def patch(self, source: int, layout: SeriesLayout, table: Floats, measured: float) -> None:
-        """Take in a part of what a source reports: where it says nothing, what it said before stays."""
+        """Update a part of the values of a source: values it does not report now stay."""
         part = self._parts.get(source)
         if part is None:
             self.put(source, layout, table, measured)
@@ -383,13 +383,13 @@ class FleetTable:
         self._made = None
 
     def forget(self, source: int) -> None:
-        """Drop what a source reported: it is too old to be shown."""
+        """Drop the values of a source: they are too old to be shown."""
         if source in self._parts:
             self._clear(source)
             self._made = None
 
     def snapshot(self, t: float, problems: Sequence[SourceProblem]) -> Snapshot:
-        """Return the table as it is; later changes do not touch it."""
+        """Return a copy of the table; later changes do not affect it."""
         if self._made is None:
             self._drop_silent(t)
             self._made = self._snapshot(t)
