@@ -1,14 +1,14 @@
-"""Which job holds which GPU while it is watched: from Slurm, polled by a thread, and from the environment of a job.
+"""Allocations of GPUs in live views: from Slurm, polled by a thread, and from the environment of a job.
 
 Slurm reports GPU indices only while a job runs, and none of MIG slices: these stay without an allocation.
 
-Traps of a job's environment; sources are believed in this order:
-- A UUID in CUDA_VISIBLE_DEVICES names a GPU wherever it is seen.
+Traps of a job's environment; sources have this priority:
+- A UUID in CUDA_VISIBLE_DEVICES names a GPU on any node and in any cgroup.
 - SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the others NVML counts again
-  from 0: where a source shows no more GPUs than the job has, these are they, whatever their numbers.
-- Indices in CUDA_VISIBLE_DEVICES count what the process may see. Inside a cgroup GPU 0 is the job's first, while
-  dcgm-exporter and DCGM, outside it, call another one 0: there they mean nothing.
-- Numbers of Slurm are minor numbers of device files, or indices of NVML (AutoDetect=nvml), as the site has set it up.
+  from 0: where a source shows no more GPUs than the job has, these are its GPUs, with any numbers.
+- Indices in CUDA_VISIBLE_DEVICES count the GPUs visible to the process. Inside a cgroup GPU 0 is the job's first, while
+  in dcgm-exporter and DCGM, outside it, 0 is another one: there they are meaningless.
+- Numbers of Slurm are minor numbers of device files, or indices of NVML (AutoDetect=nvml), as configured by the site.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 
 
-EVERY_S: Final = 30.0  # between two questions: Slurm has more to do than to answer those who watch
-LONGEST_S: Final = 600.0  # between two questions to a Slurm that does not answer
-PATIENCE_S: Final = 5.0  # so long a job that was requested by its id is waited for
+EVERY_S: Final = 30.0  # between two polls: the load on Slurm must stay low
+LONGEST_S: Final = 600.0  # between two polls of a Slurm that does not answer
+PATIENCE_S: Final = 5.0  # longest wait for a job that was requested by its id
 _SOURCE = "slurm-live"
 _USER = re.compile(r"^\s*UserId=([^\s(]+)", re.MULTILINE)
 _ARRAY = re.compile(r"\bArrayJobId=(\d+) ArrayTaskId=(\d+)\b")
@@ -43,13 +43,13 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllocations:
-    """What Slurm reported. gpus: {(short host, index): allocation}; jobs: {raw id: allocation}."""
+    """Allocations reported by Slurm. gpus: {(short host, index): allocation}; jobs: {raw id: allocation}."""
 
     gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
     jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
 
     def names(self, job: str) -> frozenset[str]:
-        """Every id that means the same job: 14 and 3_0.
+        """All ids of the same job: 14 and 3_0.
 
         >>> sorted(SlurmAllocations(jobs={"14": GpuAllocation("3_0", "ana")}).names("3_0"))
         ['14', '3_0']
@@ -59,9 +59,9 @@ class SlurmAllocations:
 
 
 def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> SlurmAllocations:
-    """Return who holds which GPU by an answer of `squeue --json`, `scontrol show job -d` or slurmrestd.
+    """Return the allocations in an answer of `squeue --json`, `scontrol show job -d` or slurmrestd.
 
-    A job whose GPUs are not reported is among the jobs alone. Errors: InputError for what is no such answer.
+    A job whose GPUs are not reported is among the jobs alone. Errors: InputError for an invalid answer.
     """
     from tachograph.sources.slurm.allocations import controller_allocations, read_scontrol, scontrol_allocations
     from tachograph.sources.slurm.exports import detect
@@ -93,7 +93,7 @@ def _add(
     raw, allocation = named
     try:
         rows = rows_of()
-    except BadRowError:  # slices, indices that are not reported: the job is known all the same
+    except BadRowError:  # slices, indices that are not reported: the job itself is known
         rows = []
     for row in rows:
         start, node, gpu = row["start"], row["node"], row["gpu"]
@@ -135,7 +135,7 @@ def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
 
 
 def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
-    """Return what polls Slurm, as `[[sources]]` with source = "slurm-live" says, else by `squeue`; None without either.
+    """Return the poller of Slurm: that of `[[sources]]` with source = "slurm-live", else `squeue`; None without either.
 
     Nothing is polled or imported yet: wrong settings are reported at the first poll.
     """
@@ -183,7 +183,7 @@ class _SlurmControllers:
 
 
 class AllocatedSource:
-    """A source with the allocations of Slurm added. What the source itself reports stays; Slurm completes it."""
+    """A source with the allocations of Slurm added. Those of the source itself stay; Slurm completes them."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class AllocatedSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What the source is."""
+        """Description of the source."""
         return self._source.about
 
     def start(self) -> None:
@@ -222,19 +222,19 @@ class AllocatedSource:
         return self._answered.wait(seconds)
 
     def names(self, job: str) -> frozenset[str]:
-        """Every id that means the same job, as far as is known."""
+        """All known ids of the same job."""
         return self._held.names(job)
 
     def read(self) -> Snapshot:
         """Return the newest snapshot, with the allocations of the last answer. Errors: as the source."""
         snapshot = self._source.read()
-        self.start()  # behind the first snapshot, whose way to the screen is not to be delayed by imports
+        self.start()  # after the first snapshot, which imports must not delay
         held, problem = self._held, self._problem
         problems = (*snapshot.problems, problem) if problem else snapshot.problems
         return replace(snapshot, allocations=self._allocations(snapshot, held), problems=problems)
 
     def close(self) -> None:
-        """Ask no more, and let go of the source."""
+        """Stop polling, and close the source."""
         self._closed.set()
         self._source.close()
 
@@ -283,7 +283,7 @@ def merged_allocations(snapshot: Snapshot, held: SlurmAllocations) -> Mapping[Gp
 
 
 def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
-    """The ids as people name them; user and time from whoever reports them. known: of each job of `reported`."""
+    """The ids as people name them; user and time from any source with them. known: of each job of `reported`."""
     if not any(known):
         return reported
     jobs = [(of and of.job_id) or job for of, job in zip(known, reported.jobs, strict=True)]
@@ -299,9 +299,9 @@ _NONE_VISIBLE: Final = frozenset({"", "-1", "nodevfiles", "none", "void"})
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """What the environment of a process says of its GPUs. job: None outside of Slurm.
+    """GPUs of a process by its environment. job: None outside of Slurm.
 
-    numbers: of the node's GPUs, as Slurm counts them; devices: CUDA_VISIBLE_DEVICES. None: not reported; empty: none.
+    numbers: of the node's GPUs, as counted by Slurm; devices: CUDA_VISIBLE_DEVICES. None: not reported; empty: none.
     """
 
     job: str | None = None
@@ -315,7 +315,7 @@ class JobEnvironment:
 
     @property
     def name(self) -> str:
-        """The job as people call it, else where the GPUs are named."""
+        """The id of the job as people write it, else the variable that names the GPUs."""
         return f"job {self.shown_job or self.job}" if self.job else "CUDA_VISIBLE_DEVICES"
 
     @property
@@ -325,13 +325,13 @@ class JobEnvironment:
 
     @property
     def count(self) -> int | None:
-        """How many GPUs there are for the process; None where that is not reported."""
+        """Number of GPUs of the process; None where not reported."""
         reported = self.numbers if self.numbers is not None else self.devices
         return None if reported is None else len(reported)
 
 
 def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
-    """Return what an environment says of a process's GPUs; None outside of a job with none named.
+    """Return the GPUs of a process by its environment; None outside of a job with none named.
 
     >>> job_environment({"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}).numbers
     (2, 3)
@@ -358,7 +358,7 @@ def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
 
 
 def _devices(written: str | None) -> tuple[str, ...] | None:
-    """CUDA takes what is written up to the first that is no device."""
+    """CUDA uses the entries before the first one that is no device."""
     if written is None:
         return None
     found: list[str] = []
@@ -370,7 +370,7 @@ def _devices(written: str | None) -> tuple[str, ...] | None:
 
 
 def _numbers(written: str | None) -> tuple[int, ...] | None:
-    """Numbers of GPUs as Slurm writes them: `0,1`, `0-3`; None where they are none."""
+    """Numbers of GPUs in Slurm's form: `0,1`, `0-3`; None where invalid."""
     found: list[int] = []
     for part in (written or "").split(","):
         ends = re.fullmatch(r"(?:gpu:)?(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
@@ -381,9 +381,9 @@ def _numbers(written: str | None) -> tuple[int, ...] | None:
 
 
 def select_own(held: JobEnvironment, *, host: str) -> GpuSelector:
-    """Return what picks the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on this host.
+    """Return the selection of the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on this host.
 
-    Where they are undetermined, all GPUs of the host are selected, and the words say so.
+    Where they are undetermined, all GPUs of the host are selected, with a remark on that.
     """
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
@@ -400,7 +400,7 @@ def select_own(held: JobEnvironment, *, host: str) -> GpuSelector:
 
 
 def _own_rows(snapshot: Snapshot, about: SourceInfo, held: JobEnvironment, here: Sequence[int]) -> Sequence[int] | None:
-    """The rows of one's own GPUs; None where nothing reports them. See the traps above."""
+    """The rows of the process's own GPUs; None where unknown. See the traps above."""
     uuids = [GpuTerm(name, uuid=name) for name in held.devices or () if UUID.fullmatch(name)]
     named = [
         row
@@ -425,13 +425,13 @@ def _own_rows(snapshot: Snapshot, about: SourceInfo, held: JobEnvironment, here:
 
 
 def confined(snapshot: Snapshot, held: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
-    """Return whether a source shows no more GPUs (or slices) than the process may use: then they are its own."""
+    """Return whether a source shows no more GPUs (or slices) than the process may use: then these are its own."""
     units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
     return held.count is not None and 0 < len(units) <= held.count
 
 
 def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:
-    """Rows of a host; all where there is but one, which may call itself otherwise (a container)."""
+    """Rows of a host; all where there is only one, which may have another name (a container)."""
     if len({gpu.node for gpu in snapshot.gpus}) <= 1:
         return list(range(len(snapshot.gpus)))
     return [row for row, gpu in enumerate(snapshot.gpus) if short_host(gpu.node) in names]

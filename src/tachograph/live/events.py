@@ -1,7 +1,7 @@
-"""What happened between two polls: changes of health, class, XID, clocks, jobs; GPUs lost; problems of the source.
+"""Events between two polls: changes of health, class, XID, clocks, jobs; GPUs lost; problems of the source.
 
-Nothing that was there at the first poll is an event, but faulty memory and slowdowns that the hardware forces. What is
-worse is reported at once, what is over only after a while: a value at its limit does not fill the list.
+A state at the first poll is no event, except faulty memory and slowdowns forced by the hardware. A state that is
+worse is reported at once, its end only after a while: a value at its limit does not fill the list.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot, SourceProblem
 from tachograph.live.view import EventKind, LiveEvent
 
-SILENT_S = 5.0  # what is missing for less is not lost
-MANY = 16  # GPUs of which the same is reported in one sentence
+SILENT_S = 5.0  # a GPU missing for less is not lost
+MANY = 16  # GPUs; the same event of more than these is reported in one sentence
 _CRIT, _OK, _UNKNOWN = (STATES.index(state) for state in (CRIT, OK, HEALTH_UNKNOWN))
 _NONE = 255  # no class, no state was seen yet
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
@@ -38,7 +38,7 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One poll: who reports, classes as shown, health; `named`: False of a GPU that the source names no more."""
+    """One poll: which GPUs report, classes as shown, health; `named`: False of a GPU missing in the source."""
 
     snapshot: Snapshot
     reported: Flags
@@ -49,7 +49,7 @@ class Observation:
 
 @dataclass(slots=True)
 class _LastReported:
-    """What was reported for each GPU, and since when it is otherwise."""
+    """The last event state of each GPU, and since when the current one differs."""
 
     reported_at: Floats
     lost: Flags
@@ -62,7 +62,7 @@ class _LastReported:
 
     @classmethod
     def new(cls, size: int) -> _LastReported:
-        """GPUs of which nothing was reported."""
+        """GPUs without reported state."""
         reported_at, better_since, xid = (np.full(size, np.nan) for _ in range(3))
         label, health = (np.full(size, _NONE, np.uint8) for _ in range(2))
         lowered_at = np.full((len(CLOCKS_LOWERED), size), np.nan)
@@ -79,7 +79,7 @@ class _LastReported:
 
 
 class EventLog:
-    """Events of the last polls, `keep` at most. hold_s: so long something has been over before that is reported."""
+    """Events of the last polls, `keep` at most. hold_s: how long a state has been over before that is reported."""
 
     def __init__(self, *, hold_s: float, keep: int) -> None:
         self.hold_s = hold_s
@@ -88,10 +88,10 @@ class EventLog:
         self._before = _LastReported.new(0)
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None  # None: never reported
         self._held: list[GpuAllocation | None] = []  # of each GPU
-        self._problems: dict[tuple[str, str], tuple[float, SourceProblem]] = {}  # when seen last, and which
+        self._problems: dict[tuple[str, str], tuple[float, SourceProblem]] = {}  # when seen last, and the problem
 
     def step(self, seen: Observation, reason: Callable[[int], str]) -> tuple[LiveEvent, ...]:
-        """Return the events so far, oldest first, after another poll. reason: why the health of a GPU is what it is."""
+        """Return the events so far, oldest first, after another poll. reason: for the health of a GPU."""
         t = seen.snapshot.t
         new = [
             *self._of_source(t, seen.snapshot.problems),
@@ -108,7 +108,7 @@ class EventLog:
         return self._events
 
     def rearrange(self, places: Longs) -> None:
-        """Take other GPUs: `places` of each among those so far, -1 of a new one."""
+        """Change the GPUs: `places` of each among those so far, -1 of a new one."""
         stays, now = places >= 0, _LastReported.new(len(places))
         for one in fields(now):
             getattr(now, one.name)[..., stays] = getattr(self._before, one.name)[..., places[stays]]
@@ -117,7 +117,7 @@ class EventLog:
 
     def _lost(self, t: float, seen: Observation) -> Iterator[LiveEvent]:
         before, gpus = self._before, seen.snapshot.gpus
-        silent_s = t - before.reported_at  # NaN of one that never reported anything
+        silent_s = t - before.reported_at  # NaN for a GPU that never reported anything
         gone = ~seen.reported & ~before.lost & (silent_s >= SILENT_S)
         back = seen.reported & before.lost
         for named, how in ((True, "No values any more."), (False, "No longer listed by the source.")):
@@ -204,7 +204,7 @@ class EventLog:
             yield from _gpu_events(t, EventKind.JOB, snapshot.gpus, flags, message)
 
     def _of_source(self, t: float, problems: tuple[SourceProblem, ...]) -> Iterator[LiveEvent]:
-        """A problem begins, or is over; numbers in its text make it no other one."""
+        """A problem begins, or is over; texts that differ only in numbers are the same problem."""
         begun: list[SourceProblem] = []
         for problem in problems:
             key = (problem.where, _NUMBERS.sub("#", problem.what))
@@ -239,7 +239,7 @@ def _gpu_events(
 
 
 def _changed(before: GpuAllocation | None, now: GpuAllocation | None) -> str:
-    """What is said of another job; nothing where it is the same, or no source reports which."""
+    """Text for another job; none where it is the same, or no source reports it."""
     one, other = before.job_id if before else None, now.job_id if now else None
     if one == other:
         return ""

@@ -1,4 +1,4 @@
-"""One poll of a live source: GPUs by row, counters by column, allocations, problems; and what a live source is.
+"""One poll of a live source: GPUs by row, counters by column, allocations, problems; and the protocol of live sources.
 
 A source is added by one file under `sources` and a line in `discovery`.
 """
@@ -17,7 +17,7 @@ from tachograph.catalog.arrays import Floats
 
 @dataclass(frozen=True, slots=True, order=True)
 class GpuId:
-    """Which GPU: its host, its index there, its MIG slice."""
+    """Identity of a GPU: its host, its index there, its MIG slice."""
 
     node: str
     gpu: int
@@ -35,7 +35,7 @@ class GpuId:
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """What hardly changes of a GPU; None: not reported. slowdown_c: at which it lowers its clocks by itself."""
+    """Constant properties of a GPU; None: not reported. slowdown_c: where it lowers its clocks by itself."""
 
     model: str | None = None
     uuid: str | None = None
@@ -46,9 +46,9 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuAllocation:
-    """Who holds a GPU: a job, as people name it; a user; since when (seconds since 1970). None: not reported.
+    """Allocation of a GPU: its job, as people write it; user; start (seconds since 1970). None: not reported.
 
-    Of several that share it there are commas between them.
+    Several that share it are separated by commas.
     """
 
     job_id: str | None = None
@@ -77,9 +77,9 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """What a source could not do, and what to do about it. where: a GPU, a host, an address, or "" for all of it.
+    """A problem of a source, and how to fix it. where: a GPU, a host, an address, or "" for all of it.
 
-    fatal: nothing more will come.
+    fatal: the source has ended.
     """
 
     what: str
@@ -102,9 +102,9 @@ class SourceProblem:
 class Snapshot:
     """One row per GPU, in the order of `gpus`.
 
-    t: when it was taken, seconds since 1970. measured: when the values of each GPU were measured, by the best account
-    there is; NaN of a GPU that reported nothing. values: {counter of the catalogue: float64 array in its unit, NaN
-    missing}; counters that the source never reports are not in it. Who holds or runs nothing is in neither mapping.
+    t: when it was taken, seconds since 1970. measured: when values of each GPU were measured, by the best
+    available source; NaN of a GPU that reported nothing. values: {counter of the catalogue: float64 array, in its unit,
+    NaN missing}, without unsupported counters. GPUs without allocation or process are absent from these mappings.
     """
 
     t: float
@@ -129,11 +129,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """A source in one line for people, and what it does not support.
+    """A source in one line for people, and its unsupported counters.
 
-    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: which GPUs of whom, such as "NVML with
-    GPM, 8 GPUs of this node". refresh_s: so often its values can be new. unsupported: {counter: how to
-    enable it, "" where that cannot be done}.
+    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: source and GPUs, such as "NVML with
+    GPM, 8 GPUs of this node". refresh_s: interval of new values, s. unsupported: {counter: how to
+    enable it, "" where that is not possible}.
     """
 
     name: str
@@ -147,26 +147,26 @@ class LiveSource(Protocol):
 
     @property
     def about(self) -> SourceInfo:
-        """What it is, as far as is known yet; more may be known after the first snapshot."""
+        """Description of the source, as far as known; more may be known after the first snapshot."""
         ...
 
     def read(self) -> Snapshot:
         """Return the newest snapshot.
 
-        What may recover by itself (a host that does not answer, a GPU that is lost, a program that ended and is started
+        A recoverable failure (a host that does not answer, a GPU that is lost, a program that ended and is started
         again) is reported in `problems`, and tried again at the next call; GPUs that reported nothing stay, with NaN.
-        Takes a few seconds at most. Errors: those of the project, for what a user must change first.
+        Takes a few seconds at most. Errors: those of the project, for problems that only a user can fix.
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Free all resources; may be called twice."""
         ...
 
 
 @runtime_checkable
 class Playback(Protocol):
-    """A source that is a recording. speed: so many times as fast as it was recorded."""
+    """A source that is a recording. speed: seconds of the recording in a second."""
 
     speed: float
     paused: bool
@@ -174,7 +174,7 @@ class Playback(Protocol):
 
 @runtime_checkable
 class ReplaySource(LiveSource, Playback, Protocol):
-    """A recording that can be moved to where something is to be seen."""
+    """A recording with seek."""
 
     @property
     def start(self) -> float:
@@ -187,21 +187,21 @@ class ReplaySource(LiveSource, Playback, Protocol):
         ...
 
     def seek(self, t: float) -> None:
-        """Go on from `t` (seconds since 1970), or from the end of the recording that is closer."""
+        """Continue from `t` (seconds since 1970), or from the closer end of the recording."""
         ...
 
     def to_first(self, job: str) -> None:
-        """Go on from where a job began; from where it is now, if none of this id is known."""
+        """Continue from the start of a job; from the current position, if this id is unknown."""
         ...
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which GPUs, of a job where one is named, reported something."""
+        """Pause at the last instant at which GPUs, of a job where one is named, reported something."""
         ...
 
 
 @contextmanager
 def closed_on_failure(close: Callable[[], None]) -> Iterator[None]:
-    """Call `close` where the block raises anything, an interrupt too; a source that is handed on stays open."""
+    """Call `close` where the block raises anything, also an interrupt; else the source stays open."""
     with ExitStack() as stack:
         stack.callback(close)
         yield

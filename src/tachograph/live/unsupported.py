@@ -1,4 +1,4 @@
-"""How to enable what a source does not report: per counter and source, as a sentence and in a few words for a screen.
+"""How to enable unsupported counters: per counter and source, as a sentence and in short form for a screen.
 
 Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's guide to DCGM
 (profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
@@ -16,7 +16,7 @@ from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, DCGM_PR
 if TYPE_CHECKING:
     from tachograph.live.snapshot import SourceInfo
 
-# sources by what makes them report more
+# sources by how more counters are enabled
 _EXPORTERS: Final = ("dcgm-exporter", "prometheus")
 _DMON: Final = "dmon"
 _NVML: Final = "nvml"
@@ -41,7 +41,7 @@ _PROFILED = "PROF_"  # DCGM fields of the profiling module, GPM metrics of NVML
 
 
 class CounterFix(StrEnum):
-    """What can be done about a counter that is not reported."""
+    """Ways to enable a counter that is not reported."""
 
     CSV = "csv"  # a line for the exporter
     PROFILING = "profiling"  # DCGM requests it, and its profiling module reports nothing
@@ -52,7 +52,7 @@ class CounterFix(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _FixText:
-    """What is said of a remedy: for a line with several counters, for one, for a screen. {lines}: names at DCGM."""
+    """Texts of a fix: for a line with several counters, for one, for a screen. {lines}: names in DCGM."""
 
     message: str
     brief: str
@@ -76,7 +76,7 @@ _FIX_TEXTS: Mapping[CounterFix, _FixText] = {
 
 
 def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> CounterFix:
-    """Return what can be done about a counter that a source does not report.
+    """Return how a counter that a source does not report can be enabled.
 
     mig: of a slice of a GPU. profiles: the source reports others that DCGM's profiling module counts.
 
@@ -93,7 +93,7 @@ def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool 
     if row is None or row.dcgm_name is None:
         return CounterFix.NONE
     profiled = _profiled(counter)
-    if source in _EXPORTERS:  # where others are reported, the file of the site lacks this line
+    if source in _EXPORTERS:  # where others are reported, the CSV file of the site lacks this line
         requested = profiled and not profiles and counter not in (_COMMENTED | _ABSENT)
         return CounterFix.PROFILING if requested else CounterFix.CSV
     if source == _DMON:
@@ -114,7 +114,7 @@ def _profiled(counter: str) -> bool:
 
 
 def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
-    """Return how a counter is made to be reported, as the end of a sentence; "" where that cannot be done.
+    """Return how to enable a counter, as the end of a sentence; "" where that is not possible.
 
     >>> how_to_enable("sm_active", "dcgm-exporter")
     'add DCGM_FI_PROF_SM_ACTIVE to the CSV file of dcgm-exporter (option -f) and restart it'
@@ -125,7 +125,7 @@ def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: boo
 
 
 def brief_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
-    """Return the same in a few words, for a place on a screen where a value would stand.
+    """Return the same in a few words, shown on a screen in place of a value.
 
     >>> brief_fix("sm_active", "dcgm-exporter"), brief_fix("gpu_util", "nvml", mig=True)
     ('exporter CSV', 'not for MIG')
@@ -140,7 +140,7 @@ def brief_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = 
 
 
 def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines that make dcgm-exporter report counters; none for those that DCGM does not know.
+    """Return the lines that make dcgm-exporter report counters; none for those that are not in DCGM.
 
     >>> exporter_csv_lines(["sm_active"])
     ('DCGM_FI_PROF_SM_ACTIVE, gauge, Share of cycles in which an SM had a warp resident; averaged over SMs.',)
@@ -148,7 +148,7 @@ def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
     rows = [
         COUNTERS_BY_NAME[name] for name in counters if name in COUNTERS_BY_NAME and COUNTERS_BY_NAME[name].dcgm_name
     ]
-    # the exporter takes a comma for the end of a field: help must have none
+    # the exporter splits at commas: help must have none
     return tuple(
         f"{DCGM_PREFIX}{row.dcgm_name}, {'counter' if row.kind is CounterKind.CUMULATIVE else 'gauge'}, "
         f"{row.sentence.replace(',', ';')}"
@@ -169,7 +169,7 @@ def unsupported_counters(reported: Iterable[str], source: str, *, mig: bool = Fa
 
 
 def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> list[str]:
-    """Return what a source does not report, and what to do about it: a line for each thing that can be done.
+    """Return the unsupported counters of a source and how to enable them: a line for each way.
 
     >>> from tachograph.live.snapshot import SourceInfo
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")

@@ -1,4 +1,4 @@
-"""What a screen shows at one moment: the snapshot, its classes and health, the history, the events, and the reasons."""
+"""The content of a screen at one moment: the snapshot, its classes and health, history, events, and reasons."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class History:
         self._held = 0
 
     def of(self, gpus: tuple[GpuId, ...]) -> History:
-        """Return the history of these GPUs: this one, or where it is of others a copy.
+        """Return the history of these GPUs: this one, or a copy where its GPUs differ.
 
-        A view whose screen is still up finds its own GPUs in the one it has, whatever comes after it.
+        A view that is still shown has its own GPUs in its history, independent of later views.
         """
         if gpus == self._gpus:
             return self
@@ -54,7 +54,7 @@ class History:
         return made
 
     def add(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot; the oldest goes. What is kept of a GPU that is no longer named goes with it."""
+        """Store a snapshot; the oldest is dropped. Values of a GPU that is no longer reported are dropped, too."""
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
         place = self._next
@@ -63,7 +63,7 @@ class History:
             ring = self._values.get(counter)
             if ring is None:
                 ring = self._values[counter] = np.full((self.capacity, len(self._gpus)), np.nan, np.float32)
-            with np.errstate(over="ignore"):  # what single precision does not hold is infinite there
+            with np.errstate(over="ignore"):  # values beyond single precision become infinite
                 ring[place] = snapshot.column(counter)
             ring[place][np.isinf(ring[place])] = np.nan
         self._next = (place + 1) % self.capacity
@@ -71,7 +71,7 @@ class History:
 
     @property
     def bytes(self) -> int:
-        """How much memory the values take."""
+        """Memory of the values, bytes."""
         return self._t.nbytes + sum(ring.nbytes for ring in self._values.values())
 
     def times(self) -> Floats:
@@ -95,7 +95,7 @@ class History:
         return found
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
-        """Columns for other GPUs, in arrays of their own; those that stay keep what they have."""
+        """Columns for other GPUs, in arrays of their own; those that stay keep their values."""
         before = {gpu: column for column, gpu in enumerate(self._gpus)}
         kept = [(new, before[gpu]) for new, gpu in enumerate(gpus) if gpu in before]
         new, old = [pair[0] for pair in kept], [pair[1] for pair in kept]
@@ -107,20 +107,20 @@ class History:
 
 
 class EventKind(StrEnum):
-    """What may happen to a GPU, or to the source."""
+    """Kinds of events of a GPU, or of the source."""
 
     HEALTH = "health"
     CLASS = "class"
     XID = "xid"
     THROTTLE = "throttle"
-    LOST = "lost"  # it no longer reports anything, or is there again
+    LOST = "lost"  # it no longer reports anything, or reports again
     JOB = "job"  # another job holds it
     SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """Something that changed. gpu: None for what concerns the source. text: a whole sentence. alarm: worth a bell."""
+    """Something that changed. gpu: None for an event of the source. text: a whole sentence. alarm: rings the bell."""
 
     t: float
     kind: EventKind
@@ -135,7 +135,7 @@ class View:
 
     labels, raw: places in CLASSES, smoothed and of this reading alone. real: real utilisation 0..1, NaN unknown.
     health: places in STATES. reported: False of a GPU without values now. stale_s: age of its values, NaN where never.
-    events: oldest first, no more than are kept. settings: by which it was judged. means: of counters over the window
+    events: oldest first, up to a limit. settings: those of the classes. means: of counters over the window
     of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where they are not counted.
     """
 
@@ -158,7 +158,7 @@ class View:
         return WORKLOAD_CLASSES[int(self.labels[row])]
 
     def bottleneck(self, row: int) -> Bottleneck:
-        """What limits a GPU."""
+        """The limit of a GPU."""
         return bottleneck(self.label(row))
 
     def state(self, row: int) -> str:
@@ -168,11 +168,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class GpuReasons:
-    """What one GPU is judged by.
+    """The reasons for class and health of one GPU.
 
     classified: of the means over the window, from which the class shown comes; raw: of the last reading alone. why: the
-    rule of the former with its values; health_why: what is wrong, "" where nothing is. enable: {counter that is
-    missing: how to have it}.
+    rule of the former with its values; health_why: the problem, "" without one. enable: {counter that is
+    missing: how to enable it}.
     """
 
     classified: Classified
@@ -210,7 +210,7 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
 
 
 def health_reading(view: View, row: int) -> HealthReading:
-    """Return what is known of the health of a GPU: of replays those that are still visible."""
+    """Return the evidence on the health of a GPU: of replays those that are still visible."""
     values = {name: view.snapshot.value(name, row) for name in INPUTS}
     if view.replays is not None:
         replays = float(view.replays[row])
