@@ -1,4 +1,4 @@
-"""The program of screens: header, one screen, footer; views come from the feed and go to the screen that is seen."""
+"""The program of screens: header, one screen, footer; views from the feed are passed to the visible screen."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from tachograph.tui.screens import (
 )
 
 FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two polls
-_NOTE_S = 8.0  # so long a note stands before the keys are shown again
-_DEEPEST = 20  # screens that lead back
+_NOTE_S = 8.0  # a note is shown for so long before the keys
+_DEEPEST = 20  # screens kept for Esc
 
 
 class Arrived(Message):
-    """The feed has something new."""
+    """The feed has a new result."""
 
 
 class WatchApp(App[int]):
-    """Shows one source. judge: None for the monitor; job: whose screen is the first, where one job is watched.
+    """Shows one source. judge: None for the monitor; job: the watched one, whose screen is the first.
 
-    configuration: by which jobs are judged, thresholds of their classes among it.
+    configuration: for the evaluation of jobs, with thresholds of their classes.
     """
 
     CSS = """
@@ -84,7 +84,7 @@ class WatchApp(App[int]):
         self._note, self._noted = "", 0.0
         self._opened: list[tuple[str, GpuId | str | None, Widget]] = []
         self._writing = ""  # kind of the line that is being written
-        self._takes_keys = True  # False while the line is not there yet, or is going
+        self._takes_keys = True  # False while the line is not mounted yet, or is being removed
         self._typed_ahead: list[events.Key] = []
         self.filter_before = ""
 
@@ -102,7 +102,7 @@ class WatchApp(App[int]):
     def on_mount(self) -> None:
         """Open the first screen and start polling."""
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):  # without it the terminal would stay as a screen needs it
+            for number in (signal.SIGTERM, signal.SIGHUP):  # without it the terminal would stay in the mode of a screen
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
             asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on)
         self.open("fleet")
@@ -111,9 +111,9 @@ class WatchApp(App[int]):
         self.start()
 
     def _go_on(self) -> None:
-        """Draw all again behind a stop; where Textual left the screen for it, it has to enter it again.
+        """Redraw all after a stop; where Textual left the alternate screen, it has to enter it again.
 
-        Entering it twice, as Textual does behind SIGSTOP, it takes its own terminal for the one to restore.
+        If entered twice, as Textual does after SIGSTOP, it saves its own terminal mode as the one to restore.
         """
         driver = self._driver
         if driver is not None and getattr(driver, "_must_signal_resume", False):
@@ -121,17 +121,17 @@ class WatchApp(App[int]):
         self.refresh(layout=True)
 
     def start(self) -> None:
-        """Let the feed run."""
+        """Start the feed."""
         self.feed.start()
 
     def on_unmount(self) -> None:
         """Stop polling."""
         self.feed.stop()
 
-    # --- what comes
+    # --- results of the feed
 
     def deliver(self, came: View | FeedFailure) -> None:
-        """Take what came of one poll, in any thread; what is not shown yet is replaced."""
+        """Accept the result of one poll, in any thread; it replaces one that is not shown yet."""
         if isinstance(came, View):
             self._newest, self.failure = came, None
         else:
@@ -141,7 +141,7 @@ class WatchApp(App[int]):
             self.post_message(Arrived())
 
     def on_arrived(self) -> None:
-        """Show what is newest; what came in between is in the history."""
+        """Show the newest result; skipped ones are in the history."""
         self._waiting = False
         if self._resize_event is not None:  # Textual's timer for it never ticks where 8 ms are lost to other programs
             self._check_resize()
@@ -150,7 +150,7 @@ class WatchApp(App[int]):
         self.show_view()
 
     def show_view(self) -> None:
-        """Give the view to the screen that is seen, and update header and footer."""
+        """Pass the view to the visible screen, and update header and footer."""
         seen = self.seen
         if self.view is not None and isinstance(seen, ShowsView):
             with self.feed.lock:
@@ -161,7 +161,7 @@ class WatchApp(App[int]):
 
     @property
     def seen(self) -> Widget:
-        """The screen that is seen."""
+        """The visible screen."""
         return self._opened[-1][2]
 
     @property
@@ -176,16 +176,16 @@ class WatchApp(App[int]):
 
     @property
     def chosen(self) -> GpuId | None:
-        """The GPU under the cursor of the screen that is seen, or else of the fleet."""
+        """The GPU under the cursor of the visible screen, or else of the fleet."""
         for widget in (self.seen, self.fleet):
             if isinstance(widget, ChoosesGpu) and widget.chosen is not None:
                 return widget.chosen
         return None
 
     def open(self, name: str, of: GpuId | str | None = None) -> None:
-        """Show a screen; the one before is kept for Esc. One that is open already comes to the front."""
+        """Show a screen; the one before is kept for Esc. An open one is brought to the front."""
         body = self.query_one("#body")
-        if not body.is_attached:  # keys that come while the program ends
+        if not body.is_attached:  # keys pressed while the program ends
             return
         about = subject_of(name)
         if about and of is None:
@@ -230,13 +230,13 @@ class WatchApp(App[int]):
         self.show_note(message.sentence)
 
     def on_fleet_screen_changed(self) -> None:
-        """How the fleet is sorted and filtered stands in the header."""
+        """Update the header with order and filter of the fleet."""
         self.redraw()
 
     # --- keys
 
     def action_open(self, name: str) -> None:
-        """Open a screen; one of a GPU or a job is of the one under the cursor."""
+        """Open a screen; for a GPU or a job, that under the cursor."""
         self.open(name)
 
     def action_help(self) -> None:
@@ -244,7 +244,7 @@ class WatchApp(App[int]):
         self._close(1) if self.place == "help" else self.open("help")
 
     async def action_back(self) -> None:
-        """Drop what the screen has to drop, or return to the one before."""
+        """Clear filter or selection of the screen, or return to the one before."""
         seen = self.seen
         if isinstance(seen, Dismissible) and seen.dismiss():
             return
@@ -252,7 +252,7 @@ class WatchApp(App[int]):
             self._close(1)
 
     def action_pause(self) -> None:
-        """Stop, or go on."""
+        """Pause, or continue."""
         self.paused = not self.paused
         self.feed.hold(self.paused)
         self.on_arrived()
@@ -271,7 +271,7 @@ class WatchApp(App[int]):
         self.show_note(f"polls every {self.feed.interval_s:g} s")
 
     def action_speed(self, factor: float) -> None:
-        """Play a recording so many times as fast as now."""
+        """Multiply the speed of a recording."""
         source = self.feed.source
         self.play(source.speed * factor if isinstance(source, Playback) else 1.0)
 
@@ -288,7 +288,7 @@ class WatchApp(App[int]):
         self.seek(source.start if isinstance(source, ReplaySource) else 0.0)
 
     def seek(self, t: float) -> None:
-        """Go on from another time of a recording."""
+        """Continue from another time of a recording."""
         if not self.feed.seek(t):
             self.show_note("only a recording can be moved to another time")
             return
@@ -297,25 +297,25 @@ class WatchApp(App[int]):
         self.show_note(f"continues from {time.strftime('%H:%M:%S', time.localtime(t))}")
 
     def action_suspend(self) -> None:
-        """Stop as other programs do, with all of the command line it belongs to; `fg` of the shell goes on."""
+        """Stop like other programs, with the whole process group; `fg` of the shell continues it."""
         if self._driver is None or not self._driver.can_suspend or not _has_shell():
             self.show_note("not suspended: no shell to continue it")
             return
-        with self.suspend():  # the terminal is given back before others of the group stop and the shell takes it
+        with self.suspend():  # the terminal is restored before others of the group stop and the shell takes it
             os.killpg(os.getpgrp(), signal.SIGTSTP)
 
     async def action_quit(self) -> None:
         """End."""
         self.exit(0)
 
-    # --- lines that are written
+    # --- input lines
 
     def action_prompt(self, kind: str) -> None:
-        """Let a line be written."""
+        """Open the input line."""
         self.on_open_prompt(OpenPrompt(kind))
 
     def on_open_prompt(self, message: OpenPrompt) -> None:
-        """Put a line to write where the footer is."""
+        """Show the input line in place of the footer."""
         from tachograph.tui.header import Prompt
 
         if self._writing:
@@ -334,8 +334,8 @@ class WatchApp(App[int]):
         return [f"{head}{space}{word}" for word in filter_words(last, completion_names(self))] if last else []
 
     async def on_event(self, event: events.Event) -> None:
-        """Keep keys that come faster than the line to which they belong."""
-        if isinstance(event, events.Key) and not event.is_forwarded:  # bubbling up it comes once more
+        """Keep keys that are pressed before the input line is ready."""
+        if isinstance(event, events.Key) and not event.is_forwarded:  # a forwarded key bubbles up a second time
             if not self._takes_keys:
                 self._typed_ahead.append(event)
                 return
@@ -350,15 +350,15 @@ class WatchApp(App[int]):
             await self.on_event(self._typed_ahead.pop(0))
 
     async def on_prompt_ready(self) -> None:
-        """Give the line what was typed meanwhile."""
+        """Pass the keys typed meanwhile to the input line."""
         await self._take_keys()
 
     def on_prompt_changed(self, message: Message) -> None:
-        """Show what a line may become; a filter holds while it is written."""
+        """Show completions of the line; a filter applies while it is written."""
         self.show_note(preview_line(self, message))
 
     async def on_prompt_done(self, message: Message) -> None:
-        """Do what was written, or nothing."""
+        """Execute the written line, if any."""
         kind, text = getattr(message, "kind", ""), getattr(message, "text", None)
         await self.query("Prompt").remove()
         self.query_one("#footer").display = True
@@ -374,7 +374,7 @@ class WatchApp(App[int]):
         await self._take_keys()
 
     def command(self, line: str) -> None:
-        """Do what a command says; what is wrong with it is said."""
+        """Execute a command; report its errors."""
         try:
             perform_command(self, line)
         except TachographError as error:
@@ -388,7 +388,7 @@ class WatchApp(App[int]):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """A key that nothing is bound to takes a note away."""
+        """A key without binding removes a note."""
         if self._note and not self._writing:
             self.show_note("")
 
@@ -449,9 +449,9 @@ def run(
     job: str | None = None,
     configuration: Configuration | None = None,
 ) -> int:
-    """Show `source` until the user quits; return the exit code. The source is closed by whoever opened it.
+    """Show `source` until the user quits; return the exit code. The caller closes the source.
 
-    Textual draws on stderr, which is to be a terminal.
+    Textual draws on stderr, which must be a terminal.
     """
     app = WatchApp(
         source, interval_s=interval_s, settings=settings, history_s=history_s, job=job, configuration=configuration

@@ -1,7 +1,7 @@
 """Curves and bars made of characters, and a panel with axes: braille dots for curves, eighths of a block for bars.
 
 A character of braille holds 2 x 4 dots; a curve of `width` x `height` characters has twice as many columns of dots and
-four times as many rows. What is missing leaves a gap: no dot is set and no line drawn over it.
+four times as many rows. A missing value leaves a gap: no dot is set and no line drawn over it.
 Drawn here because libraries for it loop over points in Python and take 30 ms for one curve, 120 ms for eight.
 """
 
@@ -21,7 +21,7 @@ from tachograph.tui import colours
 from tachograph.tui.page import Row, quantity
 
 BLANK = 0x2800  # braille without a dot
-# the bit of each dot in a character, by row and column. Source: Unicode, "Braille Patterns"
+# bit of each dot in a character, by row and column. Source: Unicode, "Braille Patterns"
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], np.uint8)
 EIGHTHS = "▁▂▃▄▅▆▇█"
 
@@ -42,7 +42,7 @@ def curve(
 
     times: ascending, of any unit; begin, end: at the left and right edge (the first and last time where not given).
     low, high: values at the lower and upper edge; beyond them the curve runs along the edge. Points follow each other
-    by a straight line, unless one between them is NaN or they are more than `gap` apart. A lonely point is a dot.
+    by a straight line, unless one between them is NaN or they are more than `gap` apart. An isolated point is a dot.
 
     >>> braille_rows(curve(np.array([0.0, 1, 2]), np.array([0.0, 1, 0]), width=4, height=1, low=0, high=1))
     ['⡠⠔⠑⢄']
@@ -67,7 +67,7 @@ def curve(
 
 
 def braille_rows(cells: Bytes) -> list[str]:
-    """Return a matrix of dots as text, a space where there are none.
+    """Return a matrix of dots as text, a space for none.
 
     >>> braille_rows(np.array([[0x01, 0], [0xFF, 0x80]], np.uint8))
     ['⠁ ', '⣿⢀']
@@ -77,9 +77,9 @@ def braille_rows(cells: Bytes) -> list[str]:
 
 
 def spark(times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float) -> str:
-    """Return the newest values as a line of blocks, the newest at the right; a space where nothing is known.
+    """Return the newest values as a line of blocks, the newest at the right; a space without values.
 
-    A block is the mean of what is known of `each` seconds; see `means`.
+    A block is the mean of the known values of `each` seconds; see `means`.
 
     >>> spark(np.arange(5.0), np.array([0, 0.5, 1, np.nan, 1]), width=6, each=1, low=0, high=1)
     ' ▁▅█ █'
@@ -101,10 +101,10 @@ def blocks(values: Floats, *, low: float, high: float) -> list[str]:
 
 
 def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:
-    """Return means of the last `width` spans of `each` seconds, oldest first; NaN of a span in which nothing is known.
+    """Return means of the last `width` spans of `each` seconds, oldest first; NaN for a span without values.
 
-    Spans begin at whole multiples of `each`, so that a mean that was shown does not change when time goes on; only the
-    last one is still growing.
+    Spans begin at whole multiples of `each`, so that a mean that was shown does not change later; only the
+    last one is incomplete.
 
     >>> means(np.array([0.0, 1, 2, 3]), np.array([1.0, 3, 5, np.nan]), width=3, each=2).tolist()
     [nan, 2.0, 5.0]
@@ -129,7 +129,7 @@ def _places(values: Floats, low: float, high: float, count: int) -> Longs:
 def _covered(x: Longs, y: Longs, joined: Flags, columns: int, lines: int) -> Bytes:
     """Dots (lines x columns) of points and of the lines between those that are joined.
 
-    A line goes column by column; in each it covers the rows from behind where it was to where it is, so that it is
+    A line is drawn column by column; in each it covers the rows from after its last one to its new one, so that it is
     connected and no thicker than a dot where it is not steep.
     """
     start = np.flatnonzero(joined)
@@ -153,7 +153,7 @@ def _covered(x: Longs, y: Longs, joined: Flags, columns: int, lines: int) -> Byt
 
 
 def _characters(dots: Bytes, width: int, height: int) -> Bytes:
-    """Dots put together to characters."""
+    """Dots packed into characters."""
     found: Bytes = np.zeros((height, width), np.uint8)
     for row in range(4):
         for column in range(2):
@@ -172,7 +172,7 @@ _TICK = 20  # characters between two times, at least
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """One line: its letter, how it is drawn, values beside the times of the plot (NaN missing)."""
+    """One line: its letter, its style, values beside the times of the plot (NaN missing)."""
 
     mark: str
     style: Style
@@ -181,7 +181,7 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotFrame:
-    """What curves are drawn into. begin, end: seconds since 1970 at the edges; gap: s without values that break a line.
+    """Axes of curves. begin, end: seconds since 1970 at the edges; gap: s without values that break a line.
 
     low, high: at the lower and upper edge, in `unit`.
     """
@@ -197,7 +197,7 @@ class PlotFrame:
 def panel(times: Floats, curves: Sequence[PlotCurve], frame: PlotFrame, *, width: int, height: int) -> list[Row]:
     """Return `height` rows of `width` characters: the curves beside their scale, and a line of times below.
 
-    Where curves meet the later one gives the colour; letters stand at places of their own, so that none hides another.
+    Where curves meet the later one sets the colour; letters have places of their own, so that none hides another.
     """
     columns, lines = max(1, width - AXIS), max(1, height - 1)
     cells = np.zeros((lines, columns), np.uint8)
@@ -242,7 +242,7 @@ def axis(begin: float, end: float, columns: int) -> str:
 
 
 def ceiling(value: float) -> float:
-    """Return the next number of 1, 2, 5, 10, 20 .. that is not below a value; 1 where there is nothing above 0.
+    """Return the next number of 1, 2, 5, 10, 20 .. that is not below a value; 1 for values not above 0.
 
     >>> ceiling(312), ceiling(0), ceiling(1e9), ceiling(0.3)
     (500.0, 1.0, 1000000000.0, 0.5)
@@ -254,7 +254,7 @@ def ceiling(value: float) -> float:
 
 
 def _riding(drawn: Bytes, place: int, count: int) -> dict[tuple[int, int], int]:
-    """Where the letter of a curve stands: (line, column) -> place of the curve; only where there are several."""
+    """Positions of the letters of curves: (line, column) -> place of the curve; only where there are several."""
     if count < 2:
         return {}
     columns = drawn.shape[1]
@@ -265,7 +265,7 @@ def _riding(drawn: Bytes, place: int, count: int) -> dict[tuple[int, int], int]:
 
 
 def _scale(frame: PlotFrame, lines: int) -> list[str]:
-    """What stands left of each line: values at the edges, and between them where there is room."""
+    """Labels left of each line: values at the edges, and between them where they fit."""
     count = 2 if lines < 6 else 3 if lines < 16 else 5
     written = {
         round(step * (lines - 1) / (count - 1)): frame.high - (frame.high - frame.low) * step / (count - 1)

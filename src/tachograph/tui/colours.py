@@ -1,6 +1,6 @@
-"""How limits, classes and health look: a colour, and a letter or sign beside it that reads without colour.
+"""Style of limits, classes and health: a colour, and a letter or sign that is readable without colour.
 
-The sixteen colours of a terminal, as the user set them: they work over ssh and in tmux, and NO_COLOR drops them.
+The sixteen colours of a terminal, as set by the user: they work over ssh and in tmux, and NO_COLOR drops them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tachograph.judge.workload.classes import COLOURS, WORKLOAD_BY_NAME, WORKLOA
 MARKS: Mapping[Bottleneck, str] = MappingProxyType(
     {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
 )
-LIMITS = tuple(MARKS)  # what may limit a GPU, in the order in which it is counted
+LIMITS = tuple(MARKS)  # limits of a GPU, in the order of counts
 
 PLAIN = Style()
 DIM = Style(dim=True)
@@ -58,7 +58,7 @@ STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
 
 
 def class_text(name: str) -> str:
-    """Return a class with the letter of what limits it.
+    """Return a class with the letter of its limit.
 
     >>> class_text("tensor compute"), class_text("idle")
     ('C tensor compute', '. idle')
@@ -76,5 +76,5 @@ def state_text(state: str) -> str:
 
 
 def class_style(name: str) -> Style:
-    """Return how a class is written."""
+    """Return the style of a class."""
     return STYLES[bottleneck(name)] if name in WORKLOAD_BY_NAME else STYLES["unknown"]

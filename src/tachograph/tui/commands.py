@@ -1,4 +1,4 @@
-"""Commands behind `:`: their names, arguments, completion, and what each does.
+"""Commands behind `:`: their names, arguments, completion, and actions.
 
 :sort power        :filter user=ana sm<20        :gpu nid001:3        :interval 5
 """
@@ -74,7 +74,7 @@ COMMAND_ALIASES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WrittenCommand:
-    """A command that was read: its name, and the words behind it."""
+    """A parsed command: its name, and the words after it."""
 
     name: str
     words: str = ""
@@ -82,18 +82,18 @@ class WrittenCommand:
 
 @dataclass(frozen=True, slots=True)
 class CompletionNames:
-    """What may be completed, by kind: column, group, heat, gpu, job, user, counter, kind."""
+    """Candidates of completion, by kind: column, group, heat, gpu, job, user, counter, kind."""
 
     by_kind: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def parse_command(line: str) -> WrittenCommand:
-    """Return the command of a line; its name may be cut short as long as it is one.
+    """Return the command of a line; its name may be abbreviated while unique.
 
     >>> parse_command("sort power"), parse_command("q").name, parse_command("int 5").name
     (WrittenCommand(name='sort', words='power'), 'quit', 'interval')
 
-    Errors: UsageError for no command, several, words that are missing or too many.
+    Errors: UsageError for an unknown or ambiguous command, for missing or too many words.
     """
     name, _, words = line.strip().lstrip(":").strip().partition(" ")
     words = words.strip()
@@ -108,7 +108,7 @@ def parse_command(line: str) -> WrittenCommand:
 
 
 def completions(line: str, names: CompletionNames) -> list[str]:
-    """Return the lines that `line` may become: its last word completed.
+    """Return the completions of `line`: its last word completed.
 
     >>> completions("so", CompletionNames()), completions("sort po", CompletionNames({"column": ["power", "real"]}))
     (['sort '], ['sort power'])
@@ -128,7 +128,7 @@ def completions(line: str, names: CompletionNames) -> list[str]:
 
 
 def filter_words(word: str, names: CompletionNames) -> list[str]:
-    """Return what one term of a filter may become: a column and its sign, or the names behind them.
+    """Return the completions of one term of a filter: a column and its sign, or the names after them.
 
     >>> filter_words("user=a", CompletionNames({"user": ["ana", "bo"]}))
     ['user=ana']
@@ -144,7 +144,7 @@ def filter_words(word: str, names: CompletionNames) -> list[str]:
 
 
 def completed(line: str, found: Sequence[str]) -> str:
-    """Return the line as far as all that it may become agree.
+    """Return the line up to the common prefix of its completions.
 
     >>> completed("s", ["sort ", "speed "]), completed("so", ["sort "])
     ('s', 'sort ')
@@ -183,14 +183,14 @@ _CLOCK = re.compile(r"^(\d{1,2}):(\d\d)(?::(\d\d))?$")
 
 
 def seconds_of(written: str, *, now: float, start: float, end: float) -> float:
-    """Return the time that is written, in seconds since 1970; times without a zone are local, as they are shown.
+    """Return a written time, in seconds since 1970; times without a zone are local, as they are shown.
 
-    A clock time is of the day on which it lies in the recording. now: the instant that is shown.
+    A clock time is on the day that puts it into the recording. now: the shown instant.
 
     >>> seconds_of("+60", now=1000.0, start=0.0, end=5000.0), seconds_of("-5min", now=1000.0, start=0.0, end=5000.0)
     (1060.0, 700.0)
 
-    Errors: UsageError for what is no time, and for one that does not lie in the recording; a step ends at its ends.
+    Errors: UsageError for an invalid time, and for one outside of the recording; a step stops at its ends.
     """
     words = written.strip()
     if step := _STEP.match(words):
@@ -210,7 +210,7 @@ def seconds_of(written: str, *, now: float, start: float, end: float) -> float:
 
 
 def _at(words: str, now: float) -> list[datetime]:
-    """Moments that may be meant: of a clock time this day, the one before and the next."""
+    """Possible instants: of a clock time this day, the one before and the next."""
     clock = _CLOCK.match(words)
     if clock is None:
         return [datetime.fromisoformat(words)]
@@ -221,7 +221,7 @@ def _at(words: str, now: float) -> list[datetime]:
 
 
 class WatchProgram(Protocol):
-    """What commands use of the app."""
+    """The part of the app that commands use."""
 
     view: View | None
     feed: ViewFeed
@@ -229,7 +229,7 @@ class WatchProgram(Protocol):
 
     @property
     def seen(self) -> Widget:
-        """The screen that is seen."""
+        """The visible screen."""
         ...
 
     @property
@@ -242,7 +242,7 @@ class WatchProgram(Protocol):
         ...
 
     def show_view(self) -> None:
-        """Give the view to the screen that is seen."""
+        """Pass the view to the visible screen."""
         ...
 
     def pace(self, interval_s: float) -> None:
@@ -271,13 +271,13 @@ class WatchProgram(Protocol):
 
 
 def perform_command(app: WatchProgram, line: str) -> None:
-    """Do what a line says. Errors: UsageError, NotFoundError."""
+    """Execute a line. Errors: UsageError, NotFoundError."""
     written = parse_command(line)
     COMMAND_ACTIONS[written.name](app, written.words)
 
 
 def completion_names(app: WatchProgram) -> CompletionNames:
-    """Return what may be completed now."""
+    """Return the current candidates of completion."""
     view = app.view
     reported = tuple(view.snapshot.values) if view else ()
     allocations = view.snapshot.allocations.values() if view else ()
@@ -304,7 +304,7 @@ def completion_names(app: WatchProgram) -> CompletionNames:
 
 
 def preview_line(app: WatchProgram, message: Message) -> str:
-    """Return what to say while a line is written: what it may become, or what is wrong. A filter holds at once."""
+    """Return the hint while a line is written: its completions, or its error. A filter applies at once."""
     kind, text = getattr(message, "kind", ""), getattr(message, "text", "")
     candidates: list[str] = getattr(message, "candidates", [])
     if kind in ("filter", "search"):
@@ -390,11 +390,11 @@ def _events(app: WatchProgram, words: str) -> None:
 
 
 def _open_with(app: WatchProgram, name: str, words: str) -> None:
-    """Open a screen, and give it what was written."""
+    """Open a screen, and pass it the written words."""
     app.open(name)
     seen = app.seen
     if isinstance(seen, TakesArguments):
-        app.show_view()  # it knows the names that are written from a view
+        app.show_view()  # it takes the names from a view
         seen.take(words)
 
 

@@ -1,4 +1,4 @@
-"""Every counter of one GPU as rows: name, value, bar, what it was in the last minutes; or how to enable it."""
+"""Every counter of one GPU as rows: name, value, bar, history of the last minutes; or how to enable it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-_UNGROUPED = "Others"  # drawn where a source reports one of them
+_UNGROUPED = "Others"  # shown where a source reports one of them
 _OTHERS = tuple(name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values()))
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({_UNGROUPED: _OTHERS} if _OTHERS else {})})
-# reasons that are no problem, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
+# harmless reasons, and problems. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
 _NAME, _VALUE, _BAR = 27, 10, 12
@@ -53,7 +53,7 @@ _SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may st
 
 @dataclass(frozen=True, slots=True)
 class CounterScale:
-    """What a bar and a history are drawn against. full: None where nothing says what much is; then no bar."""
+    """Scale of a bar and a history. full: None where no maximum is known; then no bar."""
 
     low: float
     full: float | None
@@ -92,7 +92,7 @@ def counter_text(counter: str, value: float | None) -> str:
 
 
 def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
-    """Return what a counter of a device is drawn against.
+    """Return the scale of a counter of a device.
 
     >>> counter_scale("sm_active", None), counter_scale("hbm_used_mib", GpuDevice(hbm_mib=81559.0)).full
     (CounterScale(low=0.0, full=1.0), 81559.0)
@@ -111,7 +111,7 @@ def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
 
 
 def counters(view: View, row: int, *, width: int) -> list[Row]:
-    """Return the counters of one GPU in groups, each row `width` characters wide. Those that are missing say why."""
+    """Return the counters of one GPU in groups, each row `width` characters wide. Missing ones have the reason."""
     measured = view.snapshot.values
     groups = [name for name in GROUPS if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS)]
     return [line for name in groups for line in counter_group(view, row, name, width=width)]
@@ -128,13 +128,13 @@ def counter_group(view: View, row: int, name: str, *, width: int) -> list[Row]:
 
 
 def span(times: Floats, columns: int) -> float:
-    """Return for how many seconds one block stands, so that `columns` of them hold all that is kept.
+    """Return the seconds of one block, so that `columns` of them cover the whole history.
 
     >>> span(np.arange(100.0), 30), span(np.arange(2.0), 30)
     (5, 1)
     """
     held = float(times[-1] - times[0]) + 1 if len(times) else 0.0
-    least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0  # one value at least in most of them
+    least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0  # at least one value in most of them
     return next((each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least), _SPANS[-1])
 
 
@@ -177,7 +177,7 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
 
 
 def _past(counter: str, times: Floats, values: Singles, drawn: CounterScale, columns: int, each: float) -> str:
-    """The history of a counter; of a sum what came up. Against its scale, or between its own lowest and highest."""
+    """The history of a counter; of a sum its increases. On its scale, or between its own lowest and highest."""
     if columns < 4:
         return ""
     if COUNTERS_BY_NAME[counter].kind is CounterKind.CUMULATIVE:
@@ -195,7 +195,7 @@ def _between(averaged: Floats) -> str:
 
 
 def _bad(counter: str, value: float) -> bool:
-    """Whether a count of errors is worth a colour; of replays only new ones are, which health reports."""
+    """Whether a count of errors gets a colour; of replays only new ones do, which health reports."""
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
 
 

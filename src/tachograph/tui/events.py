@@ -1,4 +1,4 @@
-"""What changed: a list of events by time, kind and GPU."""
+"""A list of events by time, kind and GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLES: Mapping[EventKind, Style] = MappingProxyType(
 
 
 def event_row(event: LiveEvent, now: float, *, width: int, with_gpu: bool = True, name_width: int = 14) -> Row:
-    """Return an event as one row; times of the day, with the date of what was a day ago."""
+    """Return an event as one row; time of day, with the date if it was a day ago or more."""
     style = colours.ALARM if event.alarm else colours.PLAIN
     kind = colours.ALARM if event.alarm else _STYLES.get(event.kind, colours.PLAIN)
     row: Row = [
@@ -43,7 +43,7 @@ def event_row(event: LiveEvent, now: float, *, width: int, with_gpu: bool = True
 def filtered(
     events: Sequence[LiveEvent], *, kinds: Collection[EventKind] = (), gpu: GpuId | None = None, alarms: bool = False
 ) -> list[LiveEvent]:
-    """Return events newest first: of some kinds (all where none is given), of one GPU, only alarms.
+    """Return events newest first: of some kinds (all by default), of one GPU, only alarms.
 
     >>> happened = [LiveEvent(1, EventKind.XID, None, "a", alarm=True), LiveEvent(2, EventKind.CLASS, None, "b")]
     >>> [one.text for one in filtered(happened)], [one.text for one in filtered(happened, alarms=True)]
@@ -60,7 +60,7 @@ _KINDS: tuple[EventKind | None, ...] = (None, *EventKind)
 
 
 class EventsScreen(Page):
-    """All events that are kept; follows the newest until the cursor is moved."""
+    """All stored events; follows the newest until the cursor is moved."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("events")]
 
@@ -82,13 +82,13 @@ class EventsScreen(Page):
 
     @property
     def cursor(self) -> int:
-        """Which of the events that are seen is under the cursor."""
+        """Which of the shown events is under the cursor."""
         if self._held is None:
             return 0
         return next((place for place, event in enumerate(self._seen) if event is self._held), 0)
 
     def show(self, view: View) -> None:
-        """Take a new view, and ring for what is new in it."""
+        """Show a new view, and ring the bell for its new alarms."""
         newest = next((event for event in reversed(view.events) if event.alarm), None)
         if self.bell and newest is not None and newest is not self._rung:
             self.app.bell()
@@ -99,11 +99,11 @@ class EventsScreen(Page):
             self.scroll_to(y=self.cursor - height_of_cursor, animate=False)
 
     def rows(self, view: View, width: int, height: int) -> PageRows:
-        """Return a line on what is shown, and the events."""
+        """Return a line on filters, and the events."""
         kinds = () if self.only is None else (self.only,)
         self._seen = filtered(view.events, kinds=kinds, gpu=self.gpu, alarms=self.alarms)
         if self._held is not None and not any(event is self._held for event in self._seen):
-            self._held = None  # no longer kept, or filtered away
+            self._held = None  # no longer stored, or filtered out
         if not self._seen:
             nothing = "no events yet" if not view.events else "no event matches"
             return [self._head(view), *paragraph(nothing, width, colours.DIM)]
@@ -134,7 +134,7 @@ class EventsScreen(Page):
             self.scroll_to(y=max(0, line - height // 2), animate=False)
 
     def take(self, words: str) -> None:
-        """Show only events of a kind, as behind `:events`; all without one. Errors: UsageError for another word."""
+        """Show only events of a kind, as given to `:events`; all without one. Errors: UsageError for another word."""
         try:
             self.only = EventKind(words.strip().lower()) if words.strip() else None
         except ValueError:
@@ -143,7 +143,7 @@ class EventsScreen(Page):
         self._changed()
 
     def dismiss(self) -> bool:
-        """Drop what leaves events out; False where nothing does."""
+        """Clear the filters of events; False without any."""
         left_out = self.only is not None or self.gpu is not None or self.alarms
         if left_out:
             self.only, self.gpu, self.alarms = None, None, False
@@ -151,13 +151,13 @@ class EventsScreen(Page):
         return left_out
 
     def action_move(self, by: int) -> None:
-        """Move the cursor, and stay there whatever comes."""
+        """Move the cursor, and keep it on its event."""
         if self._seen:
             self._held = self._seen[min(len(self._seen) - 1, max(0, self.cursor + by))]
             self._changed()
 
     def action_follow(self) -> None:
-        """Go to the newest event and stay with it."""
+        """Move to the newest event and follow it."""
         self._held = None
         self._changed()
 
@@ -182,7 +182,7 @@ class EventsScreen(Page):
         self._changed()
 
     def action_bell(self) -> None:
-        """Ring at alarms, or not."""
+        """Ring the bell at alarms, or not."""
         self.bell = not self.bell
         self._changed()
 

@@ -1,4 +1,4 @@
-"""The thread that polls the source and judges its snapshots, so that no slow source ever blocks a key."""
+"""The thread that polls the source and evaluates its snapshots, so that no slow source ever blocks a key."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tachograph.live.view import View
 
 
 class SnapshotJudge(Protocol):
-    """What makes a view of a snapshot: `live.monitor.Monitor`, or a stand-in."""
+    """Makes a view of a snapshot: `live.monitor.Monitor`, or a fake."""
 
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
-        """Return what is to be shown."""
+        """Return the view to show."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FeedFailure:
-    """What went wrong with one refresh. detail: the traceback of a defect; "" for what the user can fix."""
+    """Failure of one refresh. detail: the traceback of a defect; "" for an error that the user can fix."""
 
     problem: SourceProblem
     detail: str = ""
 
 
 class ViewFeed:
-    """Polls `source` every `interval_s` and hands on each view, or the failure that came in its place.
+    """Polls `source` every `interval_s` and delivers each view, or the failure in its place.
 
-    make_judge: called once, in the thread of the feed. deliver: called there, too, once per refresh; it must not wait.
-    lock: held while judging changes the history that views share; whoever draws from it holds it, too.
+    make_judge: called once, in the thread of the feed. deliver: called there, too, once per refresh; it must not block.
+    lock: held while the evaluation changes the history that views share; drawing from it needs the lock, too.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ViewFeed:
         self._deliver = deliver
         self._wake = threading.Event()
         self._ended = False
-        self._wanted: dict[str, Callable[[], None]] = {}  # what is to be done in the thread that uses the source
+        self._wanted: dict[str, Callable[[], None]] = {}  # calls to make in the thread that uses the source
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -66,14 +66,14 @@ class ViewFeed:
         self._wake.set()
 
     def hold(self, held: bool) -> None:
-        """Let a recording stand still, or go on; a live source is still polled, so that its history has no gap."""
+        """Pause a recording, or continue; a live source is still polled, so that its history has no gap."""
         source = self.source
         if isinstance(source, Playback):
             self._wanted["paused"] = lambda: setattr(source, "paused", held)
             self._wake.set()
 
     def play(self, speed: float) -> bool:
-        """Play a recording at a speed; False where the source is none."""
+        """Play a recording at a speed; False where the source is no recording."""
         source = self.source
         if not isinstance(source, Playback):
             return False
@@ -82,21 +82,21 @@ class ViewFeed:
         return True
 
     def seek(self, t: float) -> bool:
-        """Go on from another time of a recording, and judge again; False where the source is none."""
+        """Continue from another time of a recording, and evaluate again; False where the source is no recording."""
         source = self.source
         if not isinstance(source, ReplaySource):
             return False
 
         def move() -> None:
             source.seek(t)
-            self._judge = None  # what it remembers is of another time
+            self._judge = None  # its state is of another time
 
         self._wanted["seek"] = move
         self._wake.set()
         return True
 
     def stop(self, wait_s: float = 1.0) -> None:
-        """Stop polling. A source that hangs is left to end with the process."""
+        """Stop polling. A source that hangs ends with the process."""
         self._ended = True
         self._wake.set()
         if self._thread is not None:
@@ -125,12 +125,12 @@ class ViewFeed:
             came = self.once()
             self._deliver(came)
             if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
-                self._wake.wait()  # a recording that ended may be moved back
+                self._wake.wait()  # a recording that ended may be set back
                 self._wake.clear()
                 due = time.monotonic()
                 continue
             now = time.monotonic()
-            due = max(due + self.interval_s, now)  # what was missed is not made up for
+            due = max(due + self.interval_s, now)  # missed polls are skipped
             if self._wake.wait(due - now):
                 self._wake.clear()
                 due = time.monotonic()
