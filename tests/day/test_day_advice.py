@@ -174,7 +174,7 @@ def test_a_figure_has_a_mark_for_each_policy_and_day(tmp_path: Path) -> None:
     assert text == drawn[1].read_text(encoding="utf-8")
     assert text.count("<use ") >= 2 * len(POLICIES)
     assert text.count("allowed") == 1
-    with pytest.raises(UsageError, match="its folder does not exist"):
+    with pytest.raises(UsageError, match="the folder does not exist"):
         command.run(command.parsed(["--figure", str(tmp_path / "absent" / "day.svg"), "--jobs", "100000"]))
     with pytest.raises(UsageError, match="no format of figures"):
         command.run(command.parsed(["--figure", "day.txt"]))

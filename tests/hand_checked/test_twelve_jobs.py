@@ -149,9 +149,9 @@ def test_balanced_the_rest(jobs: dict[str, dict[str, Any]]) -> None:
     check(
         jobs["101"],
         job_id="101", display_id="101", cluster="alps", user="anna", account="m1", partition="regular", qos="normal",
-        state="COMPLETED", submit="2025-04-23T16:55:00Z", start="2025-04-23T17:00:00Z",
-        end="2025-04-23T17:10:00Z", elapsed_s=600.0, nodes=1, gpus=4, gpus_seen=4, gpu_hours=4 * 600 / 3600,
-        attribution="whole_node", coverage=1.0, samples=4 * 60, interval_s=10.0, as_of="2025-04-23T17:10:00Z",
+        state="COMPLETED", submit="2025-04-23T16:55:00+00:00", start="2025-04-23T17:00:00+00:00",
+        end="2025-04-23T17:10:00+00:00", elapsed_s=600.0, nodes=1, gpus=4, gpus_seen=4, gpu_hours=4 * 600 / 3600,
+        attribution="whole_node", coverage=1.0, samples=4 * 60, interval_s=10.0, as_of="2025-04-23T17:10:00+00:00",
         gpu_model="A100 SXM 40GB", hbm_mib=40 * 1024.0, excluded=None, time_precision_s=0.0,
         spatial_imbalance=0.0, spatial_windows=10, spatial_zero_fraction=0.0, temporal_imbalance=0.0,
         spatial_imbalance_gr_engine_active=1 - (0.9 + 0.8 + 0.7 + 0.6) / (4 * 0.9),
@@ -260,7 +260,7 @@ def test_two_nodes_over_midnight(jobs: dict[str, dict[str, Any]]) -> None:
         spatial_imbalance=1 - (4 * 0.6 + 4 * 0.3) / (8 * 0.6), spatial_windows=20, coverage=1.0,
         gpu_hours=8 * 1200 / 3600, energy_j_mean=(4 * 300 * 10 * 119 + 2 * whole + 2 * lost) / 8,
         energy_j_max=300.0 * 10 * 119, energy_j=(4 * 300 * 10 * 119 + 2 * whole + 2 * lost) * 1200 / 1190,
-        end="2025-04-24T00:10:00Z", attribution="whole_node",
+        end="2025-04-24T00:10:00+00:00", attribution="whole_node",
     )  # fmt: skip
 
 
@@ -277,7 +277,7 @@ def test_requeued(tachograph: Run, rows: list[dict[str, Any]]) -> None:
 def test_running_job_as_of(jobs: dict[str, dict[str, Any]]) -> None:
     """Looked at after eight minutes; its telemetry goes on, and does not count yet."""
     check(
-        jobs["113"], state="RUNNING", end=None, as_of="2025-04-23T18:08:00Z", elapsed_s=480.0, samples=4 * 48,
+        jobs["113"], state="RUNNING", end=None, as_of="2025-04-23T18:08:00+00:00", elapsed_s=480.0, samples=4 * 48,
         gpu_hours=4 * 480 / 3600, coverage=1.0, gpu_util_mean=0.55, excluded="still_running",
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ def test_what_disturbs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     disturbed = Conditions(others=(99,), held_back=("power cap",))
     interference.measure_bench(parsed("--runs", "1", "--only", "fp64-1"), FakeGpu(), None, lambda: disturbed)
     said = capsys.readouterr().err
-    assert said.count("beware: other processes are on this GPU (99)") == 1
+    assert said.count("warning: other processes are on this GPU (99)") == 1
     assert "held back: power cap" in said
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -14,13 +16,13 @@ INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 def json_values(value: object, *, without: Iterable[str] = ()) -> Any:
     """Return a report object as JSON values; `without`: fields of it that are left out.
 
-    Data classes are objects, tables are lists of rows, times are ISO 8601 in UTC with Z, NaN and infinities are null.
+    Data classes are objects, tables are lists of rows, times are ISO 8601 in UTC, NaN and infinities are null.
 
     >>> from datetime import UTC, datetime
     >>> json_values({"start": datetime(2026, 4, 23, tzinfo=UTC), "gpu_util_mean": float("nan"), "pipes": ("fp64",)})
-    {'start': '2026-04-23T00:00:00Z', 'gpu_util_mean': None, 'pipes': ['fp64']}
+    {'start': '2026-04-23T00:00:00+00:00', 'gpu_util_mean': None, 'pipes': ['fp64']}
     """
-    values = msgspec.json.decode(msgspec.json.encode(value, enc_hook=_encoded))
+    values = _finite(msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True, enc_hook=_encoded))
     for name in without:
         values.pop(name, None)
     return values
@@ -33,6 +35,20 @@ def public_row(row: Mapping[str, Any]) -> dict[str, Any]:
     {'gpus': 4}
     """
     return {name: value for name, value in row.items() if name not in INTERNAL}
+
+
+def _finite(value: Any) -> Any:
+    """Times as text with their offset, and null in place of numbers that JSON does not have."""
+    match value:
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case datetime():
+            return value.isoformat()
+        case float() if not isfinite(value):
+            return None
+    return value
 
 
 def _encoded(value: object) -> object:
