@@ -1,6 +1,6 @@
 """The telemetry source that is used, and which of its GPUs are shown.
 
-Of this node, in this order: NVML (new every second, knows processes, no load on others), dcgm-exporter, dcgmi. The
+Of this node, in this order: NVML (new every second, with processes, no load on others), dcgm-exporter, dcgmi. The
 first that reports SM and tensor activity is taken; where none does, the one that reports most decisive counters: NVML
 reports little of GPUs before Hopper, dcgm-exporter those of its CSV file. Other nodes: Prometheus, then the exporters
 under [[sources]]. A source is added by one file and one line here.
@@ -182,7 +182,7 @@ def choose_source(
     """Return the requested source, else the best there is, with the selected GPUs; it was polled once.
 
     Its `about`: source, shown GPUs, unsupported counters. poll: returns allocations;
-    None: as the configuration says.
+    None: as configured.
     Errors: UsageError, ConfigError for invalid options; NotFoundError where nothing answers, naming what was tried,
     where a GPU or a job is not found, naming those present; InputError for a requested source that fails.
     """

@@ -63,7 +63,7 @@ def practice_gpumem(metrics: Mapping[str, float]) -> NsightScore:
 
 
 def practice_gpumem_normalized(metrics: Mapping[str, float]) -> NsightScore:
-    """Return the same of shares of elapsed cycles: both fully active give 50 whatever the clocks.
+    """Return the same of shares of elapsed cycles: both fully active give 50 at any clocks.
 
     >>> practice_gpumem_normalized({DRAM_ACTIVE: 3201, DRAM_ELAPSED: 3201, SM_ACTIVE: 1980, ELAPSED: 1980}).value
     50.0

@@ -163,7 +163,7 @@ def ruled_out(
     gpu: GpuCapacity,
     settings: InterferenceOptions,
 ) -> Flags:
-    """Return, of each pair of `demands`, whether `advise` says `no` to it for certain: (rows, columns), symmetric.
+    """Return, of each pair of `demands`, whether `advise` certainly returns `no`: (rows, columns), symmetric.
 
     `slowdown`: of each row beside each column while both are busy, conservative (see `advise`); NaN, unknown, rules
     nothing out. What is not ruled out may get a `no` nevertheless.
@@ -219,7 +219,7 @@ def by_kernels_ruled_out(
     calibration: Calibration,
     settings: InterferenceOptions,
 ) -> Flags:
-    """Return, of each pair of `mixes`, whether `advise` says `no` to it for certain: (rows, columns), symmetric.
+    """Return, of each pair of `mixes`, whether `advise` certainly returns `no`: (rows, columns), symmetric.
 
     Only pairs with a `profiled` one are examined. `slowdown`: of each row beside each column over all its time,
     the decisive one; NaN, unknown, rules nothing out. `by_memory`: whether memory bandwidth or L2 slows the row

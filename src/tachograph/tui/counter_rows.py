@@ -202,7 +202,7 @@ def _bad(counter: str, value: float) -> bool:
 def unsupported_sentences(view: View, *, but: Collection[str] = ()) -> Sequence[str]:
     """Return what the source does not report, and how to enable it: a sentence for each thing that can be done.
 
-    but: counters of which that is said elsewhere.
+    but: counters left out, as that is shown elsewhere.
     """
     left = {name: how for name, how in view.about.unsupported.items() if name not in but}
     return unsupported.unsupported_lines(replace(view.about, unsupported=left), begin="") if left else ()

@@ -1,4 +1,4 @@
-"""The fleet: every GPU a line or a cell; sorted, filtered, grouped. Only the lines that are seen are made."""
+"""The fleet: every GPU a line or a cell; sorted, filtered, grouped. Only visible lines are made."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class FleetScreen(KeptLines, can_focus=True):
     DEFAULT_CSS = "FleetScreen { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
 
     class Changed(Message):
-        """What is shown changed: filter, sort, group."""
+        """Filter, order or grouping changed."""
 
     def __init__(self) -> None:
         super().__init__(self.line)
         self.sort, self.reverse, self.group, self.filter = "gpu", False, "", ""
-        self.heat = ""  # by what; empty: the table
+        self.heat = ""  # its quantity; empty: the table
         self._terms: tuple[FilterTerm, ...] = ()
         self._folded: set[str] = set()
         self._rows: FleetRows | None = None
@@ -54,11 +54,11 @@ class FleetScreen(KeptLines, can_focus=True):
         self._map: HeatMap | None = None
         self._skip = 0
         self._cursor = 0  # line of the table, or row on the map
-        self._held: GpuId | str | None = None  # what the cursor stays at: a GPU, a group; None: the first line
+        self._held: GpuId | str | None = None  # target of the cursor: a GPU, a group; None: the first line
         self._sought = ""
         self.filtered = 0
 
-    # --- what is shown
+    # --- content
 
     @property
     def chosen(self) -> GpuId | None:
@@ -74,7 +74,7 @@ class FleetScreen(KeptLines, can_focus=True):
 
     @property
     def summary(self) -> str:
-        """How it is sorted, grouped and filtered, in a few words."""
+        """Order, grouping and filter, in a few words."""
         message = [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"] if self.filter and self._rows else []
         message += [f"by {self.group}"] if self.group else []
         message += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
@@ -85,14 +85,14 @@ class FleetScreen(KeptLines, can_focus=True):
         return self.sort != "gpu" or self.reverse
 
     def show(self, view: View) -> None:
-        """Take a new view."""
+        """Show a new view."""
         self._rows = FleetRows(view, self._rows)
         self._arrange()
 
     def sort_by(self, name: str, *, reverse: bool = False) -> None:
         """Sort.
 
-        Errors: UsageError for a column that is none.
+        Errors: UsageError for an unknown column.
         """
         self.sort, self.reverse = sort_name(name), reverse
         self._change()
@@ -106,9 +106,9 @@ class FleetScreen(KeptLines, can_focus=True):
         self._change()
 
     def filter_by(self, written: str) -> None:
-        """Show only what a filter holds of; "" shows all.
+        """Show only GPUs that match a filter; "" shows all.
 
-        Errors: UsageError for a filter that cannot be read.
+        Errors: UsageError for an invalid filter.
         """
         self._terms, self.filter = parse_filter(written), written
         self._change()
@@ -116,7 +116,7 @@ class FleetScreen(KeptLines, can_focus=True):
     def heat_by(self, name: str) -> None:
         """Show the heat map by class or a number; "" shows the table.
 
-        Errors: UsageError for a number that is none.
+        Errors: UsageError for an unknown number.
         """
         held = self.chosen
         self.heat = shown_by(name) if name else ""
@@ -124,7 +124,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self._change()
 
     def seek(self, written: str) -> bool:
-        """Put the cursor on the next GPU of which a filter holds; False if there is none."""
+        """Put the cursor on the next GPU that matches a filter; False if there is none."""
         terms = parse_filter(written)
         self._sought = written
         if self._rows is None:
@@ -157,7 +157,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self.post_message(self.Changed())
 
     def _arrange(self) -> None:
-        """Put lines in order, keep the cursor where it was, draw what changed."""
+        """Sort the lines, keep the cursor on its target, draw changes."""
         if self._rows is None or not self.size.width:
             return
         shown: Flags | None = matching(self._rows, self._terms) if self._terms else None
@@ -194,7 +194,7 @@ class FleetScreen(KeptLines, can_focus=True):
         return 2 if self.heat else 1
 
     def _find_cursor(self) -> None:
-        """Let the cursor follow what it is on; what went away leaves it where it was."""
+        """Move the cursor with its target; without the target it keeps its line."""
         if self._rows is None:
             return
         if self._map is not None:
@@ -215,7 +215,7 @@ class FleetScreen(KeptLines, can_focus=True):
             return None
 
     def _place_of(self, held: GpuId | str | None) -> int | None:
-        """The line of a GPU or a group; None where there is none (the first line holds to nothing)."""
+        """The line of a GPU or a group; None where there is none (the first line has no target)."""
         if held is None:
             return 0
         if isinstance(held, str):
@@ -252,7 +252,7 @@ class FleetScreen(KeptLines, can_focus=True):
             self._hold(place)
 
     def _follow(self) -> None:
-        """Scroll until the cursor is seen."""
+        """Scroll until the cursor is visible."""
         if self._map is not None:
             spot = self._map.spot(self._cursor)
             y = spot.y if spot else 0
@@ -335,17 +335,17 @@ class FleetScreen(KeptLines, can_focus=True):
             self.post_message(OpenScreen("focus", self.chosen))
 
     def action_sort(self, name: str) -> None:
-        """Sort by a column; the same once more turns the order round."""
+        """Sort by a column; the same once more reverses the order."""
         self.sort_by(name, reverse=not self.reverse if name == self.sort else False)
 
     def action_sort_next(self, step: int) -> None:
-        """Sort by the next or the previous column that is seen."""
+        """Sort by the next or the previous visible column."""
         seen = [place.column.name for place in self._places] or ["gpu"]
         at = seen.index(self.sort) if self.sort in seen else 0
         self.sort_by(seen[(at + step) % len(seen)])
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
+        """Reverse the order."""
         self.sort_by(self.sort, reverse=not self.reverse)
 
     def action_group(self) -> None:
@@ -368,7 +368,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self.heat_by(next_by(self.heat) if self.heat else BY_CLASS)
 
     def action_prompt(self, kind: str) -> None:
-        """Let a filter, or what to search for, be written; sorting is a command to complete."""
+        """Open the input line for a filter or a search; sorting opens a command to complete."""
         written = {"filter": self.filter, "sort": "sort "}.get(kind, "")
         self.post_message(OpenPrompt("command" if kind == "sort" else kind, written))
 
@@ -380,7 +380,7 @@ class FleetScreen(KeptLines, can_focus=True):
             self.post_message(ShowNote(f"no GPU matches {self._sought}"))
 
     def dismiss(self) -> bool:
-        """Drop the filter, then the map; False where there is neither."""
+        """Clear the filter, then the map; False where there is neither."""
         if self.filter:
             self.filter_by("")
         elif self.heat:
@@ -390,7 +390,7 @@ class FleetScreen(KeptLines, can_focus=True):
         return True
 
     def on_click(self, event: events.Click) -> None:
-        """Choose what is clicked on; a click on what is chosen opens it, one on a title sorts by it."""
+        """Select the clicked line; a click on the selected one opens it, one on a title sorts by it."""
         y = event.y - self._titles + int(self.scroll_offset.y)
         if event.y < self._titles:
             self._click_title(event.x, event.y)

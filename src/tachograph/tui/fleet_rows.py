@@ -52,7 +52,7 @@ _HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STA
 class FleetRows:
     """One row per GPU of a view. Texts are "" and numbers NaN where missing. Columns are computed when needed.
 
-    before: the rows of an earlier view, of which is kept what is still so.
+    before: the rows of an earlier view, whose unchanged values are reused.
     """
 
     def __init__(self, view: View, before: FleetRows | None = None) -> None:
@@ -64,7 +64,7 @@ class FleetRows:
         self._texts: dict[str, Sequence[str]] = {}
 
     def __len__(self) -> int:
-        """How many GPUs."""
+        """Number of GPUs."""
         return len(self.gpus)
 
     def number(self, name: str) -> Floats:
@@ -86,12 +86,12 @@ class FleetRows:
 
     @cached_property
     def health_rank(self) -> Floats:
-        """How bad the health is; the worst is the highest."""
+        """Severity of health; the worst is the highest."""
         return _HEALTH_RANK[self.view.health]
 
     @cached_property
     def memory_gib(self) -> Floats:
-        """Memory that there is, as far as it is reported."""
+        """Total memory, as far as reported."""
         devices = self.view.snapshot.devices
         reported = np.array([getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64)
         free = self.view.snapshot.column("hbm_used_mib") + self.view.snapshot.column("hbm_free_mib")
@@ -161,18 +161,18 @@ def no_column(name: str) -> UsageError:
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return what names are compared by, so that nid9 comes before nid10.
+    """Return the sort key of names, so that nid9 is before nid10.
 
     >>> sorted(["nid10", "nid9", "x"], key=natural)
     ['nid9', 'nid10', 'x']
     """
     parts = ((part, part.lstrip("0")) for part in re.findall(r"[0-9]+|[^0-9]+", name))
-    # digits as text, the longer number the larger: `int` refuses thousands of them
+    # digits as text, the longer number the larger: `int` rejects thousands of them
     return tuple((0, len(digits), digits) if "0" <= part[0] <= "9" else (1, 0, part) for part, digits in parts)
 
 
 class _Roster:
-    """What hardly ever changes: names of GPUs and their ranks."""
+    """Values that rarely change: names of GPUs and their ranks."""
 
     def __init__(self, gpus: tuple[GpuId, ...]) -> None:
         self.gpus = gpus
@@ -202,7 +202,7 @@ MISSING = "-"
 
 @dataclass(frozen=True, slots=True)
 class FilterTerm:
-    """One term. column: "" for a word that is looked for anywhere. bound: the number, NaN for texts and for missing."""
+    """One term. column: "" for a word that is searched anywhere. bound: the number, NaN for texts and for missing."""
 
     column: str
     compare: str
@@ -216,7 +216,7 @@ def parse_filter(written: str) -> tuple[FilterTerm, ...]:
     >>> [(term.column, term.compare, term.text, term.bound) for term in parse_filter("ana sm<20")]
     [('', '=', 'ana', nan), ('sm', '<', '20', 0.2)]
 
-    Errors: UsageError for a column that is none, or a number that is none.
+    Errors: UsageError for an unknown column, or an invalid number.
     """
     try:
         words = shlex.split(written)
@@ -226,7 +226,7 @@ def parse_filter(written: str) -> tuple[FilterTerm, ...]:
 
 
 def matching(rows: FleetRows, terms: tuple[FilterTerm, ...]) -> Flags:
-    """Return which rows every term holds of."""
+    """Return which rows match every term."""
     found: Flags = np.ones(len(rows), np.bool_)
     for term in terms:
         found &= _holds(rows, term)
@@ -300,7 +300,7 @@ def _lowered(rows: FleetRows, column: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """GPUs that have something in common. name: "" of those of which it is not reported. rows: in their order."""
+    """GPUs that have something in common. name: "" where not reported. rows: in their order."""
 
     name: str
     rows: Longs
@@ -319,7 +319,7 @@ def sort_name(name: str) -> str:
 
 
 def direction(by: str, *, reverse: bool) -> str:
-    """Return which come first where GPUs are sorted by a column.
+    """Return which GPUs are first in the order by a column.
 
     >>> direction("power", reverse=True), direction("health", reverse=False), direction("user", reverse=True)
     ('smallest first', 'worst first', 'Z to A')
@@ -354,7 +354,7 @@ def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
 
 
 def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
-    """Return groups in the order of their first GPU; the the group without a name comes last.
+    """Return groups in the order of their first GPU; the group without a name is last.
 
     Errors: UsageError for a column by which nothing is grouped.
     """
@@ -375,7 +375,7 @@ def fleet_lines(
     group: str = "",
     folded: Collection[str] = (),
 ) -> list[Line]:
-    """Return what is drawn, line by line. shown: rows that pass the filter; group: "" for none; folded: groups."""
+    """Return the lines. shown: rows that pass the filter; group: "" for none; folded: groups."""
     ordered = sorted_rows(rows, by, reverse=reverse)
     if shown is not None:
         ordered = ordered[shown[ordered]]

@@ -1,4 +1,4 @@
-"""Columns of the fleet table: values, widths, which columns give way, titles."""
+"""Columns of the fleet table: values, widths, which columns are hidden, titles."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def short(value: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a time that passed in at most six characters.
+    """Return a duration in at most six characters.
 
     >>> span(59), span(7325), span(3 * 86400), span(float("nan"))
     ('59s', '2h02', '3d00h', '-')
@@ -87,7 +87,7 @@ def span(seconds: float) -> str:
 
 
 def percent_bar(value: float, width: int) -> str:
-    """Return a thin bar, and the percent behind it.
+    """Return a thin bar, and the percent after it.
 
     >>> percent_bar(0.5, 14)
     '━━━━╸      50%'
@@ -103,8 +103,8 @@ def fit(
 ) -> list[ColumnPlace]:
     """Return the columns that fit, from left to right.
 
-    skip: so many of those that may give way are passed over. first: so wide is the name of a GPU or a group at least.
-    group: by what lines are grouped, which needs no column then. sort: the column that gives way to no other.
+    skip: number of optional columns that are skipped. first: least width of the name of a GPU or a group.
+    group: the grouping, which needs no column then. sort: the column that is never hidden.
     """
     widths: dict[str, int] = {}
     left = width
@@ -125,7 +125,7 @@ def fit(
 
 
 def _steps(rows: FleetRows, skip: int, least: int, sort: str) -> list[tuple[str, int]]:
-    """(column, width) in the order in which room is given; a column named again becomes wider."""
+    """(column, width) in the order of assignment; a column named again becomes wider."""
     natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
     kept = [("gpu", max(least, natural["gpu"])), ("class", 16), ("real", 4), ("health", 7)]
     first = ["sm", "job", "user", "real", "tensor", "dram", "class", "util", "mem", "power", "temp"]
@@ -167,7 +167,7 @@ def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
 
 
 def class_cell(view: View, row: int) -> str:
-    """Return the class of a GPU; a sign behind its letter where the newest reading alone has another.
+    """Return the class of a GPU; a sign after its letter where the newest reading alone has another.
 
     The class is that of a window, the numbers beside it are of now: without the sign they would contradict.
     """
@@ -193,7 +193,7 @@ def _sum(values: Floats, rows: Longs) -> float:
 
 
 def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
-    """What is used and what there is, of those GPUs alone that report what they use."""
+    """Used and total memory, only of GPUs that report the used memory."""
     reporting = rows[~np.isnan(used[rows])]
     whole = not np.isnan(there[reporting]).any()
     return _sum(used, reporting), _sum(there, reporting) if whole else float("nan")
@@ -232,7 +232,7 @@ def _sum_of(name: str, title: str, width: int, written: Callable[[float], str]) 
 
 
 def _summed(written: str) -> str:
-    """A sum that is known for one: other numbers of a group are means, temperatures the highest."""
+    """A sum, marked as one: other numbers of a group are means, temperatures the highest."""
     return written if written == MISSING else f"{_SUM}{written}"
 
 
@@ -397,7 +397,7 @@ def _written(place: ColumnPlace, arrow: str) -> str:
 
 
 def _more(places: Sequence[ColumnPlace], *, group: str, width: int) -> Pieces:
-    """A sign at the right edge where there are columns that are not seen."""
+    """A sign at the right edge where columns are hidden."""
     grouped = group not in ("", "class")  # that column is the heading of groups
     if not places or len(places) + grouped >= len(COLUMNS):
         return []

@@ -36,8 +36,8 @@ def classed_and_healthy(view: View, row: int, *, width: int, rules: bool) -> lis
 
 
 def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool) -> list[Row]:
-    """Return the class, the rule that holds with values and thresholds, what this reading alone would be; and of what
-    real utilisation is made. rules: all rules up to the one that holds are listed.
+    """Return the class, its rule with values and thresholds, the class of this reading alone; and the parts of
+    real utilisation. rules: all rules up to the matching one are listed.
     """
     smoothed, window = view.label(row), view.settings.smoothing_s
     rows: list[Row] = [
@@ -58,14 +58,14 @@ def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool)
 
 
 def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
-    """How to have what is missing, each way once."""
+    """How to enable missing counters, each way once."""
     lacking = {name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)}
     reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
     return [line for sentence in reported for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
 
 
 def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
-    """Return real utilisation of this reading with its parts: weights and what they weigh."""
+    """Return real utilisation of this reading with its parts: weights and weighted values."""
     known = known_of(
         reading_of({name: float(column[row]) for name, column in view.snapshot.values.items()}), view.settings
     )
@@ -78,7 +78,7 @@ def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
 
 
 def _all_rules(view: View, row: int) -> list[Row]:
-    """Rules in their order up to the first that holds of the means over the window."""
+    """Rules in their order up to the first that matches the means over the window."""
     means = view.means or view.snapshot.values
     reading = reading_of({name: float(column[row]) for name, column in means.items()})
     rows: list[Row] = []
@@ -92,7 +92,7 @@ def _all_rules(view: View, row: int) -> list[Row]:
 
 
 def healthy(view: View, row: int, found: GpuReasons, *, width: int, short: bool) -> list[Row]:
-    """Return health, and each value that decides it against its limit. short: values that are good in one paragraph."""
+    """Return health, and each decisive value against its limit. short: good values in one paragraph."""
     state = view.state(row)
     rows: list[Row] = [heading("Health", width), [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])]]
     if found.health_why:
@@ -107,7 +107,7 @@ def healthy(view: View, row: int, found: GpuReasons, *, width: int, short: bool)
 
 
 def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
-    """What decides health, with its limits; what is missing is left out."""
+    """Values that decide health, with limits; missing ones are left out."""
     value = view.snapshot.value
     reported: list[str] = []
     sensors = (
@@ -131,12 +131,12 @@ def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
 
 WIDE = 110  # characters from which there are two columns
 _COUNTERS_AT_MOST = 100  # characters: longer histories add nothing
-_STALE_S = 5.0  # from which on the age of values is worth a word
+_STALE_S = 5.0  # from which on the age of values is shown
 _EVENTS = 12
 
 
 class FocusScreen(Page):
-    """One GPU, and on to the next."""
+    """One GPU, with keys for the next and the previous one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("focus")]
 
@@ -146,11 +146,11 @@ class FocusScreen(Page):
 
     @property
     def chosen(self) -> GpuId | None:
-        """The GPU that is shown."""
+        """The shown GPU."""
         return self.gpu
 
     def rows(self, view: View, width: int, height: int) -> PageRows:
-        """Return all that is known of the GPU."""
+        """Return all rows on the GPU."""
         return focus(view, self.gpu, width=width)
 
     def action_next(self) -> None:
@@ -189,7 +189,7 @@ def focus(view: View, gpu: GpuId, *, width: int) -> list[Row]:
 
 
 def identity(view: View, row: int, *, width: int) -> list[Row]:
-    """Return which GPU it is, how it is in one line, and whom it works for."""
+    """Return the GPU's name, its state in one line, and its allocation."""
     snapshot, label, state = view.snapshot, view.label(row), view.state(row)
     gpu = snapshot.gpus[row]
     device = snapshot.devices.get(gpu)
@@ -229,7 +229,7 @@ def _held(view: View, gpu: GpuId) -> str:
 
 
 def _age(view: View, row: int) -> Row:
-    """A word on values that are old, or not there."""
+    """Remark on old or missing values."""
     if not view.reported[row]:
         return [Segment("  no values now", colours.ALARM)]
     age = float(view.stale_s[row])
@@ -237,7 +237,7 @@ def _age(view: View, row: int) -> Row:
 
 
 def surroundings(view: View, row: int, *, width: int) -> list[Row]:
-    """Return processes, what happened to the GPU, and what the source does not report."""
+    """Return processes, events of the GPU, and unsupported counters."""
     gpu = view.snapshot.gpus[row]
     rows = [heading("Processes", width), *processes(view, gpu, width=width), heading("Events", width)]
     happened = list(islice((event for event in reversed(view.events) if event.gpu == gpu), _EVENTS))

@@ -1,4 +1,4 @@
-"""Lines around a screen: header, footer, and the line in which commands, filters and searches are written."""
+"""Lines around a screen: header, footer, and the input line for commands, filters and searches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROBLEMS = 2  # lines of problems, at most
 
 @dataclass(frozen=True, slots=True)
 class HeaderState:
-    """State beside a view. interval: how often it polls, in words; summary: of the screen."""
+    """State beside a view. interval: the poll interval, in words; summary: of the screen."""
 
     interval: str
     paused: bool = False
@@ -42,7 +42,7 @@ class HeaderState:
 
 
 class Lines(Widget):
-    """A few lines, drawn again only where they changed."""
+    """A few lines, of which only changed ones are drawn again."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002  as Textual names it
         super().__init__(id=id)
@@ -101,7 +101,7 @@ def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
 
 
 def _counts(view: View, *, width: int) -> Pieces:
-    """How many GPUs by what limits them, and by health: in words, or where there is no room in letters."""
+    """Number of GPUs by limit, and by health: in words, or in letters where words do not fit."""
     labels = np.bincount(view.labels, minlength=len(WORKLOAD_CLASSES)).tolist()
     limits = dict.fromkeys(colours.LIMITS, 0)
     for limit, count in zip(colours.CLASS_LIMITS, labels, strict=True):
@@ -150,7 +150,7 @@ SIGNS = {"command": ":", "filter": "filter ", "search": "search "}
 
 
 class Prompt(Horizontal):
-    """One line to write. complete: what a line may become. Reports `Changed` while it is written, `Done` at the end."""
+    """The input line. complete: returns completions. Reports `Changed` while it is written, `Done` at the end."""
 
     DEFAULT_CSS = """
     Prompt { height: 1; }
@@ -161,14 +161,14 @@ class Prompt(Horizontal):
         """The line takes keys."""
 
     class Changed(Message):
-        """What is written now. candidates: what it may become."""
+        """The current text. candidates: its completions."""
 
         def __init__(self, kind: str, text: str, candidates: list[str]) -> None:
             super().__init__()
             self.kind, self.text, self.candidates = kind, text, candidates
 
     class Done(Message):
-        """The line is finished; `text` is None where it was given up."""
+        """The line is finished; `text` is None where it was cancelled."""
 
         def __init__(self, kind: str, text: str | None) -> None:
             super().__init__()
@@ -185,7 +185,7 @@ class Prompt(Horizontal):
         yield Line(self._text, complete=self._tab)
 
     def on_mount(self) -> None:
-        """Write here from now on."""
+        """Take the focus."""
         self.screen.set_focus(self.query_one(Line))
         self.post_message(self.Ready())
         self._tell(self._text)
@@ -201,7 +201,7 @@ class Prompt(Horizontal):
         self.post_message(self.Done(self.kind, event.value))
 
     def on_line_given_up(self) -> None:
-        """Given up."""
+        """Cancelled."""
         self.post_message(self.Done(self.kind, None))
 
     def _tell(self, text: str) -> None:
@@ -213,7 +213,7 @@ class Prompt(Horizontal):
 
 
 class Line(Input):
-    """An input that is given up by Esc, or by Backspace where nothing is left, and completed by Tab."""
+    """An input that is cancelled by Esc, or by Backspace where it is empty, and completed by Tab."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c,ctrl+g", "give_up", show=False),
@@ -221,7 +221,7 @@ class Line(Input):
     ]
 
     class GivenUp(Message):
-        """Nothing shall come of it."""
+        """The input is cancelled."""
 
     def __init__(self, text: str, *, complete: Callable[[str], str]) -> None:
         super().__init__(text, compact=True, select_on_focus=False)
@@ -229,16 +229,16 @@ class Line(Input):
         self._complete = complete
 
     def action_give_up(self) -> None:
-        """Give up."""
+        """Cancel."""
         self.post_message(self.GivenUp())
 
     def action_complete(self) -> None:
-        """Complete as far as it is certain."""
+        """Complete up to the common prefix."""
         self.value = self._complete(self.value)
         self.cursor_position = len(self.value)
 
     def action_delete_left(self) -> None:
-        """Delete a letter; give up where there is none."""
+        """Delete a letter; cancel where there is none."""
         if self.value:
             super().action_delete_left()
         else:

@@ -1,6 +1,6 @@
-"""The heat map: a cell per GPU, node beside node, lettered and coloured by what limits it or by the level of a number.
+"""The heat map: a cell per GPU, node beside node, lettered and coloured by its limit or by the level of a number.
 
-Behind the letter or digit stands the sign of its health, so that one glance finds what is hot or broken.
+After the letter or digit is the sign of its health, so that hot or broken GPUs are visible at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HeatSpot:
 
 
 class HeatMap:
-    """Blocks of nodes, from left to right and downwards. order: rows that are shown; by: class, or a number's name."""
+    """Blocks of nodes, from left to right and downwards. order: shown rows; by: class, or a number's name."""
 
     def __init__(self, rows: FleetRows, order: Sequence[int], *, by: str, width: int) -> None:
         self.rows, self.by = rows, by
@@ -54,11 +54,11 @@ class HeatMap:
 
     @property
     def height(self) -> int:
-        """How many lines."""
+        """Number of lines."""
         return len(self._lines)
 
     def spot(self, row: int) -> HeatSpot | None:
-        """Where a GPU is; None if it is not shown."""
+        """Position of a GPU; None if it is not shown."""
         return self._spots.get(row)
 
     def at(self, x: int, y: int) -> int | None:
@@ -71,7 +71,7 @@ class HeatMap:
         return None
 
     def moved(self, row: int, dx: int, dy: int) -> int:
-        """The row of the GPU to which the cursor goes from another."""
+        """The row of the GPU to which the cursor moves from another."""
         here = self._spots.get(row)
         if here is None:
             return next(iter(self._spots), row)
@@ -96,7 +96,7 @@ class HeatMap:
         return found
 
     def legend(self) -> list[tuple[str, Style]]:
-        """Return what letters or digits mean."""
+        """Return the legend of letters or digits."""
         found: list[tuple[str, Style]] = [(f"{self.by}  ", colours.BOLD)]
         if self._levels is None:
             found += [piece for limit in colours.LIMITS for piece in _explained(limit)]
@@ -107,7 +107,7 @@ class HeatMap:
         return [*found, ("^ hot  ! !! unhealthy", colours.ALARM)]
 
     def _laid_out(self, order: Sequence[int], width: int) -> list[list[tuple[int, list[int]]]]:
-        """Lines of (column, rows of one node); a node too wide for the screen goes on in the next block."""
+        """Lines of (column, rows of one node); a node too wide for the screen continues in the next block."""
         names = self.rows.text("node")
         nodes: dict[str, list[int]] = {}
         for row in order:
@@ -139,7 +139,7 @@ class HeatMap:
 
 
 def levels(values: Floats, low: float, high: float) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return levels 0 to 9 between two bounds; -1 where nothing is reported.
+    """Return levels 0 to 9 between two bounds; -1 where not reported.
 
     >>> levels(np.array([0.0, 0.55, 1.0, np.nan]), 0.0, 1.0).tolist()
     [0, 5, 9, -1]
@@ -150,15 +150,15 @@ def levels(values: Floats, low: float, high: float) -> np.ndarray[tuple[int, ...
 
 
 def shown_by(name: str) -> str:
-    """Return by what a map is coloured, as given.
+    """Return the quantity that colours a map, as given.
 
-    Errors: UsageError when there is no such number.
+    Errors: UsageError for an unknown number.
     """
     return name if name == BY_CLASS else number_name(name)
 
 
 def next_by(name: str) -> str:
-    """Return what comes next when people leaf through."""
+    """Return the next quantity."""
     leaves = (BY_CLASS, "real", "sm", "tensor", "dram", "mem", "power", "temp")
     return leaves[(leaves.index(name) + 1) % len(leaves)] if name in leaves else BY_CLASS
 

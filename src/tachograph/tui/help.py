@@ -24,7 +24,7 @@ PLACES = {
     "job": "Job",
     "events": "Events",
 }
-# titles of columns that say little by themselves -> what stands there
+# titles of columns that need an explanation -> explanation
 ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
     {
         "real": "real utilisation, see below",
@@ -48,7 +48,7 @@ _KEY, _COMMAND = 9, 18
 
 
 class HelpScreen(Page):
-    """All of it, in rows that scroll."""
+    """The whole help, in rows that scroll."""
 
     def rows(self, view: View, width: int, height: int) -> Sequence[Row]:
         """Return all rows."""
@@ -56,7 +56,7 @@ class HelpScreen(Page):
 
 
 def help_rows(view: View, *, width: int) -> list[Row]:
-    """Return the help in rows of `width` characters, in two columns where there is room."""
+    """Return the help in rows of `width` characters, in two columns where they fit."""
     troubles = [*_unsupported(view, width=width), *_problems(view, width=width)]
     if width < _TWO_COLUMNS:
         return [
@@ -112,7 +112,7 @@ def _filters(width: int) -> list[Row]:
 
 
 def real_sentence(weights: Weights) -> str:
-    """Return what real utilisation is.
+    """Return the definition of real utilisation.
 
     >>> real_sentence((0.5, 0.0, 0.5, 0.0))
     'Real utilisation is a weighted mean: 50 % of SM + 50 % of DRAM activity.'
@@ -158,7 +158,7 @@ def _problems(view: View, *, width: int) -> list[Row]:
 
 
 def _entry(name: str, text: str, room: int, width: int) -> list[Row]:
-    """A name, and beside it text over as many rows as it takes."""
+    """A name, and beside it text over as many rows as needed."""
     body = paragraph(text, max(10, width - room - 1))
     first: Row = [Segment(f"{name:<{room}} ", colours.BOLD), *body[0]]
     if len(name) > room:

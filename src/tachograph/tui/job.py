@@ -1,4 +1,4 @@
-"""All GPUs of one job: the screen, and its findings, judged in a thread."""
+"""All GPUs of one job: the screen, and its findings, evaluated in a thread."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from tachograph.judge.finding import Finding
 
 
-WAIT_S = 5.0  # of the screen being open, before anything is judged
-_WAITING = 4  # views that wait to be judged; others are passed over
+WAIT_S = 5.0  # from opening the screen to the first evaluation
+_WAITING = 4  # views queued for evaluation; others are skipped
 _STYLES = {"problem": colours.ALARM, "hint": colours.NOTICE}
 
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """What is known of a job now. findings: None where it is not judged yet; trouble: why it cannot be."""
+    """Current results of a job. findings: None where not evaluated yet; trouble: why that fails."""
 
     findings: tuple[Finding, ...] | None = None
     trouble: str = ""
@@ -58,7 +58,7 @@ NOT_YET = JobFindings()
 
 
 class JobJudge:
-    """Judges one job of the views it is given, in a thread of its own."""
+    """Evaluates one job from views, in a thread of its own."""
 
     def __init__(self, job_id: str, configuration: Configuration, *, wait_s: float = WAIT_S) -> None:
         self.reported = NOT_YET
@@ -69,7 +69,7 @@ class JobJudge:
         self._thread: threading.Thread | None = None
 
     def take(self, view: View) -> None:
-        """Take another view; returns at once. Called with the history at rest."""
+        """Queue another view; returns at once. Called while the history does not change."""
         if self._began is None:
             self._began = view.snapshot.t
         if self._thread is None and view.snapshot.t - self._began >= self._wait_s:
@@ -85,10 +85,10 @@ class JobJudge:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, wait_s: float = 0.0) -> None:
-        """Judge no more; what is being judged comes to an end by itself. wait_s: how long to wait for that."""
+        """Stop the evaluation; a running one ends by itself. wait_s: how long to wait for that."""
         self._ended = True
         if self._thread is not None:
-            with suppress(queue.Full):  # then it finds that it ended behind one of those that wait
+            with suppress(queue.Full):  # then the thread ends after a queued view
                 self._views.put_nowait(None)
             self._thread.join(wait_s)
 
@@ -104,12 +104,12 @@ class JobJudge:
             while (now := self._views.get()) is not None and not self._ended:
                 found = judged.step(now, (self._job_id,))
                 self.reported = JobFindings(tuple(found.get(self._job_id, ())))
-        except Exception as error:  # noqa: BLE001  one job that is judged: the screen goes on without
+        except Exception as error:  # noqa: BLE001  evaluation of one job: the screen continues without it
             self.reported = JobFindings(trouble=f"{type(error).__name__}: {error}")
 
 
 def past(view: View, job_id: str) -> Iterator[View]:
-    """Yield views of the past of a job's GPUs, oldest first, as far as it is kept: copies that nothing changes."""
+    """Yield views of the past of a job's GPUs, oldest first, as far as stored: constant copies."""
     from tachograph.live.job_classes import JOB_CLASS_COUNTERS
 
     held = {gpu: one for gpu, one in view.snapshot.allocations.items() if job_id in (*one.jobs, one.job_id)}
@@ -141,7 +141,7 @@ def _any_known(columns: Sequence[Floats], size: int) -> Flags:
 
 
 def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
-    """Return what holds of a job, the most urgent first, with what to do, and what is undetermined yet."""
+    """Return the findings of a job, the most urgent first, with fixes, and what is undetermined yet."""
     if reported.trouble:
         return paragraph(f"job classes failed: {reported.trouble}", width, colours.NOTICE)
     if reported.findings is None:
@@ -175,8 +175,8 @@ class JobScreen(Page):
         self._shown_t = 0.0
 
     def show(self, view: View) -> None:
-        """Take a new view, and let it be judged."""
-        if self._judge is not None and view.snapshot.t < self._shown_t:  # a recording was moved back
+        """Show a new view, and queue it for evaluation."""
+        if self._judge is not None and view.snapshot.t < self._shown_t:  # a recording was set back
             self._judge.stop()
             self._judge = None
         self._shown_t = view.snapshot.t
@@ -187,7 +187,7 @@ class JobScreen(Page):
         super().show(view)
 
     def on_unmount(self) -> None:
-        """Judge no more."""
+        """Stop the evaluation."""
         if self._judge is not None:
             self._judge.stop()
 
@@ -198,7 +198,7 @@ class JobScreen(Page):
         return gpus[min(self.cursor, len(gpus) - 1)] if gpus else None
 
     def rows(self, view: View, width: int, height: int) -> PageRows:
-        """Return what the job is and does, and a line for each of its GPUs."""
+        """Return the facts on the job, and a line for each of its GPUs."""
         job = job_facts(view, self.job_id)
         self._lines = JobLines()
         if job is None:
@@ -230,7 +230,7 @@ class JobScreen(Page):
             self.post_message(OpenScreen("focus", self.chosen))
 
     def action_order(self) -> None:
-        """Take the next order of lines."""
+        """Change to the next order of lines."""
         self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
         self.cursor = 0
         self.again()
@@ -248,11 +248,11 @@ class JobLines:
 
     @property
     def first(self) -> int:
-        """Which row is the first of the GPUs."""
+        """Index of the first row of the GPUs."""
         return len(self.above)
 
     def fill(self, view: View, job: JobFacts, columns: JobGpuTable, order: list[int]) -> None:
-        """Take what the lines of GPUs are made of."""
+        """Set the data of the lines of GPUs."""
         self._drawn = (view, job, columns, order)
         self.gpus = [view.snapshot.gpus[job.rows[place]] for place in order]
 
@@ -291,7 +291,7 @@ def job_lines(
 
 
 def nothing(view: View, job_id: str, *, width: int) -> list[Row]:
-    """Return what is said of a job that holds no GPU here, and which jobs do."""
+    """Return the message for a job that holds no GPU here, with the jobs that do."""
     held = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
     rows = paragraph(f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE)
     known = f"jobs in view: {printable(', '.join(held[:30]))}" if held else "no job with an allocation is known"

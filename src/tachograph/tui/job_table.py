@@ -21,12 +21,12 @@ from tachograph.tui.counter_rows import span
 from tachograph.tui.fleet_table import percent
 from tachograph.tui.page import MISSING, Row, cell, flow, heading, join_parts, paragraph, quantity
 
-# counters that say whether a GPU was working, best known first; MIG slices have no gpu_util
+# counters that show whether a GPU was working, most common first; MIG slices have no gpu_util
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
-WINDOW_S = 60.0  # as stored metrics have it
-OVER_S = 300.0  # so far back is looked
-FAR = 0.25  # from the median lag: further than noise and one slow step, and worth a third of a job's speed
-FAR_ACTIVITY = 0.05  # and so far from the median activity: GPUs that all do next to nothing have no stragglers
+WINDOW_S = 60.0  # as in stored metrics
+OVER_S = 300.0  # length of the examined past
+FAR = 0.25  # from the median lag: more than noise and one slow step, and a third of a job's speed
+FAR_ACTIVITY = 0.05  # and from the median activity: GPUs that are all almost idle have no stragglers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class GpuSpread:
     """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
 
     lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where nothing was active.
-    windows: how many were looked at, `zero_windows` of them with all at rest, which do not count. behind, ahead:
+    windows: number of examined ones, `zero_windows` of them with all idle, which do not count. behind, ahead:
     whether the lag of each GPU is FAR above or below the job's median, and its activity FAR_ACTIVITY from it; none is
-    where no window is over yet. growing_s: so much was seen of the only window there is, None where whole ones are.
+    where no window is over yet. growing_s: length so far of an only, incomplete window, None if there are whole ones.
     """
 
     imbalance: float | None
@@ -51,8 +51,8 @@ class GpuSpread:
 def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S) -> GpuSpread:
     """Return how evenly GPUs worked. activity: (times x GPUs), 0..1, NaN missing.
 
-    Windows begin at `anchor` (the start of the job) and go on every `window_s`. Those count of which all is there: not
-    the first where times begin within it, nor the last, which is still growing, unless there is no other. A GPU silent
+    Windows begin at `anchor` (the start of the job) and have `window_s` each. Only complete ones count: not
+    the first where times begin within it, nor the last, which is incomplete, unless it is alone. A GPU without a value
     in a window counts 0 there, one that reported nothing at all is left out.
 
     >>> found = spread(np.arange(120.0), np.tile([0.8, 0.8, 0.4, 0.8], (120, 1)), anchor=0.0)
@@ -91,7 +91,7 @@ def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, F
 
 
 def _from_median(values: Floats, reported: Flags) -> Floats:
-    """How far each value is from the median of those reported; 0 where it is missing."""
+    """Difference of each value from the median of reported ones; 0 where missing."""
     found: Floats = np.nan_to_num(values - np.median(values[reported])) if reported.any() else np.zeros(len(values))
     return found
 
@@ -106,7 +106,7 @@ def activity_counter(view: View, rows: Sequence[int]) -> str | None:
 
 
 def never_used(activity: Floats | Singles) -> Flags:
-    """Return for each GPU whether it was at zero in all that is known of it; False where nothing is.
+    """Return for each GPU whether all its known values are zero; False without values.
 
     >>> never_used(np.array([[0.0, 0.5, np.nan], [0.0, 0.0, np.nan]])).tolist()
     [True, False, False]
@@ -120,7 +120,7 @@ def never_used(activity: Floats | Singles) -> Flags:
 class JobFacts:
     """One row per GPU of the job, in the order of `rows` (places in the view).
 
-    counter: what says that a GPU works, None where nothing does; activity: its values at `times`, all that is kept.
+    counter: that of activity, None where no source reports one; activity: its values at `times`, the whole history.
     unused: GPUs at zero in all that time.
     """
 
@@ -146,7 +146,7 @@ class JobProgram:
 
 
 def job_facts(view: View, job_id: str) -> JobFacts | None:
-    """Return what is known of a job; None where it holds no GPU that is seen."""
+    """Return the facts on a job; None where it holds no visible GPU."""
     snapshot = view.snapshot
     held = [(place, snapshot.allocations.get(gpu)) for place, gpu in enumerate(snapshot.gpus)]
     own = [
@@ -168,7 +168,7 @@ def job_facts(view: View, job_id: str) -> JobFacts | None:
 
 
 def total(values: Floats) -> float | None:
-    """Return the sum of what is known; None where nothing is.
+    """Return the sum of known values; None without any.
 
     >>> total(np.array([1.0, np.nan, 2.0])), total(np.array([np.nan]))
     (3.0, None)
@@ -178,13 +178,13 @@ def total(values: Floats) -> float | None:
 
 
 def mean(values: Floats) -> float | None:
-    """Return the mean of what is known; None where nothing is."""
+    """Return the mean of known values; None without any."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else None
 
 
 def programs(view: View, rows: Sequence[int]) -> list[JobProgram]:
-    """Return what runs on some GPUs, by user and command, the one with most memory first."""
+    """Return the programs on some GPUs, by user and command, the one with most memory first."""
     grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
     for row in rows:
         for process in view.snapshot.processes.get(view.snapshot.gpus[row], ()):
@@ -213,7 +213,7 @@ _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
 
 
 def job_title(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """Return who the job is, what it does, how evenly, and which GPUs stand out."""
+    """Return the job's identity, its classes, its imbalance, and unusual GPUs."""
     snapshot, allocation = view.snapshot, job.allocation
     nodes = len({snapshot.gpus[row].node for row in job.rows})
     since = "" if allocation.since is None else f"for {quantity(max(0.0, snapshot.t - allocation.since), 's')}"
@@ -237,7 +237,7 @@ def job_title(view: View, job: JobFacts, *, width: int) -> list[Row]:
 
 
 def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """How many GPUs are of which class, the most frequent first."""
+    """Number of GPUs of each class, the most frequent first."""
     found = np.bincount(view.labels[list(job.rows)], minlength=len(WORKLOAD_CLASSES))
     seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
     return flow(
@@ -250,7 +250,7 @@ def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
 
 
 def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """Return spatial imbalance, stragglers, GPUs that were not used and that report nothing, as sentences."""
+    """Return spatial imbalance, stragglers, unused GPUs and those that report nothing, as sentences."""
     if job.counter is None:
         return paragraph("imbalance unknown: no activity counter reported", width, colours.DIM)
     of = job.spread
@@ -285,7 +285,7 @@ def _named(view: View, job: JobFacts, places: Sequence[int]) -> str:
 
 
 def mapped(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """Return a block for each GPU, node by node: as high as it is active, coloured by what limits it."""
+    """Return a block for each GPU, node by node: its height is the activity, its colour the limit."""
     values = view.snapshot.column(job.counter or "gpu_util")[list(job.rows)]
     drawn = [
         block if known else "?"
@@ -313,7 +313,7 @@ def mapped(view: View, job: JobFacts, *, width: int) -> list[Row]:
 
 
 def ordered(view: View, job: JobFacts, order: str) -> list[int]:
-    """Return places in `job.rows` in the order of lines; what is missing last."""
+    """Return places in `job.rows` in the order of lines; missing values last."""
     rows = list(job.rows)
     lags = job.spread.lags
     match order:
@@ -335,9 +335,9 @@ def ordered(view: View, job: JobFacts, order: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class JobGpuTable:
-    """What the lines of GPUs are made of. names, classes, history, programs: characters of these columns.
+    """Columns of the lines of GPUs. names, classes, history, programs: characters of these columns.
 
-    each: seconds that a block of the history stands for.
+    each: seconds of one block of the history.
     """
 
     names: int
@@ -404,7 +404,7 @@ def _sign(view: View, job: JobFacts, place: int) -> tuple[str, Style]:
 
 
 def programs_rows(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """Return what runs on the job's GPUs, by user and command."""
+    """Return the programs on the job's GPUs, by user and command."""
     found = programs(view, job.rows)
     rows: list[Row] = [heading("Processes", width)]
     if not found:

@@ -1,4 +1,4 @@
-"""Every key: what it does, and where. Bindings, footer, help and docs are made of this table.
+"""Every key: its action, and its place. Bindings, footer, help and docs are made from this table.
 
 A key of the place "" works everywhere. `action` is a method `action_NAME` of the widget of that place, or of the app.
 """
@@ -14,7 +14,7 @@ from textual.binding import Binding
 
 @dataclass(frozen=True, slots=True)
 class ScreenKey:
-    """One row: keys as Textual names them, as people write them, what they do.
+    """One row: keys as Textual names them, as people write them, their effect.
 
     place: name of a screen, "" everywhere. short: for the footer; empty: not shown there.
     """
@@ -116,7 +116,7 @@ KEYS: tuple[ScreenKey, ...] = (
 )
 
 
-# what keys of the fleet do on its heat map, and which do nothing there
+# keys of the fleet on its heat map, and those without effect there
 _MAPPED = {"heat": "table", "heat_next": "colour"}
 _UNMAPPED = {"heat", "prompt('sort')"}
 
@@ -133,7 +133,7 @@ def of(place: str) -> list[ScreenKey]:
 
 @cache
 def prompting(place: str) -> frozenset[str]:
-    """Return the keys of a screen, and of all, after which a line is written.
+    """Return the keys of a screen, and of all, that open the input line.
 
     >>> sorted(prompting("plot"))
     ['colon']

@@ -1,4 +1,4 @@
-"""What screens of text are made of: rows of segments, side by side or below each other, drawn where they are seen.
+"""Parts of text screens: rows of segments, side by side or below each other, drawn where visible.
 
 A row is a list of segments. Screens make their rows of a view by pure functions; `Page` and `KeptLines` scroll and
 draw.
@@ -29,12 +29,12 @@ Pieces = list[tuple[str, Style]]
 
 
 class KeptLines(ScrollView):
-    """Lines made by `line`, of the place in what is seen, titles among them; `draw` makes those that are seen."""
+    """Lines made by `line` from their place on the screen, titles included; `draw` makes visible ones."""
 
     def __init__(self, line: Callable[[int], Pieces]) -> None:
         super().__init__()
         self._line = line
-        self.lines: list[Strip] = []  # what is seen
+        self.lines: list[Strip] = []  # the visible ones
 
     @property
     def line_width(self) -> int:
@@ -42,7 +42,7 @@ class KeptLines(ScrollView):
         return self.scrollable_content_region.width or self.size.width
 
     def draw(self) -> None:
-        """Make the lines that are seen; let the terminal have those that are not what they were."""
+        """Make the visible lines; send changed ones to the terminal."""
         width = self.line_width
         made = [strip_of(self._line(y)).adjust_cell_length(width) for y in range(self.size.height)]
         before = self.lines
@@ -57,11 +57,11 @@ class KeptLines(ScrollView):
             self.refresh(*regions(changed, width))
 
     def render_line(self, y: int) -> Strip:
-        """Hand out a line that was made."""
+        """Return a line that was made."""
         return self.lines[y] if y < len(self.lines) else Strip.blank(self.size.width)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Draw what came into sight."""
+        """Draw lines that became visible."""
         super().watch_scroll_y(old_value, new_value)
         if round(old_value) != round(new_value):
             self.draw()
@@ -97,21 +97,21 @@ _UNIT = re.compile(r"(\d) (%|°C|[kMGT]?i?B(?:/s)?|W|MHz|s|min|h)(?![\w])")
 
 
 class PageRows(Protocol):
-    """Rows of a page: a list, or what makes each when it is drawn."""
+    """Rows of a page: a list, or a sequence that makes each when it is drawn."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         ...
 
     def __getitem__(self, place: int, /) -> Row:
-        """One of them."""
+        """One row."""
         ...
 
 
 class Page(ScrollView, can_focus=True):
-    """Rows that scroll. A screen overrides `rows`; what it returns may make each row when it is drawn.
+    """Rows that scroll. A screen overrides `rows`; its result may make each row when it is drawn.
 
-    Rows are made when they are drawn, while the history may change: what they need of it is read before.
+    Rows are made when they are drawn, while the history may change: values that they need are read before.
     """
 
     DEFAULT_CSS = "Page { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
@@ -123,7 +123,7 @@ class Page(ScrollView, can_focus=True):
         self._strips: dict[int, Strip] = {}
 
     def show(self, view: View) -> None:
-        """Take a new view."""
+        """Show a new view."""
         self.view = view
         self._make()
 
@@ -143,11 +143,11 @@ class Page(ScrollView, can_focus=True):
 
     @property
     def content_width(self) -> int:
-        """Characters of a row; the last one is left to the bar that shows where one is."""
+        """Characters of a row; the last one is for the scroll bar."""
         return max(1, self.size.width - 1)
 
     def rows(self, view: View, width: int, height: int) -> PageRows:
-        """Return all rows; called with the history at rest."""
+        """Return all rows; called while the history does not change."""
         return []
 
     def on_resize(self) -> None:
@@ -155,7 +155,7 @@ class Page(ScrollView, can_focus=True):
         self.again()
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line of what is seen."""
+        """Draw one visible line."""
         place = y + self.scroll_offset.y
         if place >= len(self._rows):
             return Strip.blank(self.size.width)
@@ -166,7 +166,7 @@ class Page(ScrollView, can_focus=True):
 
 
 def harmless(segment: Segment) -> Segment:
-    """Return a segment whose text steers no terminal, whatever names are in it."""
+    """Return a segment without control characters of a terminal, for any names in it."""
     return segment if segment.text.isprintable() else Segment(printable(segment.text), segment.style)
 
 
@@ -195,7 +195,7 @@ def heading(title: str, width: int, note: str = "") -> Row:
 
 
 def paragraph(words: str, width: int, style: Style = colours.PLAIN, *, indent: int = 0) -> list[Row]:
-    """Return text over as many rows as it takes, a number with its unit on one of them; indented, the later ones more.
+    """Return text over as many rows as needed, a number with its unit on one of them; indented, the later ones more.
 
     >>> [row[0].text for row in paragraph("one two, 30 %", 9, indent=2)]
     ['  one two,', '    30 %']
@@ -206,7 +206,7 @@ def paragraph(words: str, width: int, style: Style = colours.PLAIN, *, indent: i
 
 
 def flow(parts: Iterable[Row], width: int) -> list[Row]:
-    """Return parts one after the other, over as many rows as it takes; none is broken.
+    """Return parts one after the other, over as many rows as needed; none is broken.
 
     >>> [len(row) for row in flow([[Segment("one ")], [Segment("two ")], [Segment("three ")]], 9)]
     [2, 1]
@@ -242,7 +242,7 @@ def beside(blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int =
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a number as all of the project shows it; MISSING where there is none.
+    """Return a number in the format of the project; MISSING where there is none.
 
     >>> quantity(0.423, "fraction"), quantity(float("nan"), "W")
     ('42 %', '-')
@@ -256,7 +256,7 @@ def clock(t: float, now: float | None = None) -> str:
 
 
 def join_parts(parts: Iterable[str]) -> str:
-    """Return parts in one line, those that are empty left out.
+    """Return parts in one line, empty ones left out.
 
     >>> join_parts(["a", "", "b"])
     'a · b'

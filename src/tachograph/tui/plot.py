@@ -28,17 +28,17 @@ from tachograph.tui.page import MISSING, Page, PageRows, Row, beside, flow, para
 from tachograph.tui.screens import ChoosesGpu
 
 LEAST = 7  # rows of a plot, its title and times among them
-_NO_WAY = unsupported.brief_fix("", "")  # there is nothing to be done
-_TALL = 12  # rows that every plot shall have before plots stand side by side
-_COLUMN, _NARROW = 70, 46  # characters of a plot that stands beside others; of one GPU
+_NO_WAY = unsupported.brief_fix("", "")  # no fix exists
+_TALL = 12  # least rows of every plot before plots are placed side by side
+_COLUMN, _NARROW = 70, 46  # characters of a plot beside others; of one GPU
 _GAP_S, _GAP_INTERVALS = 3.0, 3.5  # without values: a line breaks
 
 
 @dataclass(frozen=True, slots=True)
 class PlotChoice:
-    """What is plotted: counters, rows of GPUs in the view, seconds.
+    """Choice of plots: counters, rows of GPUs in the view, seconds.
 
-    apart: a plot for each GPU. zoomed: scaled to the values that are seen, and not to all that may be.
+    apart: a plot for each GPU. zoomed: scaled to the visible values, not to the whole range.
     """
 
     counters: tuple[str, ...]
@@ -67,7 +67,7 @@ def plots(view: View, choice: PlotChoice, *, width: int, height: int) -> list[Ro
 
 
 def _columns(choice: PlotChoice, count: int, *, width: int, height: int) -> int:
-    """How many plots stand side by side: GPUs apart as many as fit; else as few as leave each a good height."""
+    """Number of plots side by side: with GPUs apart as many as fit; else the fewest with a good height of each."""
     if choice.apart:
         return max(1, min(len(choice.gpus), width // _NARROW))
     return 1 if count * _TALL <= height else max(1, min(count, width // _COLUMN))
@@ -76,7 +76,7 @@ def _columns(choice: PlotChoice, count: int, *, width: int, height: int) -> int:
 def one_plot(
     view: View, times: Floats, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int, height: int
 ) -> list[Row]:
-    """Return one plot, titled with the newest value of each GPU; the reason where there is nothing to draw."""
+    """Return one plot, titled with the newest value of each GPU; the reason where it is empty."""
     values = {place: view.history.series(counter, choice.gpus[place]) for place in places}
     end = view.snapshot.t
     begin = end - choice.window_s
@@ -99,8 +99,8 @@ def one_plot(
 def extent(
     view: View, counter: str, gpus: Sequence[int], values: Sequence[Floats | Singles], *, zoomed: bool = False
 ) -> tuple[float, float]:
-    """Return the values at the lower and upper edge of a plot: a fraction's whole range, what a device holds or draws
-    at most, else from 0 to the next round number; of a sum, and where zoomed, between its lowest and highest value.
+    """Return the values at the lower and upper edge of a plot: a fraction's whole range, capacity or limit of a device,
+    else from 0 to the next round number; of a sum, and where zoomed, between its lowest and highest value.
     """
     known = np.concatenate([series[np.isfinite(series)] for series in values]).astype(np.float64)
     top, bottom = (float(known.max()), float(known.min())) if len(known) else (0.0, 0.0)
@@ -132,7 +132,7 @@ def _title(view: View, counter: str, choice: PlotChoice, places: Sequence[int], 
 
 
 def _not_reported(view: View, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int) -> list[Row]:
-    """Why there is nothing to draw."""
+    """Why a plot is empty."""
     if counter in view.snapshot.values and counter not in view.about.unsupported:
         words = "no values in this window"
     else:
@@ -145,7 +145,7 @@ def _not_reported(view: View, counter: str, choice: PlotChoice, places: Sequence
 
 
 def legend(view: View, choice: PlotChoice, *, width: int) -> list[Row]:
-    """Return which letter is which GPU, with its job; as many rows as it takes."""
+    """Return which letter is which GPU, with its job; as many rows as needed."""
     parts: list[Row] = []
     for place, gpu in enumerate(choice.gpus):
         known = view.snapshot.gpus[gpu]
@@ -169,7 +169,7 @@ def window_text(window_s: float) -> str:
 
 WINDOWS_S = (60.0, 300.0, 600.0)
 AMOUNTS = (1, 2, 4, 8)
-# a column of the fleet -> the counters of which it is made; real utilisation and ages are none
+# a column of the fleet -> its counters; real utilisation and ages are none
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **{name: (counter,) for name, counter in COLUMN_ALIASES.items()},
@@ -177,14 +177,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "nvlink": ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
     }
 )
-_FIRST = ("sm_active", "gr_engine_active", "gpu_util")  # the first that is reported says how busy a GPU is
+_FIRST = ("sm_active", "gr_engine_active", "gpu_util")  # the first reported one shows how busy a GPU is
 _DIGITS = tuple(
     (key.shown, key.action.split("'")[1]) for key in keys.KEYS if key.place == "plot" and key.action.startswith("put")
 )
 
 
 class PlotScreen(Page):
-    """Plots of the GPU that was chosen on the screen before, and its neighbours."""
+    """Plots of the GPU under the cursor of the screen before, and of the next ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("plot")]
 
@@ -199,11 +199,11 @@ class PlotScreen(Page):
 
     @property
     def chosen(self) -> GpuId | None:
-        """The first GPU that is plotted."""
+        """The first plotted GPU."""
         return self.gpus[0] if self.gpus else None
 
     def rows(self, view: View, width: int, height: int) -> PageRows:
-        """Return what is plotted, how to change it, and the plots."""
+        """Return the choice, its keys, and the plots."""
         if not view.snapshot.gpus:
             return paragraph("no GPUs to plot", width, colours.DIM)
         choice = self._choice(view)
@@ -211,7 +211,7 @@ class PlotScreen(Page):
         return [*top, *plots(view, choice, width=width, height=max(0, height - len(top)))]
 
     def _choice(self, view: View) -> PlotChoice:
-        """What is to be plotted; settled at the first view, and again where a GPU is gone."""
+        """The choice of plots; made at the first view, and again where a GPU has vanished."""
         named = view.snapshot.gpus
         self.gpus = [gpu for gpu in self.gpus if gpu in named]
         if not self.gpus:
@@ -225,7 +225,7 @@ class PlotScreen(Page):
         return PlotChoice(tuple(self.counters), places, self.window_s, self.apart, self.zoomed)
 
     def _chosen_before(self) -> GpuId | None:
-        """The GPU under the cursor of the screen that was seen before this one."""
+        """The GPU under the cursor of the screen before this one."""
         others = [one for one in (self.parent.children if self.parent else ()) if one is not self]
         found = [one.chosen for one in others if isinstance(one, ChoosesGpu)]
         return next((gpu for gpu in reversed(found) if gpu is not None), None)
@@ -244,7 +244,7 @@ class PlotScreen(Page):
         return [Segment(f"last {window_text(self.window_s)}", colours.BOLD), Segment(message)]
 
     def _digits(self, width: int) -> Row:
-        """Which key is which counter, those that are plotted marked; as many as fit."""
+        """Keys of counters, plotted ones marked; as many as fit."""
         row: Row = []
         used = 0
         for digit, counter in _DIGITS:
@@ -257,7 +257,7 @@ class PlotScreen(Page):
         return row
 
     def take(self, words: str) -> None:
-        """Plot what stands behind `:plot`: counters, and GPUs by name, with commas or spaces. Errors: UsageError."""
+        """Plot the arguments of `:plot`: counters, and GPUs by name, with commas or spaces. Errors: UsageError."""
         named = {gpu.name: gpu for gpu in (self.view.snapshot.gpus if self.view else ())}
         counters: list[str] = []
         gpus: list[GpuId] = []
@@ -278,7 +278,7 @@ class PlotScreen(Page):
         self.again()
 
     def action_put(self, counter: str) -> None:
-        """Plot a counter, too, or no longer; one is always left."""
+        """Add a counter to the plots, or remove it; one always remains."""
         if counter not in self.counters:
             self.counters.append(counter)
         elif len(self.counters) > 1:
@@ -294,7 +294,7 @@ class PlotScreen(Page):
         self._step_counter(-1)
 
     def _step_counter(self, by: int) -> None:
-        """Pass over those that no source reports, as long as there are others."""
+        """Skip counters that no source reports, while there are others."""
         values = self.view.snapshot.values if self.view else {}
         reported = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()] or list(
             COUNTER_NAMES
@@ -305,11 +305,11 @@ class PlotScreen(Page):
         self.again()
 
     def action_widen(self) -> None:
-        """Look further back."""
+        """Lengthen the window."""
         self._window(1)
 
     def action_narrow(self) -> None:
-        """Look less far back."""
+        """Shorten the window."""
         self._window(-1)
 
     def _window(self, by: int) -> None:
@@ -318,7 +318,7 @@ class PlotScreen(Page):
         self.again()
 
     def action_zoom(self) -> None:
-        """Scale to what is seen, or to all that may be."""
+        """Scale to the visible values, or to the whole range."""
         self.zoomed = not self.zoomed
         self.again()
 
@@ -333,7 +333,7 @@ class PlotScreen(Page):
         self._from(0)
 
     def action_next(self) -> None:
-        """Plot the GPUs behind those that are plotted."""
+        """Plot the GPUs after the plotted ones."""
         self._from(len(self.gpus))
 
     def action_previous(self) -> None:
@@ -355,7 +355,7 @@ class PlotScreen(Page):
 
 
 def _brief(counter: str) -> str:
-    """A counter in few letters: without what all of its kind have.
+    """A counter in few letters: without the common parts of such names.
 
     >>> _brief("sm_active"), _brief("nvlink_rx_bytes_per_s"), _brief("hbm_used_mib")
     ('sm', 'nvlink_rx', 'hbm_used')

@@ -22,7 +22,7 @@ from tachograph.live.view import View
 
 @dataclass(frozen=True, slots=True)
 class ScreenEntry:
-    """One screen. about: what it is of, and is made with: "gpu" (a Gpu), "job" (a job id), "" nothing."""
+    """One screen. about: its subject, given to its constructor: "gpu" (a Gpu), "job" (a job id), "" nothing."""
 
     module: str
     class_name: str
@@ -43,16 +43,16 @@ SCREENS: Mapping[str, ScreenEntry] = MappingProxyType(
 
 @runtime_checkable
 class ShowsView(Protocol):
-    """What every screen offers."""
+    """Methods of every screen."""
 
     def show(self, view: View) -> None:
-        """Take a new view; called in the thread of the screen, with the history at rest. Draw only what changed."""
+        """Show a new view; called in the thread of the screen, while the history does not change. Draw only changes."""
         ...
 
 
 @runtime_checkable
 class ChoosesGpu(Protocol):
-    """A screen with a GPU under the cursor: what focus, plot and job are opened for."""
+    """A screen with a GPU under the cursor, for which focus, plot and job are opened."""
 
     @property
     def chosen(self) -> GpuId | None:
@@ -62,24 +62,24 @@ class ChoosesGpu(Protocol):
 
 @runtime_checkable
 class TakesArguments(Protocol):
-    """A screen to which the words behind a command are given: `:plot sm_active power_w`."""
+    """A screen that accepts the words after a command: `:plot sm_active power_w`."""
 
     def take(self, words: str) -> None:
-        """Do it. Errors: UsageError, which is shown."""
+        """Apply the words. Errors: UsageError, which is shown."""
         ...
 
 
 @runtime_checkable
 class Dismissible(Protocol):
-    """A screen with something to drop before Esc leads back: a filter, a selection."""
+    """A screen with a state that Esc clears before it leads back: a filter, a selection."""
 
     def dismiss(self) -> bool:
-        """Drop it; False where there is nothing."""
+        """Clear it; False where there is none."""
         ...
 
 
 class OpenPrompt(Message):
-    """Opens the command line. kind: command, filter, search. text: what stands there already."""
+    """Opens the command line. kind: command, filter, search. text: its initial content."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ShowNote(Message):
 
 
 class OpenScreen(Message):
-    """Opens a screen: its name, and the GPU or the job it is of."""
+    """Opens a screen: its name, and its GPU or job."""
 
     def __init__(self, name: str, of: GpuId | str | None = None) -> None:
         super().__init__()
@@ -103,12 +103,12 @@ class OpenScreen(Message):
 
 
 def subject_of(name: str) -> str:
-    """Return what a screen is of: "gpu", "job" or ""."""
+    """Return the subject of a screen: "gpu", "job" or ""."""
     return SCREENS[name].about
 
 
 def make_screen(name: str, of: GpuId | str | None = None) -> Widget:
-    """Return a new screen. Its module is imported now, and not before."""
+    """Return a new screen. Its module is imported only now."""
     entry = SCREENS[name]
     made = getattr(import_module(f"tachograph.tui.{entry.module}"), entry.class_name)
     return cast("Widget", made(of) if entry.about else made())

@@ -115,7 +115,7 @@ class ChunkQueue:
         self._closed = False
 
     def put(self, queued: QueuedChunk) -> bool:
-        """Queue a chunk as soon as there is room; False when the queue is closed or the reading was forgotten."""
+        """Queue a chunk as soon as the queue has space; False when it is closed or the reading was dropped."""
         line = self._lines[queued.source]
         with self._changed:
             self._changed.wait_for(lambda: not self._takes(line, queued) or self._has_room(line, queued))
@@ -293,7 +293,7 @@ class SourceReader(threading.Thread):
         return self._queued[stream]
 
     def _enqueue(self, chunk: Chunk, polled: datetime) -> bool:
-        """Queue a chunk as soon as there is room; False when it is not accepted any more."""
+        """Queue a chunk as soon as the queue has space; False when it is not accepted any more."""
         until = chunk.watermark
         if until is not None:
             chunk = replace(chunk, since=self._queued.get(chunk.id))

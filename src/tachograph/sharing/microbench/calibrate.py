@@ -274,7 +274,7 @@ def _dram(
 def _l2_hit(
     workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, against: References, calibration: Calibration
 ) -> float | None:
-    """Hit rate of L2, 0..1: 0 for a footprint far larger than L2, whatever time was measured."""
+    """Hit rate of L2, 0..1: 0 for a footprint far larger than L2, for any measured time."""
     if (workload.footprint_bytes or 0.0) > _FAR * (gpu.l2_bytes or float("inf")):
         return 0.0
     return _hit(workload, alone, against.l2_hit, calibration.l2_miss_cost)
