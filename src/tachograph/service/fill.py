@@ -42,7 +42,7 @@ from tachograph.sources.registry import SOURCES, load_source
 def ingest_accounting(
     plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[SimulatedRun], *, days: int
 ) -> None:
-    """Write accounting and allocations as of the end of day number `days`, and ingest them, devices and all.
+    """Write accounting and allocations as of the end of day number `days`, and ingest them, with devices.
 
     Records that were written for fewer days are not repeated, only those that changed.
     """
@@ -94,7 +94,7 @@ def write_truth(plan: SimulationPlan, folder: Path, runs: Sequence[SimulatedRun]
 
 
 def as_of(runs: Sequence[SimulatedRun], seconds: int) -> list[SimulatedRun]:
-    """Return the runs as they are known so many seconds after the start: what starts later is still waiting."""
+    """Return the runs as known so many seconds after the start: those that start later are pending."""
     return [
         replace(run, start_s=None, end_s=None, places=(), state="PENDING", exit_code="0:0", behaviour=None)
         if run.start_s is not None and run.start_s >= seconds
@@ -110,7 +110,7 @@ def _days_written(folder: Path) -> list[int]:
 
 
 def _ingest(lake: Lake, folder: Path, source: str, file: Path, *more: str) -> None:
-    """The way of `tachograph ingest SOURCE FILE`."""
+    """Ingest like `tachograph ingest SOURCE FILE`."""
     module = load_source(next(each for each in SOURCES if each.name == source))
     parser = argparse.ArgumentParser()
     module.add_options(parser)
@@ -296,7 +296,7 @@ def _finished(tasks: Iterator[FillTask], processes: int) -> Iterator[tuple[FillT
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is killed: it would wait for work for ever."""
+    """End this process when its parent is killed: else it would wait for work forever."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -308,14 +308,14 @@ def _end_with_parent() -> None:
 
 
 def _next(running: dict[Future[int], FillTask]) -> Iterator[tuple[FillTask, int]]:
-    """Wait for a task, and yield what is done."""
+    """Wait for a task, and yield completed ones."""
     for future in wait(running, return_when=FIRST_COMPLETED).done:
         yield running.pop(future), future.result()
 
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """Processes started inside use one thread each for what Polars does."""
+    """Polars uses one thread in each process started inside."""
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "1"
     try:

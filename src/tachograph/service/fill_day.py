@@ -1,6 +1,6 @@
 """Samples of some simulated nodes and one day as rows of the lake, without a file in between, and their commit.
 
-What no defect touches is converted column by column; the rest is conformed as a recording is, so the result is that of
+Samples without defects are converted column by column; others are conformed like a recording, so the result is that of
 reading the written files, bit by bit.
 """
 
@@ -40,7 +40,7 @@ class ConformedDay:
 
     `clean`: one row per (node, gpu, t), sorted, but wrong where defects are. `spans`: first and last row of each
     stretch of it that `touched` replaces; these rows carry the number of their stretch in `STRETCH`. They are as
-    their producer wrote them: doubled, backwards. `removed`: what had to go from them.
+    their producer wrote them: doubled, backwards. `removed`: rejects from them.
     """
 
     clean: pl.DataFrame
@@ -64,7 +64,7 @@ class ConformedDay:
 
 @dataclass(slots=True)
 class _Stretches:
-    """What defects touch in a day: first and last row of each stretch, and its rows as LDMS would write them."""
+    """Samples with defects in a day: first and last row of each stretch, and its rows as LDMS would write them."""
 
     spans: list[tuple[int, int]] = field(default_factory=list)
     rows: list[pl.DataFrame] = field(default_factory=list)
@@ -109,7 +109,7 @@ def _touch(
     out: Mapping[str, Array],
     log: DefectLog,
 ) -> None:
-    """Add what defects touch in one node's day."""
+    """Add the samples with defects in one node's day."""
     frame = as_written([source], block.gpus, plan.samples_per_day, times, out)
     for begin, end, rows in faults.windows(frame, block, [column_name(name) for name in out], log):
         touched.spans.append((begin, end))
@@ -151,7 +151,7 @@ def _unsupported(counter: Counter, given: Array, spans: Sequence[tuple[int, int]
 
 
 def _conformed(touched: _Stretches, names: Sequence[str], now: datetime) -> tuple[pl.DataFrame, tuple[Reject, ...]]:
-    """The rows of the stretches, numbered, and what had to go from them."""
+    """The rows of the stretches, numbered, and the rejects from them."""
     if not touched.rows:
         return pl.DataFrame(schema={**_COLUMNS, STRETCH: pl.Int64}), ()
     written = pl.concat(touched.rows).rename({**_KEYS, **{column_name(name): name for name in names}})
@@ -182,9 +182,9 @@ _OF_RESETS = ("offset", "last")
 
 @dataclass(frozen=True, slots=True)
 class FillTask:
-    """What one process does: `day` of the nodes of `sources`, which are part number `part` of the plan.
+    """The work of one process: `day` of the nodes of `sources`, which are part number `part` of the plan.
 
-    `drawn`: the defects of these nodes. `name`: of the fill, the same whenever it is run again.
+    `drawn`: the defects of these nodes. `name`: of the fill, the same in every run.
     """
 
     plan: SimulationPlan
@@ -208,7 +208,7 @@ class FillTask:
 
 @dataclass(slots=True)
 class RemovedValues:
-    """What was removed and what was planted so far in a part."""
+    """Removed values and planted defects so far in a part."""
 
     rejects: tuple[Reject, ...] = ()
     log: DefectLog = field(default_factory=DefectLog)

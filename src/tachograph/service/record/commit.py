@@ -44,7 +44,7 @@ def _widened(chunks: Iterable[Chunk], lake: Lake) -> Iterable[Chunk]:
 
 
 def _wider(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
-    """The job with the span of what is known of it."""
+    """The job with the span of all its records."""
     if part.table != JOBS.name or known.is_empty():
         return part
     before = known.select("cluster", "job_id", "submit", was="start", until="end")
@@ -57,7 +57,7 @@ def _wider(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
 
 
 def _write_source_note(spool: Path) -> None:
-    """Write what no table holds: source, its problems, slowdown temperatures of GPUs."""
+    """Write data that have no table: source, its problems, slowdown temperatures of GPUs."""
     records = iter(read_spool(spool))
     head = next(records)
     if isinstance(head, SpoolRows):

@@ -43,7 +43,7 @@ _REAP_S = 1.0
 
 @dataclass(slots=True)
 class RecorderProcess:
-    """The recording process, seen by its parent. echo: descriptor of its echoes."""
+    """Handle of the recording process in its parent. echo: descriptor of its echoes."""
 
     pid: int
     echo: int
@@ -64,7 +64,7 @@ class RecorderProcess:
             for descriptor in (echo, orders, results):
                 os.close(descriptor)
             _work(plan, connect, echoing, ordered, writing, mask)
-        finally:  # never back into what the parent does
+        finally:  # never return into the code of the parent
             os._exit(0)
 
     def send(self, order: dict[str, Any]) -> None:
@@ -214,7 +214,7 @@ def plan_recording(
 def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -> RecordedCommand:
     """Run a command in the foreground, with a process beside it that records.
 
-    For programs of one thread: it forks. Nothing of the recording keeps the command from running.
+    For programs of one thread: it forks. No failure of the recording prevents the command.
     Errors: NotStartedError where the command cannot be started.
     """
     with signals_held() as mask:
@@ -245,7 +245,7 @@ def record_in_thread(
     """Run a command and record `source` meanwhile, in a thread of this process; its tables are in `folder`.
 
     The source is closed at the end. Errors: NotStartedError where the command cannot be started; LakeError, InputError
-    where its tables cannot be written: the spool in `folder` holds what was recorded.
+    where its tables cannot be written: the spool in `folder` holds the recorded samples.
     """
     plan = plan_recording(command, folder=folder, interval_s=interval_s, anonymous=anonymous)
     over, result = threading.Event(), _ThreadResult(CommandEnd(None, None, 0.0), SpoolResult())

@@ -18,9 +18,9 @@ from tachograph.live.snapshot import GpuDevice, GpuId, LiveSource, Snapshot, Sou
 SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
 DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")  # whole numbers fit, too
 ANONYMOUS_NODE = "node"  # before the number of a host
-FLUSH_S = 5.0  # most that is lost where the recorder is killed
+FLUSH_S = 5.0  # longest loss where the recorder is killed
 _FLUSH_ROWS = 20_000
-_PROBLEMS = 100  # different ones that are kept
+_PROBLEMS = 100  # different ones that are stored
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""From a live source to a spool file: the job it belongs to, what is recorded where, and the loop that samples.
+"""From a live source to a spool file: the job it belongs to, the files of a recording, and the loop that samples.
 
 Arrays are imported when there is something to record: nothing of it delays the command.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tachograph.live.snapshot import LiveSource
 
 
-_NAME = 200  # characters of a command that are kept
+_NAME = 200  # characters of a command that are stored
 ANONYMOUS_USER, ANONYMOUS_COMMAND = "user", "command"
 
 
@@ -172,12 +172,12 @@ def spool_samples(
     """
     try:
         source = connect()
-    except Exception as problem:  # noqa: BLE001 the boundary: recording never disturbs
+    except Exception as problem:  # noqa: BLE001 the boundary: recording never affects the command
         wait(FOREVER)
         return SpoolResult(problem=_message(problem))
     try:
         return _spool_samples(plan, source, wait, ended)
-    except Exception as problem:  # noqa: BLE001 the boundary: recording never disturbs
+    except Exception as problem:  # noqa: BLE001 the boundary: recording never affects the command
         wait(FOREVER)
         return SpoolResult(problem=_message(problem))
     finally:
@@ -198,7 +198,7 @@ def _spool_samples(
     try:
         try:
             sample(sampler, interval_s=plan.interval_s, wait=wait)
-        except Exception as stopped:  # noqa: BLE001 the boundary: what was recorded so far is kept
+        except Exception as stopped:  # noqa: BLE001 the boundary: recorded samples are kept
             problem = _message(stopped)
             spool.flush()
             wait(FOREVER)
