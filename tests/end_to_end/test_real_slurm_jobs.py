@@ -31,6 +31,8 @@ from slurm_truth import (
 
 from servers.slurm import SlurmCluster
 
+pytestmark = pytest.mark.slow
+
 STATES = {name: ["COMPLETED"] for name in WANTED} | {
     "again": ["COMPLETED", "REQUEUED"],
     "sweep": ["COMPLETED"] * 4,

@@ -228,8 +228,8 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
     try:
         configuration = msgspec.convert(raw, Configuration, strict=False)
     except msgspec.ValidationError as problem:
-        said = str(problem).replace("`", "'")
-        raise ConfigError(said, where=where, do=meant(said, Configuration) or "see `tachograph init`") from None
+        text = str(problem).replace("`", "'")
+        raise ConfigError(text, where=where, do=meant(text, Configuration) or "see `tachograph init`") from None
     _check(configuration, where)
     return _placed(configuration, file.parent)
 

@@ -198,8 +198,8 @@ def push(address: str, page: bytes) -> str:
             f"the gateway does not answer: {problem}", where=shown, do="see whether it runs, and the address of --to"
         ) from problem
     if not answer.is_success:
-        said = " ".join(answer.text.split())[:200]
+        text = " ".join(answer.text.split())[:200]
         raise ExportError(
-            f"the gateway rejected it: {answer.status_code} {said}", where=shown, do="see the gateway's log"
+            f"the gateway rejected it: {answer.status_code} {text}", where=shown, do="see the gateway's log"
         )
     return shown

@@ -144,16 +144,16 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return how many samples and jobs are memory-bound, and where the intensity of the commonest device lies."""
     facts = numbers.facts
     pipe = str(facts["pipe"])
-    named, said = PIPE_NAMES[pipe], []
+    named, message = PIPE_NAMES[pipe], []
     if facts[f"{pipe}_memory_share"] is not None:
         samples = text(numbers.number(f"{pipe}_labelled_samples"), "count")
-        said.append(
+        message.append(
             f"Judged by the {named} pipe, {percent(facts[f'{pipe}_memory_share'])} of the samples at work (about "
             f"{samples}, of {count_jobs(facts[f'{pipe}_labelled_jobs'])}) are memory-bound, "
             f"{percent(facts[f'{pipe}_compute_share'])} compute-bound."
         )
     if facts[f"{pipe}_typed_jobs"]:
-        said.append(
+        message.append(
             f"By the majority of their samples, {percent(facts[f'{pipe}_memory_jobs_share'])} of "
             f"{count_jobs(facts[f'{pipe}_typed_jobs'])} are memory-bound and "
             f"{percent(facts[f'{pipe}_compute_jobs_share'])} compute-bound."
@@ -162,8 +162,8 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         point = numbers.number("model_ridge_flop_per_b")
         edge = "whose ridge point is not known" if point is None else f"whose ridge point is at {point:.3g} FLOP/B"
         low, high = numbers.number("model_median_low_flop_per_b"), numbers.number("model_median_high_flop_per_b")
-        said.append(f"On {facts['model']}, {edge}, the median {named} intensity lies {_between(low, high)} FLOP/B.")
-    return tuple(said)
+        message.append(f"On {facts['model']}, {edge}, the median {named} intensity lies {_between(low, high)} FLOP/B.")
+    return tuple(message)
 
 
 def _labels(jobs: pl.DataFrame, pipe: str) -> dict[str, Fact]:

@@ -136,16 +136,16 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         for k in range(1, int(numbers.number("partners") or 0) + 1)
     ]
     most = " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
-    said = [f"Utilisation goes along most closely with {most}: Spearman's rho over {_span(numbers, 'util_')}."]
+    phrases = [f"Utilisation goes along most closely with {most}: Spearman's rho over {_span(numbers, 'util_')}."]
     others = plural(numbers.number("compared") or 0, "other counter")
-    said.append(f"|rho| with utilisation is at least {STRONG} for {facts['strong']} of {others}.")
+    phrases.append(f"|rho| with utilisation is at least {STRONG} for {facts['strong']} of {others}.")
     links = [
         f"{named} TX and RX have a rho of {_signed(numbers.number(f'{link}_tx_rx_rho'))} "
         f"({count_jobs(facts[f'{link}_tx_rx_jobs'])})"
         for link, named in _LINKS.items()
         if facts[f"{link}_tx_rx_rho"] is not None
     ]
-    return (*said, *([f"{', '.join(links)}."] if links else ()))
+    return (*phrases, *([f"{', '.join(links)}."] if links else ()))
 
 
 def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, NDArray[np.int64]]:

@@ -86,10 +86,10 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("typed_jobs"):
         return ()
-    said = []
+    phrases = []
     for name, named in reversed(list(TYPES.items())):
         if facts[f"{name}_jobs"]:
-            said.append(
+            phrases.append(
                 f"{named} jobs are {percent(facts[f'{name}_jobs_share'])} of the jobs, take "
                 f"{percent(facts[f'{name}_gpu_hours_share'])} of the GPU-hours and "
                 f"{percent(facts[f'{name}_energy_kwh_share'])} of the energy, "
@@ -97,7 +97,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             )
     energy = _kwh(numbers.number("typed_energy_kwh"))
     return (
-        f"Of {count_jobs(facts['typed_jobs'])} of a known type (together {energy}), {'; '.join(said)}.",
+        f"Of {count_jobs(facts['typed_jobs'])} of a known type (together {energy}), {'; '.join(phrases)}.",
         *_most(numbers),
     )
 

@@ -78,9 +78,9 @@ def draw(numbers: FigureNumbers) -> Figure:
             (MUCH, "at_least_80", "{} →", "left"),
         ):
             axes.axvline(at, color=style.FAINT, linestyle=":", linewidth=0.9)
-            said = arrow.format(percent(numbers.facts[f"{name}_share"]))
+            message = arrow.format(percent(numbers.facts[f"{name}_share"]))
             axes.annotate(
-                said,
+                message,
                 (at, 1),
                 (0, 2),
                 xycoords=axes.get_xaxis_transform(),
@@ -98,12 +98,12 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     if not facts.get("jobs"):
         return ()
     little, half, much = (percent(facts[f"{name}_share"]) for name in ("under_20", "under_50", "at_least_80"))
-    said = (
+    message = (
         f"Of {_jobs(numbers)}, {little} use less than 20 % of the GPU memory at their peak, {half} less than 50 %, "
         f"{much} at least 80 %; the median is {text(numbers.number('median'), 'fraction')}."
     )
     unknown = (numbers.number("population_jobs") or 0) - (numbers.number("jobs") or 0)
-    return (said, f"Of {count_jobs(unknown)} more of this kind the peak is not known.") if unknown else (said,)
+    return (message, f"Of {count_jobs(unknown)} more of this kind the peak is not known.") if unknown else (message,)
 
 
 def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:

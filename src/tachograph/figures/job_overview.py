@@ -134,19 +134,19 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         return ()
     largest = plural(numbers.number("largest_gpus") or 0, "GPU")
     common = f"{facts['common_jobs']:,} of {facts['jobs']:,} ({percent(facts['common_share'])})"
-    said = [f"Commonest are jobs with {facts['common_size']} GPUs: {common}; the largest has {largest}."]
+    phrases = [f"Commonest are jobs with {facts['common_size']} GPUs: {common}; the largest has {largest}."]
     if facts.get("duration_jobs"):
         median = text((numbers.number("duration_median") or 0.0) * 3600, "s")
-        said.append(f"The median run time of {count_jobs(facts['duration_jobs'])} is {median}.")
+        phrases.append(f"The median run time of {count_jobs(facts['duration_jobs'])} is {median}.")
     if facts.get("utilisation_jobs"):
         median = text(numbers.number("utilisation_median"), "fraction")
-        said.append(f"The median of the mean utilisation of {count_jobs(facts['utilisation_jobs'])} is {median}.")
+        phrases.append(f"The median of the mean utilisation of {count_jobs(facts['utilisation_jobs'])} is {median}.")
     if facts.get("best_size"):
-        said.append(
+        phrases.append(
             f"By size, the median utilisation is highest for {_quoted(numbers, 'best')} and lowest for "
             f"{_quoted(numbers, 'worst')}, among sizes with at least {count_jobs(LEAST_JOBS)}."
         )
-    return tuple(said)
+    return tuple(phrases)
 
 
 def _words(size: Bin) -> str:

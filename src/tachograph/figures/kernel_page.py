@@ -180,10 +180,10 @@ def _numbered(axes: Axes, kernels: Sequence[Placed]) -> None:
             near.append(kernel)
     for group in groups:
         numbers = [str(kernel.number) for kernel in group]
-        told = ", ".join(numbers if len(numbers) <= 6 else [*numbers[:5], f"+{len(numbers) - 5}"])
+        known = ", ".join(numbers if len(numbers) <= 6 else [*numbers[:5], f"+{len(numbers) - 5}"])
         outer = max(group, key=lambda kernel: kernel.flop_per_byte)
         axes.annotate(
-            told, (outer.flop_per_byte, outer.flop_per_s), xytext=(3 + 7 * outer.share**0.5, -9),
+            known, (outer.flop_per_byte, outer.flop_per_s), xytext=(3 + 7 * outer.share**0.5, -9),
             textcoords="offset points", fontsize=8, color=INK,
         )  # fmt: skip
 

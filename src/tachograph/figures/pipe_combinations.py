@@ -98,7 +98,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     ]
     number = plural(numbers.number("combinations") or 0, "combination")
     several, none = percent(facts["several_share"]), percent(facts["none_share"])
-    said = [
+    phrases = [
         f"Pipes in use make {number} among {count_jobs(facts['jobs'])}; commonest: {', '.join(common)}.",
         f"Of these jobs, {several} use more than one pipe and {none} none. In use: {', '.join(used)}.",
     ]
@@ -111,8 +111,8 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         if facts[fact]
     ]
     if left_out:
-        said.append(f"Not counted: {', '.join(left_out)}.")
-    return tuple(said)
+        phrases.append(f"Not counted: {', '.join(left_out)}.")
+    return tuple(phrases)
 
 
 def _combinations(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:

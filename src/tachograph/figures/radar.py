@@ -108,26 +108,26 @@ def nominal() -> FigureNumbers:
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return what was left out, and what is not measured; empty where nothing is."""
-    facts, said = numbers.facts, []
+    facts, text = numbers.facts, []
     groups, panels = numbers.number("groups") or 0, numbers.number("panels")
     if panels is not None and panels < groups:
-        said.append(f"The grid shows {panels:.0f} of {groups:.0f}: those with most GPU-hours.")
+        text.append(f"The grid shows {panels:.0f} of {groups:.0f}: those with most GPU-hours.")
     for axis in AXES:
         count = facts.get(f"without_{axis}")
         if isinstance(count, int) and count:
             of = "all" if count == groups else f"{count} of {groups:.0f}"
-            said.append(f"{AXIS_NAMES[axis]} was not measured in {of}: a gap, not 0.")
-    return tuple(said)
+            text.append(f"{AXIS_NAMES[axis]} was not measured in {of}: a gap, not 0.")
+    return tuple(text)
 
 
 def draw_overlay(numbers: FigureNumbers) -> Figure:
     """Return all profiles in one plot; of many the mean stands out."""
     rows = _rows(numbers)
-    crowd = len(rows) > TOLD_APART and "bottleneck" not in rows[0]
+    corunners = len(rows) > TOLD_APART and "bottleneck" not in rows[0]
     with style.style():
         figure, (axes,) = style.new_figure(6.2, 3.9, subplot_kw={"projection": "polar"})
         _dress(axes, labels=8.0)
-        if crowd:
+        if corunners:
             for row in rows:
                 _polygon(axes, _values(row), colour=style.FAINT, width=0.6, alpha=0.45, size=1.5)
             mean = numbers.tables["profiles"].select(pl.col(axis).mean() for axis in AXES).row(0, named=True)

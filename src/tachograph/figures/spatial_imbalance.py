@@ -37,11 +37,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
-    said = [
+    phrases = [
         half_of(numbers, "with more than one GPU", "spatial imbalance"),
         f"Work is spread evenly (spatial imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
     ]
     if facts["seen_jobs"]:
         of = f"{count_jobs(facts['seen_jobs'])} with several GPUs, all of which were recorded"
-        said.append(f"Of {of}, {percent(facts['one_gpu_share'])} used only one.")
-    return tuple(said)
+        phrases.append(f"Of {of}, {percent(facts['one_gpu_share'])} used only one.")
+    return tuple(phrases)

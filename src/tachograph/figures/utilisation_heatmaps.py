@@ -93,10 +93,10 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         ]
         if known:
             correlations.append(f"{' and '.join(known)} {among}")
-    said = [f"Utilisation has a rank correlation of {', of '.join(correlations)}."] if correlations else []
+    message = [f"Utilisation has a rank correlation of {', of '.join(correlations)}."] if correlations else []
     if medians:
-        said.append(f"The median utilisation is {', '.join(medians)}.")
-    return tuple(said)
+        message.append(f"The median utilisation is {', '.join(medians)}.")
+    return tuple(message)
 
 
 def _edges(activity: pl.Series) -> Floats:

@@ -199,18 +199,18 @@ def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: flo
     >>> health_reason(HealthReading(0, 0, 3, 94, 60), limits, within_s=600)
     '3 PCIe replays in 10 min, GPU at 94 °C, limit 93 °C'
     """
-    told = ["remapping a faulty memory row has failed"] if (reading.row_remap_failure or 0) > 0 else []
+    known = ["remapping a faulty memory row has failed"] if (reading.row_remap_failure or 0) > 0 else []
     if rows := reading.remapped_rows_uncorrectable:
-        told.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors")
+        known.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors")
     if replays := reading.pcie_replays:
-        told.append(f"{plural(replays, 'PCIe replay')} in {text(within_s, 's')}")
+        known.append(f"{plural(replays, 'PCIe replay')} in {text(within_s, 's')}")
     for name, value, limit in (
         ("GPU", reading.gpu_temp_c, limits.warning_c),
         ("memory", reading.mem_temp_c, limits.memory_warning_c),
     ):
         if value is not None and value >= limit:
-            told.append(f"{name} at {text(value, 'C')}, limit {text(limit, 'C')}")
-    return ", ".join(told)
+            known.append(f"{name} at {text(value, 'C')}, limit {text(limit, 'C')}")
+    return ", ".join(known)
 
 
 def needed(limits: HealthLimits) -> tuple[str, ...]:

@@ -110,12 +110,12 @@ def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
 
 def _undetermined(job_class: JobClass, row: Mapping[str, object], settings: ClassOptions) -> Finding:
     """The verdict for a job whose GPUs are not recorded: one too short for a hang has none all the same."""
-    said, ran = "Unknown: which GPUs were its own is not recorded.", row["elapsed_s"]
+    message, ran = "Unknown: which GPUs were its own is not recorded.", row["elapsed_s"]
     verdict: Verdict = "unknown"
     if job_class.where is not None and isinstance(ran, float) and ran < settings.hang_minutes * 60:
         long = text(settings.hang_minutes * 60, "s")
-        said, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
-    return Finding(job_class.code, job_class.severity, job_class.title, said, kind="class", verdict=verdict)
+        message, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
+    return Finding(job_class.code, job_class.severity, job_class.title, message, kind="class", verdict=verdict)
 
 
 def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions) -> ClassInput:

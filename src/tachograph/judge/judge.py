@@ -147,7 +147,7 @@ def _denied(check: Check, jobs: pl.DataFrame, held: pl.DataFrame) -> pl.DataFram
     unknown = (
         ambiguous | without | (pl.any_horizontal(missing for _, missing in lacking) if lacking else pl.lit(value=False))
     )
-    said = (
+    text = (
         pl.when(ambiguous).then(pl.lit("Unknown: which GPUs were its own is not recorded."))
         .when(without).then(pl.lit("Unknown: there is no sample of its GPUs."))
         .when(unknown).then(pl.concat_str(pl.lit("Not measured: "), listed.list.join(", "), pl.lit(".")))
@@ -157,7 +157,7 @@ def _denied(check: Check, jobs: pl.DataFrame, held: pl.DataFrame) -> pl.DataFram
     return rest.select(
         "job_key", "job_id", code=pl.lit(check.code), kind=pl.lit("advice"),
         verdict=pl.when(unknown).then(pl.lit("unknown")).otherwise(pl.lit("no")),
-        severity=pl.lit(check.severity), title=pl.lit(check.title), sentence=said, evidence=pl.lit("{}"),
+        severity=pl.lit(check.severity), title=pl.lit(check.title), sentence=text, evidence=pl.lit("{}"),
         checks=pl.lit("[]"), needs=listed, **{name: pl.lit(value) for name, value in empty.items()},
     ).select(pl.col(name).cast(dtype) for name, dtype in FINDING_SCHEMA.items())  # fmt: skip
 

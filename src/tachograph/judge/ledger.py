@@ -175,12 +175,12 @@ def _cause(written: str | None) -> str | None:
 
 def assumptions_in_use(settings: WasteOptions) -> list[AssumptionInUse]:
     """Return the assumptions with the values that are configured."""
-    said = []
+    phrases = []
     for assumption in ASSUMPTIONS:
         value = assumption.value(settings)
         shown = text(60 * value, "s") if assumption.unit == "min" else text(value, assumption.unit)
         default = value == assumption.value(WasteOptions())
-        said.append(
+        phrases.append(
             AssumptionInUse(
                 assumption.cause,
                 f"waste.{assumption.key}",
@@ -190,7 +190,7 @@ def assumptions_in_use(settings: WasteOptions) -> list[AssumptionInUse]:
                 assumption.source if default else "configured",
             )
         )
-    return said
+    return phrases
 
 
 def _reason() -> pl.Expr:

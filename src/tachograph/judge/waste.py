@@ -96,9 +96,9 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
     span_s = _seconds_to("as_of")
     limits = {}
     for code in CAUSE_OF_CLASS:
-        said = pl.when(code)
-        limits[f"{code}_from"] = said.then(_seconds_to(f"{code}_begin").fill_null(0.0))
-        limits[f"{code}_to"] = said.then(_seconds_to(f"{code}_end").fill_null(span_s))
+        text = pl.when(code)
+        limits[f"{code}_from"] = text.then(_seconds_to(f"{code}_begin").fill_null(0.0))
+        limits[f"{code}_to"] = text.then(_seconds_to(f"{code}_end").fill_null(span_s))
     return joined.select(
         "job_key",
         pl.col("place").cast(pl.Int64),
@@ -117,11 +117,11 @@ def _seconds_to(name: str) -> pl.Expr:
 
 def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) -> pl.LazyFrame:
     """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds and J its _PARTS."""
-    told = timelines.lazy().select(
+    known = timelines.lazy().select(
         "job_key", "minute", "active_sum", "idle_power_w", told="told_gpus", idle="idle_gpus",
         most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
     )  # fmt: skip
-    rows = told.filter(pl.col("told") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")
+    rows = known.filter(pl.col("told") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")
     begin = pl.col("minute") * 60.0
     rows = rows.with_columns(
         seconds=(pl.min_horizontal(begin + 60, "span_s") - begin).clip(lower_bound=0.0),

@@ -57,8 +57,8 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
         if known_error := _of_store(str(problem), where):
             raise known_error from problem
         number = problem.errno or _errno_in(str(problem))
-        said = "" if problem.errno else _line(problem)
-        raise _of_system(number, str(problem.filename or where), said) from problem
+        text = "" if problem.errno else _line(problem)
+        raise _of_system(number, str(problem.filename or where), text) from problem
     except DeltaError as problem:
         if known_error := _of_store(str(problem), where):
             raise known_error from problem
@@ -125,5 +125,5 @@ def _errno_in(said: str) -> int:
 
 
 def _line(problem: BaseException) -> str:
-    said = _STYLE.sub("", str(problem)).strip()
-    return " ".join(said.split())[:300] or type(problem).__name__
+    text = _STYLE.sub("", str(problem)).strip()
+    return " ".join(text.split())[:300] or type(problem).__name__

@@ -265,8 +265,8 @@ class CellNumbers:
     def finish(self) -> None:
         """Read what waits, now that the whole file was seen."""
         if self.decimal is None:
-            told: list[Decimal] = [sign for sign, votes in self._votes.items() if votes]
-            self._plain = _Plain.of(told[0] if len(told) == 1 else None, "")
+            known: list[Decimal] = [sign for sign, votes in self._votes.items() if votes]
+            self._plain = _Plain.of(known[0] if len(known) == 1 else None, "")
         self._settle()
 
     def _evident(self, cell: str, column: str, ways: dict[Decimal, float], put: Callable[[float], None]) -> None:

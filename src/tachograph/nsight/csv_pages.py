@@ -139,8 +139,8 @@ class DetailsPage:
             return None
         copies = 1
         if self._invocations is not None:
-            told = row[self._invocations].strip()
-            copies = int(told) if told.isdecimal() and len(told) < 7 else 1
+            known = row[self._invocations].strip()
+            copies = int(known) if known.isdecimal() and len(known) < 7 else 1
             self._gathered.summarised += 1
         return _Building(
             number=number,
@@ -199,10 +199,10 @@ class DetailsPage:
 
     def _same(self, cut: Sequence[str], last: _Building) -> bool:
         """Whether what is left of a row may be of the launch `last`."""
-        place, told = self._identity.number, last.told_number
-        if place is None or told is None or place >= len(cut):
+        place, known = self._identity.number, last.told_number
+        if place is None or known is None or place >= len(cut):
             return True
-        return cut[place] == told if place < len(cut) - 1 else told.startswith(cut[place])
+        return cut[place] == known if place < len(cut) - 1 else known.startswith(cut[place])
 
     def _built(self, building: _Building, chips: dict[object, Chip]) -> Launch:
         key = (building.device, building.capability, id(building) if building.attributes else None)

@@ -77,7 +77,7 @@ def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int]
     True
     """
     x, y, z = (metrics.get(prefix + axis, -1.0) for axis in "xyz")
-    return (int(x), int(y), int(z)) if all(0 <= told < _LONGEST_SIDE for told in (x, y, z)) else None
+    return (int(x), int(y), int(z)) if all(0 <= known < _LONGEST_SIDE for known in (x, y, z)) else None
 
 
 class LaunchMetrics(Mapping[str, float]):

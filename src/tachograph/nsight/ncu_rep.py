@@ -58,7 +58,7 @@ def read_ncu_rep(path: Path) -> NcuReport:
 def _read(path: Path, file: IO[bytes]) -> NcuReport:
     plan = _layout(path, file)
     broken = plan is not None and plan.whole_bytes < os.fstat(file.fileno()).st_size
-    told = _ChildOutput(path)
+    known = _ChildOutput(path)
     with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
         # the library recognises a compressed report by its name alone, and takes no name that is not UTF-8
         named = Path(folder) / ("report.ncu-repz" if plan is None else "report.ncu-rep")
@@ -66,14 +66,14 @@ def _read(path: Path, file: IO[bytes]) -> NcuReport:
             _copy_whole_part(file, plan, named)
         else:
             named.symlink_to(path.resolve())
-        problems = _run_child(named, told)
+        problems = _run_child(named, known)
     if plan is not None and broken:
         whole = f"{plan.results} of the {plan.promised} results announced up to there are whole"
         lost = whole if plan.promised else "no result is announced up to there"
         problems.insert(0, f"the file is cut off or damaged from byte {plan.whole_bytes} on: {lost}")
     if not problems:
-        problems += _lack(told, plan)
-    return NcuReport(str(path), tuple(told.launches), tuple(told.rejects.values()), tuple(problems))
+        problems += _lack(known, plan)
+    return NcuReport(str(path), tuple(known.launches), tuple(known.rejects.values()), tuple(problems))
 
 
 def _lack(told: _ChildOutput, plan: NcuRepLayout | None) -> list[str]:
@@ -129,16 +129,16 @@ def _run_child(report: Path, told: _ChildOutput) -> list[str]:
             for each in _frames(child.stdout):
                 told.take(each)
         complaints.seek(0)
-        said = complaints.read(_COMPLAINTS_BYTES_MAX)
+        text = complaints.read(_COMPLAINTS_BYTES_MAX)
     code = child.returncode
     if code == NO_LIBRARY:
-        what = f"the library of Nsight Compute does not load: {said.decode(errors='replace').strip()}"
+        what = f"the library of Nsight Compute does not load: {text.decode(errors='replace').strip()}"
         raise InputError(what, where=str(told.path), do=_do(_EXTRA, told.path))
     if code < 0:
         return [f"the library that reads it died ({_signal(-code)}): the file is damaged, or memory is short"]
-    heard = [line.decode(errors="replace") for line in _COMPLAINT.findall(said)]
+    heard = [line.decode(errors="replace") for line in _COMPLAINT.findall(text)]
     if code:
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        last = text.decode(errors="replace").strip().rpartition("\n")[2]
         return [f"the library that reads it failed: {last}"]
     return [f"parts of it are damaged, their metrics are missing: {heard[0]}"] if heard else []
 

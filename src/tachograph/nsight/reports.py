@@ -132,8 +132,8 @@ def _lines(file: IO[bytes], read: TextRead, step: Callable[[int], None] | None) 
     start = file.read(2)
     file.seek(0)
     plain = gzip.GzipFile(fileobj=file) if start == GZIP_MAGIC else file
-    told = partial(_tell, file, step) if step is not None else None
-    buffered = io.BufferedReader(_Whole(plain, read, told), _BLOCK)
+    known = partial(_tell, file, step) if step is not None else None
+    buffered = io.BufferedReader(_Whole(plain, read, known), _BLOCK)
     encoding, errors = _encoding(buffered.peek(_SNIFFED)[:_SNIFFED])
     text = io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="")
     while line := text.readline(_LONGEST_LINE):
@@ -440,8 +440,8 @@ def _launchless(gathered: GatheredLaunches) -> str:
 def _untabled(start: bytes, read: TextRead) -> str:
     """Return what a text without a table is."""
     if read.messages.warnings or (read.messages.any and not read.head):
-        said = " ".join(read.messages.warnings) or "No kernels were profiled"
-        return f"the profiler ran and wrote no table; {advice(said)}"
+        text = " ".join(read.messages.warnings) or "No kernels were profiled"
+        return f"the profiler ran and wrote no table; {advice(text)}"
     if start.startswith(GZIP_MAGIC) and not read.head and not read.cut:
         return "nothing is in the compressed file; export it again"
     what, do = foreign(start, "".join(read.head))

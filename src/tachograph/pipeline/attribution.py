@@ -191,14 +191,14 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     placed = _place(runs, allocations)
     best = placed.with_columns(rank=pl.col("provenance").replace_strict(RANK, default=3, return_dtype=pl.Int8))
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
-    told = best.filter(pl.col("gpu").is_not_null())
-    unnamed = best.filter(pl.col("gpu").is_null()).join(told, on=["run", "node"], how="anti")
-    whole, unclear = _whole_nodes(unnamed, told, runs, inventory, _accompanied(placed, runs))
-    claims = pl.concat([_named_units(told, inventory), whole]).unique()
+    known = best.filter(pl.col("gpu").is_not_null())
+    unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
+    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, _accompanied(placed, runs))
+    claims = pl.concat([_named_units(known, inventory), whole]).unique()
     intervals, contested = separate(claims)
     per_node = pl.concat(
         [
-            told.select("run", "rank"),
+            known.select("run", "rank"),
             whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
             unclear.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)),
         ]

@@ -102,15 +102,15 @@ def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None)
     of_gpus = [name for name in names if name in counters.COUNTERS_BY_NAME]
     of_nodes = [name for name in names if name in _OF_NODES]
     others = [name for name in names if name not in counters.COUNTERS_BY_NAME and name not in _OF_NODES]
-    said = []
+    phrases = []
     if of_gpus:
         listed = _first([_with_field(name) for name in of_gpus], at_most)
-        said.append(f"Of the GPUs: {listed}. Have dcgm-exporter or LDMS record these fields.")
+        phrases.append(f"Of the GPUs: {listed}. Have dcgm-exporter or LDMS record these fields.")
     if of_nodes:
-        said.append(f"Of the nodes: {_first(of_nodes, at_most)}. Have node_exporter or LDMS record them.")
+        phrases.append(f"Of the nodes: {_first(of_nodes, at_most)}. Have node_exporter or LDMS record them.")
     if others:
-        said.append(f"Not known: {_first(others, at_most)}.")
-    return tuple(said)
+        phrases.append(f"Not known: {_first(others, at_most)}.")
+    return tuple(phrases)
 
 
 def _first(names: Sequence[str], at_most: int | None) -> str:
@@ -176,8 +176,8 @@ def checks_text(finding: Finding, *, zone_name: str = "UTC", at_most: int | None
     ordered = sorted(finding.checks, key=lambda check: check.holds is not decisive)
     shown = ordered if at_most is None else ordered[:at_most]
     more = len(ordered) - len(shown)
-    said = "; ".join(check_text(check, zone_name=zone_name) for check in shown)
-    return f"{said}; and {more} more" if more else said
+    message = "; ".join(check_text(check, zone_name=zone_name) for check in shown)
+    return f"{message}; and {more} more" if more else message
 
 
 def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str], ...]:

@@ -129,7 +129,7 @@ def job_lines(
         *_section("Findings", _findings(report, width)),
         *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
         *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
-        *_section("Balance", (line for said in report.balance for line in wrapped(said, width, indent="  "))),
+        *_section("Balance", (line for message in report.balance for line in wrapped(message, width, indent="  "))),
         *_section("Memory", wrapped(report.memory, width, indent="  ")),
         *_section("Energy", wrapped(report.energy, width, indent="  ")),
         *_section("Checks", verdict_lines(report, width, every=every_verdict)),

@@ -74,8 +74,8 @@ def _mixed(mixed: Mixed) -> dict[str, Any]:
 
 
 def _gpu(gpu: GpuCapacity) -> dict[str, Any]:
-    told = {name: getattr(gpu, name) for name in gpu.__slots__ if name != "told_by"}
-    return {**told, "told_by": dict(gpu.told_by)}
+    known = {name: getattr(gpu, name) for name in gpu.__slots__ if name != "told_by"}
+    return {**known, "told_by": dict(gpu.told_by)}
 
 
 def _kernel(view: KernelView) -> dict[str, Any]:
@@ -121,15 +121,15 @@ def _pitfall(pitfall: Pitfall) -> dict[str, Any]:
 
 
 def _roofline(place: RooflinePlacement) -> dict[str, Any]:
-    told = {name: getattr(place, name) for name in place.__slots__ if name not in ("achieved", "roofs")}
+    known = {name: getattr(place, name) for name in place.__slots__ if name not in ("achieved", "roofs")}
     roofs = [asdict(roof) for roof in place.roofs]
-    return {"words": roofline_words(place), **told, "achieved": dict(place.achieved), "roofs": roofs}
+    return {"words": roofline_words(place), **known, "achieved": dict(place.achieved), "roofs": roofs}
 
 
 def _demand(demand: Demand) -> dict[str, Any]:
-    told = {name: getattr(demand, name) for name in demand.__slots__ if name not in ("name", "cycles", "footprint")}
+    known = {name: getattr(demand, name) for name in demand.__slots__ if name not in ("name", "cycles", "footprint")}
     footprint = None if demand.footprint is None else asdict(demand.footprint)
-    return {"cycles": dict(demand.cycles), **told, "footprint": footprint}
+    return {"cycles": dict(demand.cycles), **known, "footprint": footprint}
 
 
 def _values(facts: Mapping[str, KernelFact]) -> dict[str, float | None]:

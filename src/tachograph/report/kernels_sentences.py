@@ -110,28 +110,28 @@ def all_words(limit: Limit) -> str:
 
 def roofline_words(place: RooflinePlacement) -> str:
     """Return where a kernel stands under the roofline, in sentences."""
-    said = []
+    phrases = []
     if place.intensity is not None:
         least = "at least " if place.at_least else ""
         ridge = "" if place.ridge is None else f", the ridge is at {text(place.ridge)}"
-        said.append(f"It does {least}{text(place.intensity)} FLOP per byte of DRAM{ridge}.")
+        phrases.append(f"It does {least}{text(place.intensity)} FLOP per byte of DRAM{ridge}.")
     if place.side is not None:
         how = "" if place.by == "intensity" else ", by the load of pipelines and DRAM: FLOP were not counted"
-        said.append(f"That is {_SIDES[place.side]}{how}.")
+        phrases.append(f"That is {_SIDES[place.side]}{how}.")
     else:
-        said.append("It has no place: FLOP, traffic, or a peak is not reported.")
+        phrases.append("It has no place: FLOP, traffic, or a peak is not reported.")
     for kind, rate in place.achieved.items():
         roof = place.roof(kind)
         if rate > 0 and roof is not None:
             share = text(rate / roof.peak, "fraction")
-            said.append(f"{PIPE_KIND_LABELS[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.told_by}).")
+            phrases.append(f"{PIPE_KIND_LABELS[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.told_by}).")
     dram = place.roof("dram")
     if place.bytes_per_s is not None and dram is not None:
         share = text(place.bytes_per_s / dram.peak, "fraction")
-        said.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.told_by}).")
+        phrases.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.told_by}).")
     if place.bound == "latency":
-        said.append("It is far below both roofs: latency.")
-    return " ".join(said)
+        phrases.append("It is far below both roofs: latency.")
+    return " ".join(phrases)
 
 
 def fear_words(fear: Sensitivity) -> str:
@@ -152,11 +152,11 @@ def pitfall_numbers(pitfall: Pitfall) -> str:
         name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
     }
     quoted = of_two or dict(list(pitfall.numbers.items())[:2])
-    said = (
+    message = (
         f"{_NUMBER_LABELS.get(name, RESOURCE_NAMES.get(name, name.replace('_', ' ')))} {_number(name, value)}"
         for name, value in quoted.items()
     )
-    return f"{'two: ' if of_two else ''}{', '.join(said)}"
+    return f"{'two: ' if of_two else ''}{', '.join(message)}"
 
 
 def flops(rate: float) -> str:

@@ -317,12 +317,12 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
     >>> legend(["time", "occupancy"]), legend(["occupancy"], short=False)
     ('time: share of the time of all; occ.: warps there, of all that fit.', 'occupancy: warps there, of all that fit.')
     """
-    said = (
+    message = (
         f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: {_COLUMNS_SAY[name]}"
         for name in columns
         if name in _COLUMNS_SAY
     )
-    return f"{'; '.join(said)}."
+    return f"{'; '.join(message)}."
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:

@@ -72,12 +72,12 @@ def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
     mean, pipes = profile.mix.mean, pipes_said(profile.mix.mean)
     first = sorted(profile.mix.members, key=lambda member: -member[0])[:3]
     kernels = ", ".join(f"{text(share, 'fraction')} {printable(one.name)}" for share, one in first)
-    said = (
+    message = (
         f"{printable(kind.label)}: by {printable(', '.join(profile.reports))}: {plural(profile.kernels, 'kernel')}, "
         f"launched {plural(profile.launches, 'time')}; of their time {kernels}; on average "
         f"{pipes}memory bandwidth {text(mean.dram, 'fraction')} of the peak."
     )
-    yield from wrapped(said, width, first="  ", indent="    ")
+    yield from wrapped(message, width, first="  ", indent="    ")
     for apart in profile.apart:
         yield from wrapped(f"{printable(apart)}.", width, first="  ! ", indent="    ")
 
@@ -95,15 +95,15 @@ def explained_lines(report: ColocateReport, proposal: SharingProposal, width: in
         yield from wrapped(sentence, width, first="  ", indent="    ")
     if advice.worst:
         more = "" if measured else ", and what was not measured is the bottleneck"
-        said = f"Worst case {both_of(advice.worst)}: always busy at the same time{more}."
-        yield from wrapped(said, width, first="  ", indent="    ")
+        message = f"Worst case {both_of(advice.worst)}: always busy at the same time{more}."
+        yield from wrapped(message, width, first="  ", indent="    ")
     if proposal.kernels is not None:
         yield from wrapped(_by_kernels(proposal.kernels, assumed=not measured), width, first="  ", indent="    ")
     if proposal.runs is not None and proposal.runs.worst is not None:
         mean = both_of((proposal.runs.slowdown, proposal.runs.other_slowdown))
-        said = f"Over all pairs of their runs, while both are busy, conservative: {mean} on average, "
-        said += f"{times(proposal.runs.worst[0])} in the worst pair."
-        yield from wrapped(said, width, first="  ", indent="    ")
+        message = f"Over all pairs of their runs, while both are busy, conservative: {mean} on average, "
+        message += f"{times(proposal.runs.worst[0])} in the worst pair."
+        yield from wrapped(message, width, first="  ", indent="    ")
     if proposal.saved_h:
         saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, if both always run at the same time."
         yield from wrapped(saved, width, first="  ", indent="    ")
@@ -207,7 +207,7 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         return [line for proposal in report.chosen for line in explained_lines(report, proposal, width)]
     if report.matrices:
         return list(matrices_lines(report.matrices, width))
-    lines = [line for said in headlines(report) for line in wrapped(said, width, style="bold")]
+    lines = [line for message in headlines(report) for line in wrapped(message, width, style="bold")]
     if report.missing:
         lines += wrapped(_missing(report), width)
     if report.proposals:
@@ -295,8 +295,8 @@ def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
 def _reasons(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
     for number, proposal in enumerate(proposals, 1):
         own = "one user's own; " if proposal.same_user else ""
-        said = f"{own}{_runs(proposal)}. {proposal.advice.why[-1]}"
-        yield from wrapped(said, width, first=f"{number:>2} ", indent="   ")
+        message = f"{own}{_runs(proposal)}. {proposal.advice.why[-1]}"
+        yield from wrapped(message, width, first=f"{number:>2} ", indent="   ")
 
 
 def _runs(proposal: SharingProposal) -> str:
@@ -309,19 +309,19 @@ def _runs(proposal: SharingProposal) -> str:
 
 def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
     margin = _MARGIN.format(report.settings.margin) if report.profiled else ""
-    said = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), margin=margin)]
+    phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), margin=margin)]
     if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
-        said.append(_UNKNOWN)
+        phrases.append(_UNKNOWN)
     if any(proposal.kernels for proposal in report.proposals):
-        said.append(BY_PROFILE)
-    said += [
+        phrases.append(BY_PROFILE)
+    phrases += [
         f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
         bandwidth(report),
         _NOT_LOOKED_AT,
     ]
     if any(proposal.advice.cautions for proposal in report.proposals):
-        said.append(MPS_OF_ONE_USER)
-    for sentence in said:
+        phrases.append(MPS_OF_ONE_USER)
+    for sentence in phrases:
         yield from wrapped(sentence, width, first="  ", indent="    ")
 
 
@@ -338,8 +338,8 @@ def _refused(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]
 def _left_out(report: ColocateReport, width: int) -> list[Line]:
     lines = [plain("Left out", "dim")] if report.left_out else []
     for reason, jobs, hours in report.left_out:
-        said = f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}"
-        lines += wrapped(said, width, style="dim", first="  ", indent="    ")
+        message = f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}"
+        lines += wrapped(message, width, style="dim", first="  ", indent="    ")
     if report.cut:
         lines += wrapped(
             f"Not compared: {plural(report.cut, 'job group')} with few GPU-hours (too many groups).", width, style="dim"

@@ -212,7 +212,7 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
             },
             "figures": {figure.entry.name: figure_json(figure) for figure in report.figures},
             "questions": {
-                name: {"question": QUESTIONS[name], "answers": said} for name, said in report.answers().items()
+                name: {"question": QUESTIONS[name], "answers": message} for name, message in report.answers().items()
             },
             "files": files,
         }
@@ -251,8 +251,8 @@ def study_lines(report: StudyReport, width: int) -> list[Line]:
     lines += wrapped(f"{count_jobs(dataset.jobs)} studied{left_out}. {choice_sentence(report)}", width)
     for name in report.answers():
         lines += [plain(""), *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", first="", style="bold")]
-        said = [figure.sentences[0] for figure in report.of_question(name) if figure.sentences]
-        for sentence in said or [NOT_ANSWERED]:
+        phrases = [figure.sentences[0] for figure in report.of_question(name) if figure.sentences]
+        for sentence in phrases or [NOT_ANSWERED]:
             lines += wrapped(sentence, width, indent="     ")
     return [*lines, plain("")]
 
@@ -281,7 +281,7 @@ def _markdown_lines(report: StudyReport, formats: Sequence[str]) -> Iterator[str
     for name, question in QUESTIONS.items():
         yield from _markdown_section(f"{name}: {question}", report.of_question(name), formats)
     yield from ("## How it was computed", "")
-    yield from (f"- **{escaped(term)}**: {escaped(said)}." for term, said in methods(report.settings))
+    yield from (f"- **{escaped(term)}**: {escaped(message)}." for term, message in methods(report.settings))
     yield from ("", f"Tachograph {__version__}, {local_time(report.now, report.zone_name)}.")
 
 

@@ -28,9 +28,9 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
     lines = [*wrapped(waste_headline(report), width, style="bold"), plain("")]
     lines += fit_table(_cause_columns(report, ascii_only=ascii_only), width).with_note(width=width)
     lines += [plain(""), plain("Recoverable, if", "bold")]
-    for said in report.assumptions:
-        cause = f"  {WASTE_LABELS[said.cause]}: "
-        lines += wrapped(f"{said.words} ({said.key}, {said.source})", width, first=cause, indent="    ")
+    for message in report.assumptions:
+        cause = f"  {WASTE_LABELS[message.cause]}: "
+        lines += wrapped(f"{message.words} ({message.key}, {message.source})", width, first=cause, indent="    ")
     if report.unpriced_jobs and report.priced:
         lines += wrapped(unpriced(report), width)
     lines += _left_out(report, width)

@@ -51,9 +51,9 @@ def _misfit(alone: Sequence[tuple[float, float]], curvature: float) -> float:
     """Sum of squares of relative errors of the share used, at the best requests per block."""
     from tachograph.sharing.contention import dram_load, outstanding
 
-    asked = [outstanding(used, curvature) for _, used in alone]
+    requested = [outstanding(used, curvature) for _, used in alone]
     weights = sum(blocks * blocks for blocks, _ in alone)
-    each = sum(blocks * requests for (blocks, _), requests in zip(alone, asked, strict=True)) / weights
+    each = sum(blocks * requests for (blocks, _), requests in zip(alone, requested, strict=True)) / weights
     return sum((dram_load(each * blocks, curvature) / used - 1.0) ** 2 for blocks, used in alone)
 
 
@@ -162,7 +162,7 @@ def _of_fp64() -> list[PublishedNumber]:
 def _of_pitfalls() -> list[PublishedNumber]:
     small = _compute(3.45, 128)
     mm = Demand(name="mm", cycles={"issue": 0.75, "fma": 0.6}, warps=1.0, seconds=1.0, footprint=Footprint(128, 128))
-    said = "said in words: perfect overlap, or as long as in turn"
+    text = "said in words: perfect overlap, or as long as in turn"
     return [
         PublishedNumber(
             table="Pitfall 1", name="fmul of IPC 4 + copy", measured=2.0, read="slowdown",
@@ -182,11 +182,11 @@ def _of_pitfalls() -> list[PublishedNumber]:
         ),
         PublishedNumber(
             table="Section 4.1", name="sleep + sleep, 132 blocks", measured=2.0, read="gain",
-            demands=(_sleep(132), _sleep(132)), told=said,
+            demands=(_sleep(132), _sleep(132)), told=text,
         ),
         PublishedNumber(
             table="Section 4.1", name="sleep + sleep, 264 blocks", measured=1.0, read="gain",
-            demands=(_sleep(264), _sleep(264)), told=said,
+            demands=(_sleep(264), _sleep(264)), told=text,
         ),
     ]  # fmt: skip
 
@@ -300,14 +300,14 @@ class ErrorSummary:
 
 def predict(published: PublishedNumber, *, curvature: float, dominance: float = DOMINANCE) -> float:
     """Return the estimate for a published case."""
-    told = estimate(
+    known = estimate(
         published.demands,
         gpu=published.gpu,
         calibration=Calibration(dram_curvature=curvature),
         sharing=published.sharing,
         dominance=dominance,
     )
-    predicted = told.gain if published.read == "gain" else told.members[-1].slowdown
+    predicted = known.gain if published.read == "gain" else known.members[-1].slowdown
     assert predicted is not None, published.name
     return predicted
 

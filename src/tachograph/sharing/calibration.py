@@ -74,11 +74,11 @@ class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     def values(self) -> Calibration:
         """The values for the estimator; what is not in the file is as published."""
         measured = sorted(name for name, entry in self.calibration.items() if entry.provenance == "measured")
-        said = f"measured: {', '.join(measured)}" if measured else "published"
+        text = f"measured: {', '.join(measured)}" if measured else "published"
         return Calibration(
             **{name: entry.value for name, entry in self.calibration.items()},
             measured_on=self.gpu if measured else Calibration().measured_on,
-            source=said,
+            source=text,
         )
 
 

@@ -78,7 +78,7 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     >>> gpu_of(Chip()).sms is None
     True
     """
-    told: dict[str, float] = {}
+    known: dict[str, float] = {}
     told_by: dict[str, str] = {}
     capability = chip.compute_capability or capability_of(chip.attributes)
     for values, teller in (
@@ -87,9 +87,9 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
         (_catalogued(chip), "the catalogue of devices"),
     ):
         for name, value in values.items():
-            if name not in told:
-                told[name], told_by[name] = value, teller
-    return _gpu(chip.name or _NAMELESS, told, told_by)
+            if name not in known:
+                known[name], told_by[name] = value, teller
+    return _gpu(chip.name or _NAMELESS, known, told_by)
 
 
 def _gpu(name: str, told: Mapping[str, float], told_by: Mapping[str, str]) -> GpuCapacity:
@@ -238,8 +238,8 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
 
 def _through_l2(metrics: Mapping[str, float]) -> float:
     """Bytes; infinite where unknown, or 0, which is not possible for a launch."""
-    told = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * _SECTOR)
-    return min((moved for moved in told if 0 < moved < inf), default=inf)
+    known = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * _SECTOR)
+    return min((moved for moved in known if 0 < moved < inf), default=inf)
 
 
 def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
@@ -295,5 +295,5 @@ def _told_fit(metrics: Mapping[str, float]) -> int | None:
     if any(limit not in metrics for limit in _LIMITS):
         return None
     extra = metrics.get("launch__occupancy_limit_barriers")
-    told = [metrics[limit] for limit in _LIMITS] + ([] if extra is None else [extra])
-    return int(min(told)) if 1 <= min(told) < inf else None
+    known = [metrics[limit] for limit in _LIMITS] + ([] if extra is None else [extra])
+    return int(min(known)) if 1 <= min(known) < inf else None

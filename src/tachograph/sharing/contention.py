@@ -170,15 +170,15 @@ def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> 
         most = max(most, of_all[PARTS * place])
     if most <= 0.0:
         return 1.0
-    asked, _ = _asked(of_all, count, 1.0 + curvature)
-    full = asked >= 1.0
+    requested, _ = _asked(of_all, count, 1.0 + curvature)
+    full = requested >= 1.0
     if curvature < _NONE and not full:
         return 1.0
     above = curvature if full else curvature * most * most
     for _ in range(_STEPS):
-        asked, slope = _asked(of_all, count, 1.0 + above)
+        requested, slope = _asked(of_all, count, 1.0 + above)
         used = 1.0 if full else sqrt(above / curvature)
-        step = (asked - used) / ((0.0 if full else 0.5 * used / above) - slope)
+        step = (requested - used) / ((0.0 if full else 0.5 * used / above) - slope)
         above += max(step, 0.0)
         if step <= _NONE * _NONE + 1e-15 * above:
             break
@@ -188,13 +188,13 @@ def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> 
 @either
 def _asked(of_all: Floats | list[float], count: int, at: float) -> tuple[float, float]:
     """Return the share of DRAM that all use at a latency, and how that grows with it."""
-    asked, slope = 0.0, 0.0
+    requested, slope = 0.0, 0.0
     for place in range(count):
         used, waits, alone = of_all[PARTS * place], of_all[PARTS * place + 1], of_all[PARTS * place + 2]
         going = dram_rate(waits, alone, at)
-        asked += used * going
+        requested += used * going
         slope -= used * going * going * waits / alone
-    return asked, slope
+    return requested, slope
 
 
 @either

@@ -49,19 +49,19 @@ def machine(
     gpu: GpuCapacity, calibration: Calibration, *, dominance: float = contention.DOMINANCE, lasting: bool = False
 ) -> Floats:
     """Return the values of GPU and calibration, and whether launches follow each other without end, as a row."""
-    told = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance, float(lasting))
-    return np.array([*told, *vectors.room(gpu)])
+    known = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance, float(lasting))
+    return np.array([*known, *vectors.room(gpu)])
 
 
 def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibration) -> Floats:
     """Return a row OWN for each demand: unknown demand counts as 0. `longer`: on its share of the SMs."""
-    asked = np.nan_to_num(vectors.cycles)
+    requested = np.nan_to_num(vectors.cycles)
     warps = vectors.warps[:, None]
-    some = np.where(asked > 0, asked, 1.0)
+    some = np.where(requested > 0, requested, 1.0)
     waits = contention.elsewhere(some, warps)
-    stands = asked / (1.0 + asked / np.where(vectors.counted[:, None], warps, np.inf))
+    stands = requested / (1.0 + requested / np.where(vectors.counted[:, None], warps, np.inf))
     used = np.nan_to_num(vectors.dram)
-    busiest = asked.max(axis=1, initial=0.0)
+    busiest = requested.max(axis=1, initial=0.0)
     waits_for_dram = np.divide(used, busiest, out=np.ones(len(used)), where=busiest > used)
     columns: list[Floats] = [
         vectors.warps, vectors.irregular, vectors.exposed,
@@ -72,7 +72,7 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    return np.column_stack([asked, waits, stands, *columns, takes, needs])
+    return np.column_stack([requested, waits, stands, *columns, takes, needs])
 
 
 def _hits(filled: Floats, hit: Floats) -> Floats:
@@ -85,15 +85,15 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
     """Add to what is beside `own` one other kernel."""
     dominance = told[_DOMINANCE]
     for kind in range(_KINDS):
-        mine, asked = own[kind], other[kind]
-        if asked > dominance * mine:
-            beside[_DOMINANT + kind] += asked
-            beside[_STANDING + kind] += asked
+        mine, requested = own[kind], other[kind]
+        if requested > dominance * mine:
+            beside[_DOMINANT + kind] += requested
+            beside[_STANDING + kind] += requested
         else:
             beside[_STANDING + kind] += other[_STANDS + kind]
-            if mine <= dominance * asked:
-                beside[_PEERS + kind] += asked
-        beside[_ALL + kind] += asked
+            if mine <= dominance * requested:
+                beside[_PEERS + kind] += requested
+        beside[_ALL + kind] += requested
     beside[_OTHER_USED] += other[_USED]
     beside[_OTHER_L2] += other[_L2_FILLS]
     beside[_OTHER_L1] += other[_L1_FILLS]
@@ -279,10 +279,10 @@ def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calib
 
     0 on none, which is no share; one column where the number of SMs is unknown.
     """
-    asked, count = demand_vectors(demands, gpu, calibration), gpu.sms or 0
-    longer, busiest = np.zeros((len(demands), count + 1)), _busiest(asked)
+    requested, count = demand_vectors(demands, gpu, calibration), gpu.sms or 0
+    longer, busiest = np.zeros((len(demands), count + 1)), _busiest(requested)
     for sms in range(1, count + 1):
-        longer[:, sms] = vectors.confined(asked.launches, busiest, (sms + 1) / count * (1 - _NARROWER), gpu)
+        longer[:, sms] = vectors.confined(requested.launches, busiest, (sms + 1) / count * (1 - _NARROWER), gpu)
     return longer
 
 

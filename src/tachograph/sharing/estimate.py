@@ -147,13 +147,13 @@ def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: Interferen
 
     `meet`: whether they meet in SMs. Room for blocks is left to the caller.
     """
-    asked, known = each(lambda one: one.asked), each(lambda one: one.known)
+    requested, known = each(lambda one: one.asked), each(lambda one: one.known)
     count, within, unmeasured = len(known), True if np.all(meet) else meet, not all(of.all() for of in known)
     safe: Flags = _all([of[..., len(CYCLES)] for of in known])  # of dram
     for place, name in enumerate(LIMITED):
         in_sm = name in CYCLES
         limit = settings.safe_cycles if in_sm else settings.safe_dram if name == "dram" else 1.0
-        total = _total([of[..., place] for of in asked], within if in_sm or name == "l1" else True)
+        total = _total([of[..., place] for of in requested], within if in_sm or name == "l1" else True)
         safe &= total < limit
         if in_sm and unmeasured:
             needed = meet if name == "issue" else meet & (total >= limit * (count - 1) / count)
@@ -290,8 +290,8 @@ class _Group:
 
     def sums(self) -> dict[str, float]:
         """{resource: sum of all demands on it}; of an SM, where they meet in none, the highest."""
-        asked, known = self.vectors.asked, np.any(np.isfinite(self.vectors.measured), axis=0).tolist()
-        both = {True: asked.sum(axis=0), False: asked.max(axis=0)}
+        requested, known = self.vectors.asked, np.any(np.isfinite(self.vectors.measured), axis=0).tolist()
+        both = {True: requested.sum(axis=0), False: requested.max(axis=0)}
         meet = self.meet(range(self.size))
         return {
             name: float(both[meet or name in ("dram", "l2")][place])

@@ -150,20 +150,20 @@ def candidates(
     {model: share of the peak bandwidth of memory that can be achieved}.
     """
     steady = verdicts.filter(pl.col("code") == "stable").select("job_key", steady="verdict").unique("job_key")
-    told = summaries.join(steady, on="job_key", how="left", maintain_order="left")
-    told = told.with_columns(reason=_reason(_known_models(told), thresholds)).sort("start", "job_key")
+    known = summaries.join(steady, on="job_key", how="left", maintain_order="left")
+    known = known.with_columns(reason=_reason(_known_models(known), thresholds)).sort("start", "job_key")
     kinds = []
     refused: dict[str, str] = {}
-    for kind, rows in _kinds(told.filter(pl.col("reason").is_null()).select(_READ).iter_rows(named=True)):
+    for kind, rows in _kinds(known.filter(pl.col("reason").is_null()).select(_READ).iter_rows(named=True)):
         reason = _why_not(kind, settings, achievable[kind.device.name], least_runs)
         if reason is None:
             kinds.append(kind)
         else:
             refused |= {row["job_key"]: reason for row in rows}
     of_kind = pl.col("job_key").replace_strict(refused, default=None, return_dtype=pl.String)
-    told = told.with_columns(reason=pl.coalesce("reason", of_kind)).filter(pl.col("reason").is_not_null())
+    known = known.with_columns(reason=pl.coalesce("reason", of_kind)).filter(pl.col("reason").is_not_null())
     kinds.sort(key=lambda kind: (-kind.gpu_hours, kind.label, kind.device.name, kind.gpus))
-    return GroupCandidates(tuple(kinds), told.select(_LEFT_OUT))
+    return GroupCandidates(tuple(kinds), known.select(_LEFT_OUT))
 
 
 def short_label(kind: JobGroup) -> str:
@@ -482,13 +482,13 @@ def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
 def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
     """A sentence for each resource in which the kernels and the means of the lake differ much."""
     lake, known = kind.mix.mean, [(kernel.seconds or 0.0, kernel.demand) for kernel in timed]
-    told = {name: (_mean([(seconds, getattr(one, name)) for seconds, one in known]), getattr(lake, name))
+    reported = {name: (_mean([(seconds, getattr(one, name)) for seconds, one in known]), getattr(lake, name))
             for name in ("dram", "sm_share")}  # fmt: skip
     for pipe in COUNTER_OF_PIPE:
         # of the time in which warps are on an SM, as recorded in the lake
         active = [(seconds * (one.sm_share or 0.0), one.cycles.get(pipe)) for seconds, one in known]
-        told[pipe] = (_mean(active), lake.cycles.get(pipe))
-    for name, (of_kernels, of_lake) in told.items():
+        reported[pipe] = (_mean(active), lake.cycles.get(pipe))
+    for name, (of_kernels, of_lake) in reported.items():
         if of_kernels is not None and of_lake is not None and abs(of_kernels - of_lake) > MOST_APART:
             yield (
                 f"{kind.label}: its kernels take {text(of_kernels, 'fraction')} of {_called(name)}, its jobs "

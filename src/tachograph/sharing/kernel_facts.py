@@ -276,8 +276,8 @@ class KernelsReport:
 
 def total_s(part: GpuPart) -> float | None:
     """Return the time of the shown kernels, None where none is known."""
-    told = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
-    return fsum(told) if told else None
+    known = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
+    return fsum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,11 +140,11 @@ def dram(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[str, 
     >>> dram({DRAM: 42.0}, GpuCapacity(name="H100"), {}).value
     0.42
     """
-    told = first(metrics, {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01})
-    moved = traffic(metrics, coverage) if told is None and gpu.dram_bytes_per_s else None
+    known = first(metrics, {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01})
+    moved = traffic(metrics, coverage) if known is None and gpu.dram_bytes_per_s else None
     if moved is not None and gpu.dram_bytes_per_s:
-        told = MetricValue(moved.value / gpu.dram_bytes_per_s, moved.metric)
-    return _fraction(told)
+        known = MetricValue(moved.value / gpu.dram_bytes_per_s, moved.metric)
+    return _fraction(known)
 
 
 def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
@@ -153,10 +153,10 @@ def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Metr
     >>> traffic({"dram__bytes.sum": 3000.0, DURATION: 1000.0}, {})
     MetricValue(value=3000000000.0, metric='dram__bytes.sum / gpu__time_duration.sum')
     """
-    told = first(metrics, {DRAM_BYTES: 1.0})
+    known = first(metrics, {DRAM_BYTES: 1.0})
     whole, took = "dram__bytes.sum", metrics.get(DURATION)
-    if told is not None or whole not in metrics or not took or not isfinite(took):
-        return told
+    if known is not None or whole not in metrics or not took or not isfinite(took):
+        return known
     if coverage.get(whole, 1.0) != coverage.get(DURATION, 1.0):
         return None
     return MetricValue(metrics[whole] / took * _NS_IN_S, f"{whole} / {DURATION}")
@@ -201,10 +201,10 @@ def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
     A warp that issues, or could, does not wait. Nothing waits: an empty mapping.
     """
     for kind in ("ratio", "share", "latency"):
-        told = _told_stalls(metrics, kind)
-        if told.keys() >= _CORE_STALLS:
-            whole = sum(told.values())
-            return {reason: value / whole for reason, value in told.items()} if whole > 0 else {}
+        known = _told_stalls(metrics, kind)
+        if known.keys() >= _CORE_STALLS:
+            whole = sum(known.values())
+            return {reason: value / whole for reason, value in known.items()} if whole > 0 else {}
     return None
 
 
@@ -261,8 +261,8 @@ def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue 
 def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
     """{reason: as reported}; without those of cycles in which the scheduler issued nothing, a part of the same."""
     named = ((metric, _stall_of(metric)) for metric in metrics)
-    told = {stall[1]: metrics[metric] for metric, stall in named if stall is not None and stall[0] == kind}
-    return {reason: max(0.0, value) for reason, value in told.items() if isfinite(value)}
+    known = {stall[1]: metrics[metric] for metric, stall in named if stall is not None and stall[0] == kind}
+    return {reason: max(0.0, value) for reason, value in known.items() if isfinite(value)}
 
 
 @lru_cache(maxsize=4096)
@@ -341,8 +341,8 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     longest = min(weighted, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
     seconds = fsum(seconds for _, seconds in timed) if timed else None
     if len(weighted) == 1:
-        told = {name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)}
-        return MergedLaunches(told, {}, seconds, longest, _problems(durations, {}))
+        known = {name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)}
+        return MergedLaunches(known, {}, seconds, longest, _problems(durations, {}))
     means = _Means(MetricColumns([launch.metrics for launch, _ in weighted]), [weight for _, weight in weighted])
     metrics, coverage = {}, {}
     for metric in sorted(means.columns.names()):
@@ -446,15 +446,15 @@ def _whole(metric: str) -> str:
 
 def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) -> tuple[str, ...]:
     """Lines for people: launches, or metrics of them, that could not be used."""
-    total, untold, zero = len(durations), durations.count(None), sum(seconds == 0 for seconds in durations)
-    timed = total - untold - zero
+    total, unknown, zero = len(durations), durations.count(None), sum(seconds == 0 for seconds in durations)
+    timed = total - unknown - zero
     lines = []
     if not timed and total > 1:
         lines.append(f"none of {total} launches tells how long it took: each counts alike")
     if not timed and zero:
         lines.append(f"{zero} of {total} launches took no time: their metrics may mean nothing")
-    if timed and untold:
-        lines.append(f"{untold} of {total} launches tell no duration: counted, their metrics left out")
+    if timed and unknown:
+        lines.append(f"{unknown} of {total} launches tell no duration: counted, their metrics left out")
     if timed and zero:
         lines.append(f"{zero} of {total} launches took no time: counted, their metrics left out")
     if coverage:

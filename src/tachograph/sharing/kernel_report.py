@@ -81,9 +81,9 @@ def build_kernels_report(
 def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:
     launches = [launch for report in reports for launch in report.launches]
     if not launches:
-        said = next((problem for report in reports for problem in report.problems), "no kernel was profiled")
+        text = next((problem for report in reports for problem in report.problems), "no kernel was profiled")
         files = ", ".join(Path(report.file).name for report in reports[:3])
-        raise InputError(said, where=files, do="profile with `ncu -o FILE PROGRAM`")
+        raise InputError(text, where=files, do="profile with `ncu -o FILE PROGRAM`")
     return kernels_of(launches)
 
 
@@ -232,8 +232,8 @@ def _together(
     if len(members) < 2:
         raise UsageError("one kernel is alone", where="--together", do="name two or more, or one twice")
     if sharing.shares is not None and len(sharing.shares) != len(members):
-        said = f"{plural(len(sharing.shares), 'share')} for {plural(len(members), 'kernel')}"
-        raise UsageError(said, where="--mps-share", do="give one percentage for each")
+        text = f"{plural(len(sharing.shares), 'share')} for {plural(len(members), 'kernel')}"
+        raise UsageError(text, where="--mps-share", do="give one percentage for each")
     if len({gpu_key(view.kernel) for view in members}) > 1:
         ran = "; ".join(f"{view.label} on {view.kernel.gpu.name}" for view in members)
         raise UsageError(f"kernels of different GPUs cannot be put together: {ran}", do="profile both on one GPU")
@@ -253,7 +253,7 @@ def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
     for view in views:
         for missing in view.kernel.missing:
             of.setdefault((missing.metric, missing.tells), []).append(view.number)
-    return tuple(MissingMetric(metric, tells, tuple(numbers)) for (metric, tells), numbers in of.items())
+    return tuple(MissingMetric(metric, reports, tuple(numbers)) for (metric, reports), numbers in of.items())
 
 
 def _command(lacking: Sequence[MissingMetric]) -> str:
@@ -269,13 +269,13 @@ def _file(report: NcuReport) -> ReportFileRead:
 
 def _problems(reports: Sequence[NcuReport], found: Sequence[Kernel]) -> tuple[str, ...]:
     """Lines for people: unusable parts of each file, anomalies of each kernel."""
-    said = []
+    phrases = []
     for report in reports:
-        said += [f"{report.file}: {problem}" for problem in report.problems]
+        phrases += [f"{report.file}: {problem}" for problem in report.problems]
         for reject in report.rejects:
             example = f", such as {reject.example}" if reject.example else ""
             of = "" if reject.column is None else f" of {reject.column}"
             what = plural(reject.count, "value" if of else "row")
-            said.append(f"{report.file}: left out {what}{of}: {reject.reason}{example}")
-    said += [f"{kernel.short}: {problem}" for kernel in found for problem in kernel.problems]
-    return tuple(dict.fromkeys(said))
+            phrases.append(f"{report.file}: left out {what}{of}: {reject.reason}{example}")
+    phrases += [f"{kernel.short}: {problem}" for kernel in found for problem in kernel.problems]
+    return tuple(dict.fromkeys(phrases))

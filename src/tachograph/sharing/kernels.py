@@ -111,12 +111,12 @@ def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -
         lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
     if gpu.sms is None:
         lacks.append((f"{_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
-    return tuple(Missing(metric, tells, options(metric)) for metric, tells in lacks)
+    return tuple(Missing(metric, reports, options(metric)) for metric, reports in lacks)
 
 
 def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> list[tuple[str, str]]:
     """Quantities for which none of several metrics was collected."""
-    asked = (
+    requested = (
         (
             demand.cycles.get("issue"),
             kernel_metrics.ISSUED,
@@ -128,7 +128,7 @@ def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> l
         (kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY, "how many warps are resident"),
         (kernel_metrics.stalls(metrics), _STALLS[0], "what its warps wait for"),
     )
-    return [(metric, tells) for value, metric, tells in asked if value is None]
+    return [(metric, reports) for value, metric, reports in requested if value is None]
 
 
 _STALLS = tuple(
@@ -317,8 +317,8 @@ def _threads(launch: Launch) -> Hashable:
     """How many threads a block has: in a details page that is a number, in other reports a shape."""
     if launch.block is not None:
         return prod(launch.block)
-    told = launch.metrics.get("launch__block_size")
-    return told if told is not None and is_measured(told) else None
+    known = launch.metrics.get("launch__block_size")
+    return known if known is not None and is_measured(known) else None
 
 
 def _shape(launch: Launch) -> Hashable:

@@ -71,8 +71,8 @@ def mix_of_one(demand: Demand) -> Mix:
 
 
 def _shares(demands: Sequence[Demand], weights: Sequence[float] | None) -> tuple[float, ...]:
-    told = [demand.seconds for demand in demands] if weights is None else list(weights)
-    known = [1.0 if None in told or weight is None else float(weight) for weight in told]
+    reported = [demand.seconds for demand in demands] if weights is None else list(weights)
+    known = [1.0 if None in reported or weight is None else float(weight) for weight in reported]
     total = math.fsum(known)
     if len(known) != len(demands) or not (0 < total < math.inf) or min(known) < 0:
         raise ValueError(f"weights {known} are no shares of {len(demands)} members")
@@ -81,8 +81,8 @@ def _shares(demands: Sequence[Demand], weights: Sequence[float] | None) -> tuple
 
 def _folded(demands: Sequence[Demand], name: str, fold: Callable[[Sequence[float | None]], float | None]) -> Demand:
     """Every number of `demands` folded into one; seconds are a sum, memory the most at any time."""
-    told = {at for demand in demands for at in demand.cycles}
-    cycles = {at: fold([demand.cycles.get(at) for demand in demands]) for at in CYCLES if at in told}
+    known = {at for demand in demands for at in demand.cycles}
+    cycles = {at: fold([demand.cycles.get(at) for demand in demands]) for at in CYCLES if at in known}
     numbers: dict[str, Any] = {field: fold([getattr(demand, field) for demand in demands]) for field in _NUMBERS}
     seconds = [demand.seconds for demand in demands]
     if len({demand.dram_of for demand in demands}) > 1:

@@ -121,7 +121,7 @@ def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
     if share <= 0:
         return None
     width = 1.0 if demand.sm_share is None else demand.sm_share
-    crowded = max((asked * width / share for asked in demand.cycles.values()), default=0.0)
+    crowded = max((requested * width / share for requested in demand.cycles.values()), default=0.0)
     feet = demand.footprint
     if feet is not None and feet.blocks_per_sm and gpu.sms:
         some = max(1, math.floor(gpu.sms * share + 1e-9))
@@ -231,8 +231,8 @@ def by_kernels_ruled_out(
     meeting = 1 + np.array(busy) > most
     kernels = np.array(profiled, dtype=bool)
     found: Flags = (slowed | slowed.T) & (meeting[:, None] | meeting[None, :]) & (kernels[:, None] | kernels[None, :])
-    asked = np.array([_bandwidth(one.mean, calibration) for one in mixes])
-    total = asked[:, None] + asked[None, :]
+    requested = np.array([_bandwidth(one.mean, calibration) for one in mixes])
+    total = requested[:, None] + requested[None, :]
     short = slowed & by_memory
     surely = short | short.T | (total >= settings.safe_dram + SLACK)  # then slices are examined, and no shares
     unsure = np.array([_unsure(one) for one in mixes])

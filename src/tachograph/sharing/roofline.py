@@ -65,12 +65,12 @@ def work_of(kernel: Kernel) -> KernelWork:
     if tensor is not None:
         counted["tensor"] = tensor
     load = kernel_metrics.pipes(kernel.metrics, kernel.coverage)
-    untold = [kind for kind in PIPE_OF if kind not in counted]
+    unknown = [kind for kind in PIPE_OF if kind not in counted]
     return KernelWork(
         flop_per_s=MappingProxyType(counted),
         bytes_per_s=_traffic(kernel),
-        uncounted=tuple(kind for kind in untold if PIPE_OF[kind] in load and load[PIPE_OF[kind]].value >= _IDLE),
-        unsure=tuple(kind for kind in untold if PIPE_OF[kind] not in load),
+        uncounted=tuple(kind for kind in unknown if PIPE_OF[kind] in load and load[PIPE_OF[kind]].value >= _IDLE),
+        unsure=tuple(kind for kind in unknown if PIPE_OF[kind] not in load),
     )
 
 
@@ -93,8 +93,8 @@ def _vector_peak(kernel: Kernel, kind: str) -> float | None:
 
 def _clock(kernel: Kernel) -> float | None:
     """Cycles per second; None: unknown, or reported as 0, at which nothing runs."""
-    told = (kernel.metrics.get(name, 0.0) for name in _CLOCKS)
-    return next((clock for clock in told if clock > 0), None)
+    known = (kernel.metrics.get(name, 0.0) for name in _CLOCKS)
+    return next((clock for clock in known if clock > 0), None)
 
 
 def _rate_of_kind(kernel: Kernel, kind: str) -> float | None:
@@ -126,8 +126,8 @@ def _derived(kernel: Kernel, stem: str) -> float | None:
 
 def _rate(kernel: Kernel, count: str) -> float | None:
     """A count per second: from one per second, per cycle, or in total."""
-    if (told := kernel.metrics.get(f"{count}.per_second")) is not None:
-        return told
+    if (known := kernel.metrics.get(f"{count}.per_second")) is not None:
+        return known
     per_cycle = kernel.metrics.get(f"{count}.per_cycle_elapsed")
     clock = _clock(kernel)
     if per_cycle is not None and clock is not None:
@@ -146,10 +146,10 @@ def _tensor(kernel: Kernel) -> float | None:
 
 def _tensor_peak(kernel: Kernel) -> float | None:
     """Per cycle, of the type of numbers with most operations."""
-    told = [(rate, peak) for parts in _tensor_parts(kernel)
+    known = [(rate, peak) for parts in _tensor_parts(kernel)
             if (rate := _rate(kernel, _tensor_count(parts)))
             and (peak := kernel.metrics.get(f"{_tensor_count(parts)}.peak_sustained"))]  # fmt: skip
-    return max(told)[1] if told else None
+    return max(known)[1] if known else None
 
 
 def _tensor_parts(kernel: Kernel) -> set[tuple[str, ...]]:
@@ -169,8 +169,8 @@ def _traffic(kernel: Kernel) -> float | None:
     read, written = (_rate(kernel, f"dram__bytes_{way}.sum") for way in ("read", "write"))
     if read is not None and written is not None:
         return read + written
-    told = kernel_metrics.traffic(kernel.metrics, kernel.coverage)
-    return None if told is None else told.value
+    known = kernel_metrics.traffic(kernel.metrics, kernel.coverage)
+    return None if known is None else known.value
 
 
 NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself reports latency
@@ -219,15 +219,15 @@ class KernelLimits:
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
     """Return what a kernel uses of each resource, and what limits it. Ties: in the order of resources."""
     calibration = calibration or Calibration()
-    told = _loads(kernel, calibration)
+    known = _loads(kernel, calibration)
     same = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
     found = [
         Limit(name, load.value, 1 - load.value, load.metric, same if name == "dram" else None)
-        for name, load in told.items()
+        for name, load in known.items()
     ]
     resources = tuple(sorted(found, key=lambda limit: -limit.demand))
     limiting = resources[0] if resources and resources[0].demand >= NEAR else None
-    bound: LimitKind | None = "throughput" if limiting else "latency" if {"issue", "dram"} <= told.keys() else None
+    bound: LimitKind | None = "throughput" if limiting else "latency" if {"issue", "dram"} <= known.keys() else None
     return KernelLimits(resources, bound, limiting, _worst_stall(kernel.metrics))
 
 

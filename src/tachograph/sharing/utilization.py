@@ -154,9 +154,9 @@ def _tail(waves: float | None) -> float | None:
 
 def _possible(footprint: Footprint | None, kernel: Kernel) -> float | None:
     """Occupancy that the resources of a block allow: as reported, else from the blocks that fit."""
-    told = kernel_metrics.first(kernel.metrics, {"sm__maximum_warps_per_active_cycle_pct": 0.01})
-    if told is not None:
-        return min(1.0, told.value)
+    known = kernel_metrics.first(kernel.metrics, {"sm__maximum_warps_per_active_cycle_pct": 0.01})
+    if known is not None:
+        return min(1.0, known.value)
     if footprint is None or footprint.blocks_per_sm is None or kernel.gpu.threads_per_sm is None:
         return None
     warps = ceil(footprint.threads / _WARP) * footprint.blocks_per_sm
@@ -164,9 +164,9 @@ def _possible(footprint: Footprint | None, kernel: Kernel) -> float | None:
 
 
 def _ipc(kernel: Kernel) -> float | None:
-    told = kernel.metrics.get(kernel_metrics.ISSUED)
+    known = kernel.metrics.get(kernel_metrics.ISSUED)
     issued = kernel.demand.cycles.get("issue")
-    return told if told is not None else None if issued is None else issued * kernel.gpu.schedulers
+    return known if known is not None else None if issued is None else issued * kernel.gpu.schedulers
 
 
 SensitivityLevel = Literal["high", "some", "low", "unknown"]
@@ -384,8 +384,8 @@ def _occupancy(kernel: Kernel) -> Pitfall | None:
 def _nvidia_smi(kernel: Kernel) -> Pitfall | None:
     lies = launched(kernel.demand.footprint, kernel.gpu)
     reached = lies.reached / kernel.gpu.sms if lies.reached is not None and kernel.gpu.sms else None
-    told = {"sm_share": kernel.demand.sm_share, "sms_reached_share": reached}
-    numbers = {name: value for name, value in told.items() if value is not None}
+    known = {"sm_share": kernel.demand.sm_share, "sms_reached_share": reached}
+    numbers = {name: value for name, value in known.items() if value is not None}
     if not numbers or min(numbers.values()) >= FEW_SMS:
         return None
     why = "nvidia-smi shows 100 % while it runs; yet most of the SMs' time nothing is on them"

@@ -212,7 +212,7 @@ def _launches(demands: Sequence[Demand], gpu: GpuCapacity) -> LaunchVectors:
         return _column(demands, lambda one: None if one.footprint is None else value(one.footprint))
 
     threads, registers = of(lambda one: one.threads), of(lambda one: one.registers)
-    shared, told = of(lambda one: one.shared_bytes), of(lambda one: one.blocks_per_sm)
+    shared, known = of(lambda one: one.shared_bytes), of(lambda one: one.blocks_per_sm)
     warps = np.ceil(threads / _WARP)
     threads, registers = warps * _WARP, np.ceil(registers * _WARP / _UNIT) * _UNIT * warps
     room = (
@@ -225,7 +225,7 @@ def _launches(demands: Sequence[Demand], gpu: GpuCapacity) -> LaunchVectors:
     for all_there_is, of_a_block in room:
         some = np.where(of_a_block >= 1.0, of_a_block, np.nan)
         fit = np.fmin(fit, np.floor(_number(all_there_is) / some))
-    fit = np.where(np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(told), fit, told), 1.0))
+    fit = np.where(np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(known), fit, known), 1.0))
     return LaunchVectors(of(lambda one: one.blocks), threads, registers, shared, fit)
 
 
@@ -275,13 +275,13 @@ def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCap
     """
     if share >= 1.0:
         return np.ones(len(busiest))
-    asked = np.where(np.isnan(busiest), 1.0, busiest)
-    by_cycles = np.maximum(1.0, asked / share)
+    requested = np.where(np.isnan(busiest), 1.0, busiest)
+    by_cycles = np.maximum(1.0, requested / share)
     if gpu.sms is None:
         return by_cycles
     all_of_them, few = float(gpu.sms), max(1.0, np.floor(share * gpu.sms))
     spread = np.ceil(np.minimum(launches.blocks, all_of_them * launches.fit) / all_of_them)
-    one = asked / np.maximum(spread, 1.0)  # demand of each block
+    one = requested / np.maximum(spread, 1.0)  # demand of each block
     longer = _waves(launches, one, few) / _waves(launches, one, all_of_them)
     return np.where(np.isnan(longer), by_cycles, np.maximum(longer, 1.0))
 
@@ -303,15 +303,15 @@ def unknown(
     """Return a sentence for all that is missing of these demands, of the GPU, of its calibration; each once."""
     if len(demands) < 2:
         return ()
-    said = (*_of_members(demands, vectors), *_of_caches(demands, vectors), *_of_gpu(vectors, gpu, calibration))
-    return tuple(dict.fromkeys(said))
+    text = (*_of_members(demands, vectors), *_of_caches(demands, vectors), *_of_gpu(vectors, gpu, calibration))
+    return tuple(dict.fromkeys(text))
 
 
 def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     names = (*CYCLES, "dram")
     known = vectors.known
-    asked = np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
-    wanted = asked | np.array([name in ("issue", "dram") for name in names])
+    requested = np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
+    wanted = requested | np.array([name in ("issue", "dram") for name in names])
     for demand, has in zip(demands, known, strict=True):
         missing = [_LABELS.get(name, name) for name, one, need in zip(names, has, wanted, strict=True) if need > one]
         if missing:

@@ -183,8 +183,8 @@ class Secret:
                 f"{self.key} cannot be read: {reason}", where=str(self.file), do="fix the file"
             ) from None
         if not self._text or not (self._text.isascii() and self._text.isprintable()):
-            said = "is empty" if not self._text else "holds more than one line of ASCII"
-            raise RequestError(f"{self.key} {said}", where=str(self.file), do="put it alone into the file")
+            message = "is empty" if not self._text else "holds more than one line of ASCII"
+            raise RequestError(f"{self.key} {message}", where=str(self.file), do="put it alone into the file")
         return self._text
 
 
@@ -398,11 +398,11 @@ class HttpServer:
             data=question.form,
             headers=self._credentials.headers(),
         )
-        began, asked = self._pace.steady(), self._pace.now()
+        began, requested = self._pace.steady(), self._pace.now()
         try:
             response = self._client.send(sent, stream=True)
             try:
-                self._clock.note(_date(response), asked, self._pace.now())
+                self._clock.note(_date(response), requested, self._pace.now())
                 chunks = self._bounded(response, began, where)
                 if response.is_success:
                     return read(chunks, response, where)
@@ -449,8 +449,8 @@ def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         shape = isinstance(problem, msgspec.ValidationError)
         begins = answer.content[:60].decode("utf-8", "replace").strip()
-        said = str(problem).replace("`", "'") if shape else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
-        what = f"the answer {'has another shape: ' if shape else ''}{said}"
+        text = str(problem).replace("`", "'") if shape else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
+        what = f"the answer {'has another shape: ' if shape else ''}{text}"
         raise RequestError(what, where=answer.where, do=f"is this {expected}?") from None
 
 

@@ -169,10 +169,10 @@ def pending(
         made = series_parts(found, memory, overlaps=True)
         return Chunk(chunk_id, PROMETHEUS, origin(querying), made, rows_read=found.points)
 
-    asked = list(windows(start, min(end, settled), round(querying.settings.window_s * 1000)))
+    requested = list(windows(start, min(end, settled), round(querying.settings.window_s * 1000)))
     if end > settled:
-        asked.append(ImportWindow(max(start, settled), end))
-    for window in asked:
+        requested.append(ImportWindow(max(start, settled), end))
+    for window in requested:
         chunk_id = f"{PROMETHEUS}:{_name(querying.settings, window)}"
         yield PendingChunk(chunk_id, PROMETHEUS, origin(querying), partial(fetch, window, chunk_id))
 
@@ -199,8 +199,8 @@ def moment(milliseconds: int) -> datetime:
 def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
     """What the window is called: the same whenever the query is the same."""
     reported = msgspec.to_builtins(settings)
-    said = [reported[name] for name in _SETTING_KEYS] + [window.start, window.end]
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:32]
+    text = [reported[name] for name in _SETTING_KEYS] + [window.start, window.end]
+    return hashlib.sha256(msgspec.json.encode(text)).hexdigest()[:32]
 
 
 _TOLERATED_S = 2.0  # of difference between clocks: `Date` has whole seconds

@@ -212,11 +212,11 @@ def server_message(body: bytes) -> str:
     ''
     """
     try:
-        said = msgspec.json.decode(body, type=_MatrixEnvelope)
+        text = msgspec.json.decode(body, type=_MatrixEnvelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    kind = said.error_type
-    return f"{kind}: {said.error}" if kind and not kind.isdigit() else said.error
+    kind = text.error_type
+    return f"{kind}: {text.error}" if kind and not kind.isdigit() else text.error
 
 
 def read_result(answer: HttpAnswer) -> SeriesAnswer:
@@ -224,22 +224,22 @@ def read_result(answer: HttpAnswer) -> SeriesAnswer:
 
     Errors: RequestError for an error, a partial answer, another shape, or a result that holds no series.
     """
-    said = read_json(answer, _MatrixEnvelope, expected=EXPECTED)
-    if said.status != "success" or not isinstance(said.data, _MatrixData):
+    text = read_json(answer, _MatrixEnvelope, expected=EXPECTED)
+    if text.status != "success" or not isinstance(text.data, _MatrixData):
         reported = server_message(answer.content) or "the answer says neither success nor why not"
         raise RequestError(reported, where=answer.where, do="fix the query")
-    if said.is_partial:
+    if text.is_partial:
         what = "the answer is partial: a part of its storage did not answer"
         raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
-    if said.data.result_type not in ("matrix", "vector"):
-        what = f"the result is a {said.data.result_type or 'thing without a type'}, not series"
+    if text.data.result_type not in ("matrix", "vector"):
+        what = f"the result is a {text.data.result_type or 'thing without a type'}, not series"
         raise RequestError(what, where=answer.where, do=f"is this {EXPECTED}?")
     try:
-        runs = [_run(one.metric, numbers(bytes(one.values) + bytes(one.value))) for one in said.data.result]
+        runs = [_run(one.metric, numbers(bytes(one.values) + bytes(one.value))) for one in text.data.result]
     except ValueError as problem:
         raise RequestError(f"a point is no number: {problem}", where=answer.where, do=f"is this {EXPECTED}?") from None
-    instant = said.data.result_type == "vector"
-    return SeriesAnswer([run for run in runs if run.t.size], instant, list(said.warnings or ()))
+    instant = text.data.result_type == "vector"
+    return SeriesAnswer([run for run in runs if run.t.size], instant, list(text.warnings or ()))
 
 
 def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
@@ -315,8 +315,8 @@ class PrometheusQueries:
         found = SeriesAnswer()
         batches = list(self._batches((end - start) / 1000))
         with ThreadPoolExecutor(self.settings.parallel) as pool:
-            asked = [pool.submit(self._ask, batch, start, end) for batch in batches]
-            for answer in asked:
+            requested = [pool.submit(self._ask, batch, start, end) for batch in batches]
+            for answer in requested:
                 found.add(answer.result())
         return found
 
@@ -354,14 +354,14 @@ class PrometheusQueries:
     def _version(self) -> str:
         """The version of a Prometheus; "" where it is something else, or not reported."""
         try:
-            said = msgspec.json.decode(self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo)
+            text = msgspec.json.decode(self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo)
         except RequestError as problem:
             if problem.status is None or not problem.refused:
                 raise
             return ""
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ""
-        return said.data.version if not said.data.application else ""
+        return text.data.version if not text.data.application else ""
 
     def _count_series(self, at: int) -> None:
         """How many series there are of each metric, so that answers can be kept small; roughly is good enough."""

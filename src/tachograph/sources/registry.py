@@ -189,9 +189,9 @@ def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) 
     try:
         return msgspec.convert(written, struct, strict=False)
     except msgspec.ValidationError as problem:
-        said = str(problem).replace("`", "'")
-        do = meant(said, struct) or "see the page of the source in docs"
-        raise ConfigError(f"[[sources]] {raw.get('source')}: {said}", where=where, do=do) from None
+        text = str(problem).replace("`", "'")
+        do = meant(text, struct) or "see the page of the source in docs"
+        raise ConfigError(f"[[sources]] {raw.get('source')}: {text}", where=where, do=do) from None
 
 
 def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSettings]:

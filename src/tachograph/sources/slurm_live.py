@@ -101,9 +101,9 @@ class RunningJobsFeed:
 
     def ask(self, name: str) -> Chunk:
         """Return what runs now, as a chunk called `name`. Errors: as `poll`."""
-        asked = self._clock()
+        requested = self._clock()
         content = self._controller.ask_controller()
-        middle = (asked + self._clock()) / 2
+        middle = (requested + self._clock()) / 2
         where = self._controller.where
         if content.startswith(NO_JOBS):
             return Chunk(name, SLURM_LIVE, where, (), 0)
@@ -123,15 +123,15 @@ class RunningJobsFeed:
 
     def _look_at_config(self, *, named: bool) -> None:
         """Request now and then what an answer as text does not hold: the name of the cluster, the clock."""
-        asked = self._clock()
-        if not isinstance(self._controller, ControllerCommands) or asked - self._config_at < CONFIG_EVERY_S:
+        requested = self._clock()
+        if not isinstance(self._controller, ControllerCommands) or requested - self._config_at < CONFIG_EVERY_S:
             return
         try:
             config = self._controller.config()
         except InputError:  # the jobs were read: they count all the same
             config = ControllerConfig(None, None)
-        self._config_at = asked
-        self._config_skew_s = None if config.clock is None else config.clock + 0.5 - (asked + self._clock()) / 2
+        self._config_at = requested
+        self._config_skew_s = None if config.clock is None else config.clock + 0.5 - (requested + self._clock()) / 2
         if not named and config.cluster:
             self._cluster = replace(self._cluster, name=self._cluster.name or config.cluster)
 

@@ -29,8 +29,8 @@ def _found(case: HangCase) -> str:
     if case.spinning:
         util = case.mean_inside("gpu_util")  # MIG slices have none
         busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
-        said = f"The GPUs waited busily {span}{until}: {busy} with next to no arithmetic and memory traffic"
-        return f"{said}{power} ({case.tally} at rest)."
+        message = f"The GPUs waited busily {span}{until}: {busy} with next to no arithmetic and memory traffic"
+        return f"{message}{power} ({case.tally} at rest)."
     return f"The GPUs stood still {span}{until}{power} ({case.tally} at rest)."
 
 

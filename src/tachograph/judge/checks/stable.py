@@ -84,12 +84,12 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
     for at, minutes in enumerate(form.series.minutes.tolist()):
         answer = int(answers[at])
         missing = [name for name in names if votes[name][at] == MISSING]
-        told = min((int(found[name].measured[at]) for name in names if name not in missing), default=0)
+        known = min((int(found[name].measured[at]) for name in names if name not in missing), default=0)
         uneven = [name for name in names if votes[name][at] == NO] or [name for name in more if votes[name][at] == NO]
         if answer == UNDECIDED or len(missing) == len(names):
             answer, sentence = UNDECIDED, too_few(form, names, missing)
-        elif minutes < limits.window or told < ENOUGH * minutes:
-            answer, sentence = UNDECIDED, _too_short(form, at, minutes, told)
+        elif minutes < limits.window or known < ENOUGH * minutes:
+            answer, sentence = UNDECIDED, _too_short(form, at, minutes, known)
         elif answer == NO:
             sentence = _no(form, at, uneven, found)
         else:

@@ -19,8 +19,8 @@ from tachograph.judge.finding import Finding
 def _found(case: HangCase) -> str:
     who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "at rest")
     begin, length = text(case.begin * 60, "s"), case.lasted
-    said = f"{who} stood still from {begin} after the start, for {length}, with work before and after"
-    return f"{said} ({case.tally} {what})."
+    message = f"{who} stood still from {begin} after the start, for {length}, with work before and after"
+    return f"{message} ({case.tally} {what})."
 
 
 def _none(case: HangCase) -> str:

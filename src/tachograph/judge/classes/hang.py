@@ -128,9 +128,9 @@ def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> Itera
         for name in names
     }
     answers = majority([each.vote for each in votes.values()])
-    said = np.stack([each.vote for each in votes.values()]).T.tolist()
+    message = np.stack([each.vote for each in votes.values()]).T.tolist()
     for at, (minutes, answer) in enumerate(zip(form.series.minutes.tolist(), answers.tolist(), strict=True)):
-        case = HangCase(form, at, minutes, votes, dict(zip(names, said[at], strict=True)))
+        case = HangCase(form, at, minutes, votes, dict(zip(names, message[at], strict=True)))
         yield at, _finding(place, job_class, case, answer)
 
 
@@ -171,8 +171,8 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
 
 def voted_end(case: HangCase, missing: list[str], unused: list[str]) -> str:
     """Return which characteristics had no vote, behind a sentence."""
-    told = voted(case.form, tuple(case.votes), missing, unused)
-    return f" Not all characteristics had a vote{told}." if told and missing else ""
+    known = voted(case.form, tuple(case.votes), missing, unused)
+    return f" Not all characteristics had a vote{known}." if known and missing else ""
 
 
 def _short(place: HangPlace, case: HangCase) -> str:

@@ -77,14 +77,14 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
-    told = places.put(timelines, "told_gpus")
-    sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, told)
+    known = places.put(timelines, "told_gpus")
+    sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, known)
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
     light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)  # NaN is none of these
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
-    silent = _partly_silent(told, places.offset, _held(places.keys, gpus))
+    silent = _partly_silent(known, places.offset, _held(places.keys, gpus))
     unsure = ~surely & (silent | ~(looks_busy < AWAKE))
     lengths = np.diff(places.offset)
     for name, each in values.items():
@@ -225,9 +225,9 @@ def _told_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> 
     """Jobs of which some GPUs report a characteristic, and too many others never do."""
     if gpus is None:
         return np.zeros(len(keys), np.bool_)
-    tells = pl.any_horizontal(pl.col(_TOLD_BY[name]).is_not_null())
-    told = _of_jobs(keys, gpus.group_by("job_key").agg(tells.sum()))
-    return np.asarray(told < ALL_TELL * _held(keys, gpus))
+    reports = pl.any_horizontal(pl.col(_TOLD_BY[name]).is_not_null())
+    known = _of_jobs(keys, gpus.group_by("job_key").agg(reports.sum()))
+    return np.asarray(known < ALL_TELL * _held(keys, gpus))
 
 
 def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:

@@ -320,8 +320,8 @@ class _Class:
         found = []
         for requirement in _list(self.given.get("requirements")):
             if isinstance(requirement, str) and _SHARING.fullmatch(requirement.strip()):
-                said = "left out: counters are those of the job's own GPUs, on shared nodes too"
-                self.remarks[f"{requirement.strip()} {said}"] = None
+                text = "left out: counters are those of the job's own GPUs, on shared nodes too"
+                self.remarks[f"{requirement.strip()} {text}"] = None
                 continue
             found.append(self.expression(requirement, "a requirement"))
         return [one for one in found if one is not None]
@@ -364,10 +364,10 @@ def translate_class(text: str, file: str, parameters: Mapping[str, float], limit
     except (ValueError, RecursionError) as problem:
         return Translated(file, "", None, {}, (f"not valid JSON: {problem}",))
     if not isinstance(given, dict) or not isinstance(given.get("rule"), str) or not isinstance(given.get("tag"), str):
-        said = "no job class: it needs a tag and a rule"
+        message = "no job class: it needs a tag and a rule"
         if isinstance(given, dict) and "terms" in given:
-            said = "a job class of an older kind, with terms in place of a rule"
-        return Translated(file, "", None, {}, (said,))
+            message = "a job class of an older kind, with terms in place of a rule"
+        return Translated(file, "", None, {}, (message,))
     one = _Class(file, given, parameters, limits or {})
     tag = _TAG.sub("_", given["tag"]) or "rule"
     required = one.required()

@@ -37,8 +37,8 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
         ("Family", [entry.check.family] if entry.check.family != entry.check.code else []),
         ("Decides", [entry.check.code] if entry.check.code != entry.code else []),
     ):
-        said = [line for one in texts if one for line in _wrapped(one, width)]
-        lines += [f"  {heading}", *said] if said else []
+        phrases = [line for one in texts if one for line in _wrapped(one, width)]
+        lines += [f"  {heading}", *phrases] if phrases else []
     lines.append("  Parameters" if entry.values else "  No parameters")
     for name in entry.values:
         declared = entry.declared.get(name)

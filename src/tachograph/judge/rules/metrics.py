@@ -302,8 +302,8 @@ def _activity(statistic: str, of: str = "") -> pl.Expr:
     """The statistic of the activity counter that was measured for the whole job: ACTIVITY, best known first."""
     choice = pl.lit(None, dtype=pl.Float64())
     for counter in reversed(ACTIVITY):
-        told = pl.col(f"{counter}_mean{of}").is_not_null()
-        choice = pl.when(told).then(pl.col(f"{counter}_{statistic}")).otherwise(choice)
+        known = pl.col(f"{counter}_mean{of}").is_not_null()
+        choice = pl.when(known).then(pl.col(f"{counter}_{statistic}")).otherwise(choice)
     return choice
 
 
@@ -312,10 +312,10 @@ def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
 
     The run time is null where not ENOUGH was measured.
     """
-    told = [pl.col(f"{counter}_mean").alias(f"{counter}_mean_of_job") for counter in ACTIVITY]
+    known = [pl.col(f"{counter}_mean").alias(f"{counter}_mean_of_job") for counter in ACTIVITY]
     hardly = (pl.col("coverage") < ENOUGH).fill_null(value=False)
     run_time = pl.when(~hardly).then("elapsed_s").alias(ELAPSED)
-    of_job = jobs.select("job_key", run_time, *told)
+    of_job = jobs.select("job_key", run_time, *known)
     rows = gpus.join(of_job, on="job_key", how="inner").sort("job_key", "node", "gpu", "mig")
     one_node = (pl.col("node").first() == pl.col("node").last()).over("job_key")
     piece = pl.concat_str(pl.lit("/"), pl.col("mig")).fill_null("")

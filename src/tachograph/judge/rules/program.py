@@ -314,24 +314,24 @@ class _Saying:
 
     def text(self, pieces: Sequence[Shown]) -> str:
         """Return a text with its values filled in."""
-        said: list[str] = []
+        phrases: list[str] = []
         conditional = False
         for shown in pieces:
-            if sum(map(len, said)) > self.budget.text:
+            if sum(map(len, phrases)) > self.budget.text:
                 break  # what follows would be cut anyway
             if shown.run is None:
-                said.append(shown.piece.text)
+                phrases.append(shown.piece.text)
                 conditional = False
                 continue
             value = self.of_held(shown.run(self.state), of_ranks=shown.of_ranks)
             if shown.piece.inner is None:
                 self.shown.setdefault(shown.piece.text, value)
-                said.append(self.value(value, shown.piece.unit))
+                phrases.append(self.value(value, shown.piece.unit))
                 conditional = False
             elif value is True or (isinstance(value, list) and True in value):
-                said += ["; " if conditional else "", self.text(shown.inner)]
+                phrases += ["; " if conditional else "", self.text(shown.inner)]
                 conditional = True
-        return "".join(said)
+        return "".join(phrases)
 
     def of_held(self, value: Any, *, of_ranks: bool) -> Any:
         """Return of values of ranks those of the ranks that alert."""

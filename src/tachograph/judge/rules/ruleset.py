@@ -366,11 +366,11 @@ def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:
 def _of_rule(rule: PatternRule, taken: Mapping[str, str]) -> Iterator[RuleProblem]:
     """What is wrong with a rule beyond its language."""
     if rule.id in taken:
-        said = f"the name {rule.id!r} is taken by {taken[rule.id]}; give it another tag or id"
-        yield RuleProblem(rule.file, rule.line, rule.column, "", said)
+        text = f"the name {rule.id!r} is taken by {taken[rule.id]}; give it another tag or id"
+        yield RuleProblem(rule.file, rule.line, rule.column, "", text)
     if rule.level == "process":
-        said = "nobody measures processes; the level may be job, gpu or node"
-        yield RuleProblem(rule.file, rule.line, rule.column, "", said)
+        text = "nobody measures processes; the level may be job, gpu or node"
+        yield RuleProblem(rule.file, rule.line, rule.column, "", text)
 
 
 def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:

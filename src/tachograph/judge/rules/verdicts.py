@@ -153,8 +153,8 @@ def _number(value: Value) -> float | None:
 def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[CheckedValue]) -> str:
     """Return the sentence on a job: the rule's own text where it holds, else why it does not, or is undetermined."""
     if outcome.alert:
-        said = outcome.text or f"{entry.rule.name}."
-        return said if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {said}"
+        message = outcome.text or f"{entry.rule.name}."
+        return message if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {message}"
     if outcome.alert is None:
         missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
         return f"Unknown: {'; '.join([*missing, *outcome.reasons])}."
@@ -237,7 +237,7 @@ def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreem
     >>> agreement({"a": "yes", "b": "no", "c": "unknown", "d": "yes"}, {"a": True, "b": True, "c": False})
     Agreement(right_yes=1, wrong_yes=0, right_no=0, wrong_no=1, undecided=1)
     """
-    pairs = [(verdicts[key], said) for key, said in labels.items() if key in verdicts]
+    pairs = [(verdicts[key], message) for key, message in labels.items() if key in verdicts]
     return Agreement(
         right_yes=pairs.count(("yes", True)),
         wrong_yes=pairs.count(("yes", False)),

@@ -91,14 +91,14 @@ def _check_columns(names: list[str], where: str) -> None:
 
 
 def _label(line: int, row: Mapping[str, str], known: frozenset[str]) -> Label | RejectedLabel:
-    said = row["label"].lower()
+    text = row["label"].lower()
     if not row["job_id"]:
         return RejectedLabel(line, "no job id", "")
     if row["class"] not in known:
         return RejectedLabel(line, "no such class", row["class"])
-    if said not in _YES | _NO:
+    if text not in _YES | _NO:
         return RejectedLabel(line, "a label that is neither yes nor no", row["label"])
-    return Label(line, row["job_id"], row.get("cluster") or None, row["class"], said in _YES)
+    return Label(line, row["job_id"], row.get("cluster") or None, row["class"], text in _YES)
 
 
 def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.DataFrame) -> Labelled:

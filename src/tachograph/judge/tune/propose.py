@@ -68,15 +68,15 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
     gpus, hosts = population.form(host=False), population.form(host=True)
     if gpus is None:
         raise UsageError("no job has minutes to propose thresholds from", do="run `tachograph analyze` first")
-    told = RestAndWork(gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_))
-    if min(int(told.rest.sum()), int(told.work.sum())) < LEAST_MINUTES:
+    known = RestAndWork(gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_))
+    if min(int(known.rest.sum()), int(known.work.sum())) < LEAST_MINUTES:
         raise UsageError(
-            f"{int(told.rest.sum())} minutes at rest and {int(told.work.sum())} at work are too few",
+            f"{int(known.rest.sum())} minutes at rest and {int(known.work.sum())} at work are too few",
             do=f"take more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
-    found = [each for name in GPU if name != "gpu_util" for each in _of(told, GPU[name])]
+    found = [each for name in GPU if name != "gpu_util" for each in _of(known, GPU[name])]
     if hosts is not None:
-        on_hosts = RestAndWork(hosts, _carried(told.rest, gpus, hosts), _carried(told.work, gpus, hosts))
+        on_hosts = RestAndWork(hosts, _carried(known.rest, gpus, hosts), _carried(known.work, gpus, hosts))
         found += [each for name in HOST if name != "gpu_util" for each in _of(on_hosts, HOST[name])]
     return tuple(found)
 

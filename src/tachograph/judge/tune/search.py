@@ -351,8 +351,8 @@ def _asked(
     population: Population, settings: ClassOptions, code: str, counts: Truths, truth: Truths
 ) -> tuple[Truths, Truths]:
     """Which jobs count: not those to which the class does not apply; and the truth of all."""
-    asked = counts & (population.answers(settings, [code])[code] != NOT_ASKED)
-    return asked, truth
+    requested = counts & (population.answers(settings, [code])[code] != NOT_ASKED)
+    return requested, truth
 
 
 def _scores(

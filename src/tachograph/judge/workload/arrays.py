@@ -70,9 +70,9 @@ def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSet
         verdicts[rule] = parts[0]
         for part in parts[1:]:
             np.minimum(verdicts[rule], part, out=verdicts[rule])
-    asked = np.vstack([verdicts, np.full((1, size), YES, np.int8)])  # the last class holds where no other does
-    labels = np.argmax(asked != NO, axis=0)
-    labels[asked[labels, np.arange(size)] == MAYBE] = RULE_COUNT + 1
+    requested = np.vstack([verdicts, np.full((1, size), YES, np.int8)])  # the last class holds where no other does
+    labels = np.argmax(requested != NO, axis=0)
+    labels[requested[labels, np.arange(size)] == MAYBE] = RULE_COUNT + 1
     low, high = bounds["real"]
     return WorkloadRows(labels.astype(np.uint8), np.where(low == high, low, np.nan), verdicts)
 
@@ -106,8 +106,8 @@ def needs_rows(
             moved |= values[name] >= threshold
     found: dict[str, Flags] = {}
     for name in DECIDING:
-        asking = [any(name in MADE_OF[c.quantity] for c in rule) for rule in CONDITIONS]
-        found[name] = open_[asking].any(axis=0) & missing[name] & ~(moved if name in PCIE else False)
+        querying = [any(name in MADE_OF[c.quantity] for c in rule) for rule in CONDITIONS]
+        found[name] = open_[querying].any(axis=0) & missing[name] & ~(moved if name in PCIE else False)
     return found
 
 

@@ -81,12 +81,12 @@ def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.
         sentence = f"{text(unknown, 'fraction')} of the GPU time is undetermined{because}."
         return _of("unknown", sentence, evidence, missing)
     known = [place for place in order if WORKLOAD_CLASSES[place] != UNKNOWN and fractions[place] >= LEAST_SHARE]
-    told = [f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}" for place in known[:NAMED]]
+    reported = [f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}" for place in known[:NAMED]]
     rest = sum(
         float(fractions[place]) for place in order if place not in known[:NAMED] and WORKLOAD_CLASSES[place] != UNKNOWN
     )
-    told += [f"{text(rest, 'fraction')} other"] if rest >= LEAST_SHARE else []
-    sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(told)}."
+    reported += [f"{text(rest, 'fraction')} other"] if rest >= LEAST_SHARE else []
+    sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(reported)}."
     if unknown >= LEAST_SHARE:
         sentence += f" {text(unknown, 'fraction')} is undetermined{because}."
     return _of("yes", sentence, evidence, ())
@@ -159,7 +159,7 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
     columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
     limits = [limits_of(model) for model in gpus.get_column("gpu_model").to_list()]
     values = {name: column.fill_null(float("nan")).to_numpy() for name, column in columns.items()}
-    asked = [set(needed(one)) for one in limits]
+    requested = [set(needed(one)) for one in limits]
     states = health_states(values, limit_columns(limits))
     return pl.DataFrame(
         {
@@ -170,7 +170,7 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
             "gpu_limit": pl.Series([one.warning_c for one in limits], dtype=pl.Float64),
             "mem_limit": pl.Series([one.memory_warning_c for one in limits], dtype=pl.Float64),
             **{
-                f"lacks_{name}": column.is_null() & pl.Series([name in one for one in asked], dtype=pl.Boolean)
+                f"lacks_{name}": column.is_null() & pl.Series([name in one for one in requested], dtype=pl.Boolean)
                 for name, column in columns.items()
             },
         }

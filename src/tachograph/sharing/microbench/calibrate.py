@@ -244,8 +244,8 @@ def cycles(workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, lanes: La
     if alone.cycles <= 0:
         return {}
     units = workload.units(alone.rounds) / used / alone.cycles  # of an SM in a cycle
-    untold = _UNTOLD.get(kernel.kind, ())
-    found = {pipe: 0.0 for pipe in PIPES if pipe not in untold and pipe != kernel.pipe}
+    unknown = _UNTOLD.get(kernel.kind, ())
+    found = {pipe: 0.0 for pipe in PIPES if pipe not in unknown and pipe != kernel.pipe}
     found["issue"] = min(1.0, units * kernel.instructions / gpu.schedulers)
     width = lanes.fp64 if kernel.pipe == "fp64" else lanes.fp32
     if kernel.pipe is not None and width:
@@ -359,18 +359,18 @@ def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:
     >>> round(curve.curvature, 2), curve.residual < 0.02
     (0.57, True)
     """
-    told = [(blocks, used) for blocks, used in points if 0 < used < _SATURATED]
-    if len(told) < _POINTS:
+    known = [(blocks, used) for blocks, used in points if 0 < used < _SATURATED]
+    if len(known) < _POINTS:
         return None
     step, best = _MOST / 16, 0.0
     while step > 1e-6:  # every round refines the search around the best value of the last one
         tried = [max(0.0, best + place * step) for place in range(-16, 17)]
-        best = min(tried, key=lambda curvature: _errors(told, curvature)[0])
+        best = min(tried, key=lambda curvature: _errors(known, curvature)[0])
         step /= 8
-    slope = _errors(told, best)[1]
+    slope = _errors(known, best)[1]
     if best >= _MOST:
         return None
-    residual = max(abs(_used(slope * blocks, best) / used - 1) for blocks, used in told)
+    residual = max(abs(_used(slope * blocks, best) / used - 1) for blocks, used in known)
     return LatencyCurve(best, slope, residual)
 
 

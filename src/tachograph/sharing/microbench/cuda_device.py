@@ -86,8 +86,8 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as problem:
-        said = str(problem).strip().splitlines()
-        what = f"NVRTC, the CUDA compiler, is not installed ({said[0] if said else problem!r})"
+        text = str(problem).strip().splitlines()
+        what = f"NVRTC, the CUDA compiler, is not installed ({text[0] if text else problem!r})"
         raise UsageError(what, do=INSTALL) from None
     return nvrtc
 
@@ -253,9 +253,9 @@ def _absent(number: int) -> Iterator[None]:
     try:
         yield
     except _errors(RuntimeError, ValueError, AttributeError, OSError) as problem:  # each part has its own
-        said = next((line for line in str(problem).splitlines() if line.strip()), repr(problem))
+        text = next((line for line in str(problem).splitlines() if line.strip()), repr(problem))
         raise NotFoundError(
-            f"no GPU {number} can be used here ({said})",
+            f"no GPU {number} can be used here ({text})",
             do="run it where `nvidia-smi` lists one; --list, --dry-run and --compile need none",
         ) from None
 
@@ -268,9 +268,9 @@ def _failing(what: str) -> Iterator[None]:
     except LaunchError:
         raise
     except _errors(RuntimeError) as problem:
-        said = " ".join(str(problem).split())
-        kind = MemoryFullError if "OUT_OF_MEMORY" in said else LaunchError
-        raise kind(f"{what}: {said}") from None
+        text = " ".join(str(problem).split())
+        kind = MemoryFullError if "OUT_OF_MEMORY" in text else LaunchError
+        raise kind(f"{what}: {text}") from None
 
 
 def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:

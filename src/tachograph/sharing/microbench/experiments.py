@@ -272,10 +272,10 @@ def _large(gpu: GpuCapacity, free_bytes: float | None) -> float:
 
 def _blocks(sms: int, wide: int) -> Iterator[Experiment]:
     words = ("both fit into every SM, so that they overlap", "one fills every SM, so that the other waits")
-    for times, said, published in zip((1, 2), words, (2.0, 1.0), strict=True):
+    for times, text, published in zip((1, 2), words, (2.0, 1.0), strict=True):
         sleeping = BenchWorkload(kernel="sleep", blocks=times * sms, threads=wide)
         yield Experiment(
-            name=f"blocks-{times}x", group="blocks", question=f"block slots: {said}", first=sleeping, second=sleeping,
+            name=f"blocks-{times}x", group="blocks", question=f"block slots: {text}", first=sleeping, second=sleeping,
             published=published,
         )  # fmt: skip
 

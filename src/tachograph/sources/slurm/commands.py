@@ -122,9 +122,9 @@ def _ending(code: int, complaints: IO[bytes]) -> str:
     how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
     complaints.seek(0)
     lines = [" ".join(line.split()) for line in complaints.read(_BLOCK).decode("utf-8", "replace").splitlines()]
-    said = [line for line in lines if line]
-    errors = [line for line in said if "error:" in line or "fatal:" in line]
-    chosen = errors[-1:] or said[:1]
+    phrases = [line for line in lines if line]
+    errors = [line for line in phrases if "error:" in line or "fatal:" in line]
+    chosen = errors[-1:] or phrases[:1]
     return f"{how}: {''.join(filter(str.isprintable, chosen[0]))[:300]}" if chosen else how
 
 

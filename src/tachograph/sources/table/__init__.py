@@ -310,8 +310,8 @@ def read_file(
     A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour) is one chunk.
     Errors: InputError when it is damaged or lacks a mapped column.
     """
-    said = (NAME, repr(mapping), site_zone, cluster or "")
-    print_of = fingerprint(path, *said)
+    text = (NAME, repr(mapping), site_zone, cluster or "")
+    print_of = fingerprint(path, *text)
     for frame in _frames(path, mapping, site_zone):
         made = mapped_part(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
         yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), (made,), frame.rows_read)
