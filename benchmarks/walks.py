@@ -1,8 +1,8 @@
 """Three ways of the data, followed through the code as it runs: which modules a call passes, and how deep it goes.
 
 A telemetry file's rows to the lake; samples to a row of `job_summaries`; a finding to the text and the page. Prints
-JSON: for each walk the modules of the package in the order in which they are entered, their number, and the depth of
-the deepest call counted in functions of the package.
+JSON: for each walk the modules of the package in the order in which they are entered, their number, and per room the
+depth of the deepest call, counted in functions of the package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Walk:
     def __init__(self) -> None:
         """Nothing entered yet."""
         self.modules: dict[str, None] = {}
-        self.deepest = 0
+        self.depth: dict[str, int] = {}  # {room: depth of the deepest call in it}
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """Take one call; imports are no part of the way."""
@@ -48,7 +48,8 @@ class Walk:
             at = at.f_back
         name = code.co_filename.removeprefix(PACKAGE).removesuffix(".py").removesuffix("/__init__")
         self.modules.setdefault(name)
-        self.deepest = max(self.deepest, depth)
+        room = name.split("/")[0]
+        self.depth[room] = max(self.depth.get(room, 0), depth)
 
 
 def walk(*argv: str) -> dict[str, object]:
@@ -63,7 +64,7 @@ def walk(*argv: str) -> dict[str, object]:
         sys.setprofile(None)
         threading.setprofile(None)
     assert code == 0, argv
-    return {"command": " ".join(argv[:2]), "modules": len(seen.modules), "depth": seen.deepest, "way": [*seen.modules]}
+    return {"command": " ".join(argv[:2]), "modules": len(seen.modules), "depth": seen.depth, "way": [*seen.modules]}
 
 
 def run(folder: Path) -> list[dict[str, object]]:
