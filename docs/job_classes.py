@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         pl.col("verdict") == "yes"
     )
     for name, code, words in (
-        ("job_hang", "job_hang", "stood still"),
-        ("job_hang_waiting", "job_hang", "waited busily"),
+        ("job_hang", "job_hang", "were idle"),
+        ("job_hang_waiting", "job_hang", "busy-waiting"),
         ("cold_start", "cold_start", ""),
         ("stall", "stall", ""),
         ("stable", "stable", "did the same"),

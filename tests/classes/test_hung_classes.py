@@ -107,7 +107,7 @@ def test_steady_work_is_no_hang() -> None:
 def test_a_hung_collective_looks_busy() -> None:
     finding = verdicts(gpu_minutes(phases((70, WORKING), (80, WAITING))))["job_hang"]
     assert finding.verdict == "yes"
-    assert "waited busily" in finding.sentence
+    assert "busy-waiting" in finding.sentence
     assert "utilisation 100 %" in finding.sentence
     assert "NCCL" in (finding.advice or "")
     assert finding.evidence["gpu_util_then"] == 1.0
@@ -115,7 +115,7 @@ def test_a_hung_collective_looks_busy() -> None:
 
 
 def test_a_light_load_is_work() -> None:
-    """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and tensor cores at rest."""
+    """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and tensor cores idle."""
     light = RESTING | {"gpu_util": 0.2, "sm_active": 0.1, "power_w": 97.0}
     assert told(((70, WORKING), (80, light)))["job_hang"] == "no"
 

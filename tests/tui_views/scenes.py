@@ -27,7 +27,7 @@ class Scene:
     """A simulated fleet of which some is changed.
 
     without: counters that are not told; lost: rows of GPUs that tell nothing now; mig: GPUs are slices; slow: rows of
-    GPUs at rest within one job that holds all; hostile: processes have names that would
+    GPUs idle within one job that holds all; hostile: processes have names that would
     steer a terminal. idle: GPUs on which nothing runs at all.
     """
 
@@ -104,7 +104,7 @@ def _gone(column: Floats, places: list[int]) -> Floats:
 
 
 def _even(values: Mapping[str, Floats], slow: tuple[int, ...]) -> dict[str, Floats]:
-    """All GPUs of one job busy alike, but for some at rest and one that does half."""
+    """All GPUs of one job busy alike, but for some idle and one that does half."""
     found = dict(values)
     busy = np.full(len(next(iter(values.values()))), 0.9)
     busy[list(slow)] = 0.0

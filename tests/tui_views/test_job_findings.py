@@ -8,7 +8,7 @@ from scenes import JOB, Scene, text_of, view_of
 
 from tachograph.catalog.config import Configuration
 from tachograph.judge.finding import Finding
-from tachograph.tui.job import JobFindings, JobJudge, finding_rows, past
+from tachograph.tui.job import JobFindings, LiveJobJudge, finding_rows, past
 from tui_screens import Clock
 
 
@@ -30,7 +30,7 @@ def test_a_gpu_that_never_works_is_found() -> None:
     clock = Clock()
     scene = Scene(4, clock=clock, slow=(), idle=(3,))
     view = view_of(scene, clock, polls=110, step_s=10.0)
-    judge = JobJudge(JOB, Configuration(), wait_s=0.0)
+    judge = LiveJobJudge(JOB, Configuration(), wait_s=0.0)
     judge.take(view)
     ends = time.monotonic() + 120
     while judge.reported == JobFindings() and time.monotonic() < ends:
@@ -46,7 +46,7 @@ def test_a_gpu_that_never_works_is_found() -> None:
 def test_nothing_is_judged_at_once() -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock, slow=()), clock)
-    judge = JobJudge(JOB, Configuration())
+    judge = LiveJobJudge(JOB, Configuration())
     judge.take(view)
     judge.stop()
     assert judge.reported == JobFindings()
@@ -71,7 +71,7 @@ def test_what_is_said_of_findings() -> None:
 def test_to_stop_waits_for_nothing() -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock, slow=()), clock, polls=60)
-    judge = JobJudge(JOB, Configuration(), wait_s=0.0)
+    judge = LiveJobJudge(JOB, Configuration(), wait_s=0.0)
     for _ in range(10):  # more than may wait
         judge.take(view)
     began = time.monotonic()

@@ -129,7 +129,7 @@ def test_a_job_by_hand() -> None:
     assert columns([row]).select(waste.productive()).item() * 60 == pytest.approx(180 - 125 - 15)
     assert row["energy_j_hung"] == pytest.approx((90 + 50) * 15 * 60)
     idle = [row["energy_j_never_used"], row["energy_j_cold_start"], row["energy_j_idle"]]
-    # of GPUs at rest power is known together: each has the same part of it
+    # of GPUs idle power is known together: each has the same part of it
     assert math.fsum(idle) == pytest.approx(60 * (40 * 55 + (50 + 50) * 10 + 50 * 10 - 40 * 15) + 40 * 15 * 60)
 
 
@@ -210,7 +210,7 @@ def test_gpus_that_were_not_accounted_are_not_counted() -> None:
     (row,) = judged(whole_node, gpus=2)
     assert (row["gpu_hours"], hours(row), row[UNMEASURED]) == (2.0, {"never_used": 1.0}, 0.0)
     assert row["energy_j_never_used"] == pytest.approx(100.0 * 3600)
-    (row,) = judged(steady(0.0, 0.0, 1.0, 1.0), gpus=2)  # whose two are the two at rest nobody can tell: a part of each
+    (row,) = judged(steady(0.0, 0.0, 1.0, 1.0), gpus=2)  # whose two are the two idle nobody can tell: a part of each
     assert hours(row) == {"idle": 1.0}
     assert row[UNMEASURED] == 0.0
 

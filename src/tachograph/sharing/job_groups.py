@@ -39,7 +39,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "model": "GPUs of several models, or of one that is not in the catalogue",
         "no_counters": "counters that tell what they need were not measured",
         "idle": "did nothing: there is nothing to share, see `tachograph waste`",
-        "uneven": "left GPUs at rest, to be given back first, see `tachograph waste`",
+        "uneven": "left GPUs idle, to be given back first, see `tachograph waste`",
         "short": "too short to tell whether they were steady",
         "unsteady": "not steady: the class `stable` says no",
         "few_runs": "nobody runs them often enough",

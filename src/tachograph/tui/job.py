@@ -57,7 +57,7 @@ class JobFindings:
 NOT_YET = JobFindings()
 
 
-class JobJudge:
+class LiveJobJudge:
     """Evaluates one job from views, in a thread of its own."""
 
     def __init__(self, job_id: str, configuration: Configuration, *, wait_s: float = WAIT_S) -> None:
@@ -171,7 +171,7 @@ class JobScreen(Page):
         self.order = ORDERS[0]
         self.cursor = 0
         self._lines = JobLines()
-        self._judge: JobJudge | None = None
+        self._judge: LiveJobJudge | None = None
         self._shown_t = 0.0
 
     def show(self, view: View) -> None:
@@ -182,7 +182,7 @@ class JobScreen(Page):
         self._shown_t = view.snapshot.t
         if self._judge is None:
             found = getattr(self.app, "configuration", None)
-            self._judge = JobJudge(self.job_id, found if isinstance(found, Configuration) else Configuration())
+            self._judge = LiveJobJudge(self.job_id, found if isinstance(found, Configuration) else Configuration())
         self._judge.take(view)
         super().show(view)
 

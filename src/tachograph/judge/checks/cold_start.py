@@ -19,7 +19,7 @@ from tachograph.judge.finding import Finding
 
 def _found(case: HangCase) -> str:
     share = text(min(1.0, case.end / case.minutes), "fraction")
-    what = "stayed flat" if case.form.host else "at rest"
+    what = "stayed flat" if case.form.host else "idle"
     first = text(case.end * 60, "s")
     return f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} ({case.tally} {what})."
 
@@ -35,7 +35,7 @@ def _none(case: HangCase) -> str:
     if worked[0] < case.form.limits.hang:
         idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {text(worked[0] * 60, 's')}"
         return f"No: {idle}; a cold start is {case.long} or more."
-    return f"No: {case.tally} were at rest for the first {case.long} and not afterwards."
+    return f"No: {case.tally} were idle for the first {case.long} and not afterwards."
 
 
 PLACE = HangPlace(BEGIN, "a cold start", _found, _none)

@@ -29,9 +29,9 @@ def _found(case: HangCase) -> str:
     if case.spinning:
         util = case.mean_inside("gpu_util")  # MIG slices have none
         busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
-        message = f"The GPUs waited busily {span}{until}: {busy} with next to no arithmetic and memory traffic"
-        return f"{message}{power} ({case.tally} at rest)."
-    return f"The GPUs stood still {span}{until}{power} ({case.tally} at rest)."
+        message = f"The GPUs were busy-waiting {span}{until}: {busy} with next to no arithmetic and memory traffic"
+        return f"{message}{power} ({case.tally} idle)."
+    return f"The GPUs were idle {span}{until}{power} ({case.tally} idle)."
 
 
 def _none(case: HangCase) -> str:
@@ -45,7 +45,7 @@ def _none(case: HangCase) -> str:
         when = "to its end" if left <= 1 else f"until {text(left * 60, 's')} before its end"
         when = when.replace("its end", "now") if so_far(case.row) else when
         return f"No: its GPUs were in use {when}; a hang is {case.long} or more without work."
-    return f"No: {case.tally} were at rest for {case.long} to the end after a time of work."
+    return f"No: {case.tally} were idle for {case.long} to the end after a time of work."
 
 
 PLACE = HangPlace(END, "a hang", _found, _none)

@@ -114,7 +114,7 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
 def _yes(form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]) -> str:
     levels = {name: form.limits.level[name] for name in names}
     if all(level is not None and float(found[name].high[at]) < level for name, level in levels.items()):
-        return f"Idle all the time{so_far(form.rows[at])}: {listed(form, names)} stayed at rest."
+        return f"Idle all the time{so_far(form.rows[at])}: {listed(form, names)} stayed idle."
     return (
         f"Steady load{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
         f"{listed(form, names)} stayed within {text(NEAR, 'fraction')} of their mean."

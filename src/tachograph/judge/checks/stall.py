@@ -17,7 +17,7 @@ from tachograph.judge.finding import Finding
 
 
 def _found(case: HangCase) -> str:
-    who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "at rest")
+    who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "idle")
     begin, length = text(case.begin * 60, "s"), case.lasted
     message = f"{who} stood still from {begin} after the start, for {length}, with work before and after"
     return f"{message} ({case.tally} {what})."
@@ -31,7 +31,7 @@ def _none(case: HangCase) -> str:
     longest = int(case.form.rests.longest[case.place])
     if longest < case.form.limits.hang:
         return f"No: its GPUs rested for {text(longest * 60, 's')} at most; a stall is {case.long} or more."
-    return f"No: {case.tally} were at rest for {case.long} with work before and after."
+    return f"No: {case.tally} were idle for {case.long} with work before and after."
 
 
 PLACE = HangPlace(MIDDLE, "a stall", _found, _none)

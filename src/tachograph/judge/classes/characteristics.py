@@ -55,14 +55,14 @@ GPU: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
     _gpu("power", "fraction", "power", "mean_power_w", ("power_w",), (0.03, 0.3, 0.4),
          "of the board's power; idle 0.10 to 0.20, a hung collective 0.10 to 0.25, work from 0.3 on"),
     _gpu("sm_active", "fraction", "SM activity", "mean_sm_active", ("sm_active",), (0.02, 0.05, 0.2),
-         "0 at rest; a hung collective keeps few blocks spinning"),
+         "0 idle; a hung collective keeps few blocks spinning"),
     _gpu("tensor_active", "fraction", "tensor activity", "mean_tensor_active", ("tensor_active",), (0.005, 0.01, 0.1),
-         "0 at rest; from 0.02 on in use"),
+         "0 idle; from 0.02 on in use"),
     _gpu("dram_active", "fraction", "memory traffic", "mean_dram_active", ("dram_active",), (0.005, 0.01, 0.1),
-         "1e-8 at rest"),
+         "1e-8 idle"),
     _gpu("pcie", "B/s", "PCIe", "mean_pcie", _PCIE, (5e6, 1e7, 1e8),
          "monitoring and drivers move less than 1 MB/s"),
-    _gpu("nvlink", "B/s", "NVLink", "mean_nvlink", _NVLINK, (5e6, 1e7, 1e9), "0 at rest"),
+    _gpu("nvlink", "B/s", "NVLink", "mean_nvlink", _NVLINK, (5e6, 1e7, 1e9), "0 idle"),
 )})  # fmt: skip
 
 _RATE = "an idle node's background varies less, work more"

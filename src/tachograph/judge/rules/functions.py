@@ -13,7 +13,7 @@ Base = Literal["number", "boolean", "text", "pair", "any"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class Aggregate:
     """A function that makes one value of a list. positive: of values above 0 it is above 0 itself."""
 
     takes: Base
@@ -31,22 +31,22 @@ def _logic(work: Callable[[list[bool | None]], bool | None]) -> Callable[[values
     return lambda inner: values.all_known(work, inner)
 
 
-REDUCTIONS: Mapping[str, Reduction] = MappingProxyType(
+REDUCTIONS: Mapping[str, Aggregate] = MappingProxyType(
     {
-        "max": Reduction("number", "number", _statistic(values.largest), "the largest", True),
-        "min": Reduction("number", "number", _statistic(values.smallest), "the smallest", True),
-        "sum": Reduction("number", "number", _statistic(values.total), "the sum; 0 of no values", False),
-        "mean": Reduction("number", "number", _statistic(values.mean), "the arithmetic mean", True),
-        "median": Reduction("number", "number", _statistic(values.median, 4), "the middle, or the mean of two", True),
-        "lower_quartile": Reduction(
+        "max": Aggregate("number", "number", _statistic(values.largest), "the largest", True),
+        "min": Aggregate("number", "number", _statistic(values.smallest), "the smallest", True),
+        "sum": Aggregate("number", "number", _statistic(values.total), "the sum; 0 of no values", False),
+        "mean": Aggregate("number", "number", _statistic(values.mean), "the arithmetic mean", True),
+        "median": Aggregate("number", "number", _statistic(values.median, 4), "the middle, or the mean of two", True),
+        "lower_quartile": Aggregate(
             "number", "number", _statistic(values.lower_quartile, 4), "a quarter of the values lie below it", True
         ),
-        "upper_quartile": Reduction(
+        "upper_quartile": Aggregate(
             "number", "number", _statistic(values.upper_quartile, 4), "three quarters of the values lie below it", True
         ),
-        "cardinality": Reduction("any", "number", lambda inner: values.all_known(_count, inner), "how many there are"),
-        "any": Reduction("boolean", "boolean", _logic(values.any_of), "whether one of them is true"),
-        "all": Reduction("boolean", "boolean", _logic(values.all_of), "whether all of them are true"),
+        "cardinality": Aggregate("any", "number", lambda inner: values.all_known(_count, inner), "how many there are"),
+        "any": Aggregate("boolean", "boolean", _logic(values.any_of), "whether one of them is true"),
+        "all": Aggregate("boolean", "boolean", _logic(values.all_of), "whether all of them are true"),
     }
 )
 

@@ -71,7 +71,7 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
     known = RestAndWork(gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_))
     if min(int(known.rest.sum()), int(known.work.sum())) < LEAST_MINUTES:
         raise UsageError(
-            f"{int(known.rest.sum())} minutes at rest and {int(known.work.sum())} at work are too few",
+            f"{int(known.rest.sum())} idle minutes and {int(known.work.sum())} at work are too few",
             do=f"take more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
     found = [each for name in GPU if name != "gpu_util" for each in _of(known, GPU[name])]
@@ -169,7 +169,7 @@ def _between(
     if low is None or high is None:
         why = _UNUSED
     elif high <= low:
-        why = "values at rest and at work overlap"
+        why = "values when idle and at work overlap"
     elif min(len(rest), len(work)) < LEAST_MINUTES:
         why = "too few minutes"
     else:
