@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 KILLED = -signal.SIGKILL
-PLACES = tuple(f"tachograph{os.sep}{part}" for part in ("ingest", "lake", "analyze", "collect"))  # calls that count
+PLACES = tuple(f"tachograph{os.sep}{part}" for part in ("lake", "pipeline", f"service{os.sep}collect"))  # calls that count
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ AT_ONCE = ("ingest late samples", "ingest late accounting", "compact again", "an
 TOGETHER_EVERY = 6
 # imported before children are forked, each of which needs them at once
 WARM = (
-    "analyze.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct",
-    "sources.allocation_map", "collect.run",
+    "pipeline.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct",
+    "sources.allocation_map", "service.collect.collector",
 )  # fmt: skip
 SLOWER = 2.0  # a step that shares its cores takes about so much longer
 
