@@ -18,7 +18,8 @@ from types import FrameType
 from typing import Any
 
 KILLED = -signal.SIGKILL
-PLACES = tuple(f"tachograph{os.sep}{part}" for part in ("lake", "pipeline", f"service{os.sep}collect"))  # calls that count
+WRITING = ("lake", "pipeline", f"service{os.sep}collect")  # rooms in which calls count
+PLACES = tuple(f"tachograph{os.sep}{part}" for part in WRITING)
 
 
 @dataclass(frozen=True, slots=True)

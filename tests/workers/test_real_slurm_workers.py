@@ -108,7 +108,7 @@ def test_a_job_that_ends_is_asked_for_again(
 def test_what_slurm_refuses_is_told_in_its_words(raw: Lake, folder: Path) -> None:
     shape = replace(SHAPE, partition="none", log_directory=str(folder / "logs"))
     with (
-        pytest.raises(WorkersError, match=r"^Slurm refuses the job: .*partition.*; mend \[workers\] of the conf"),
+        pytest.raises(WorkersError, match=r"^Slurm refuses the job: .*partition.*; fix \[workers\] of the conf"),
         workers("slurm:1", shape, raw, say=lambda words: None),
     ):
         pass
