@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import JOB_GPUS
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -145,6 +146,29 @@ def may_hold_idle(summary: Mapping[str, Any], seconds: float) -> bool:
     """
     elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
     return elapsed is None or zero is None or zero * elapsed >= seconds / 2
+
+
+def activity_of_idle(summary: Mapping[str, Any], minutes: pl.DataFrame, thresholds: Thresholds) -> Activity | None:
+    """Return the activity of a job that may have been idle for `idle_minutes`; None for the others."""
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
+        return None
+    return activity_over_time(minutes, thresholds.idle_util)
+
+
+def gpu_hours(summary: Mapping[str, Any], seconds: float) -> float | None:
+    """Return the GPU-hours of `seconds` of the job; None where its number of GPUs is unknown.
+
+    >>> gpu_hours({"gpus": 4}, 1800.0)
+    2.0
+    """
+    gpus = number(summary, "gpus") or number(summary, "gpus_seen")
+    return None if gpus is None else seconds * gpus / 3600
+
+
+def unix_s(summary: Mapping[str, Any], after_s: float) -> float | None:
+    """Return the time `after_s` into the job as seconds since 1970; None where its start is unknown."""
+    start = summary.get("start")
+    return None if start is None else start.timestamp() + after_s
 
 
 def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:

@@ -109,6 +109,27 @@ class Check:
         return self.job_class.codes
 
 
+def class_check(
+    job_class: JobClass,
+    *,
+    family: str,
+    advice: str | None,
+    evidence: tuple[str, ...],
+    hidden: Unmeasured | None = None,
+) -> Check:
+    """Return the check that a class decides, with its code, severity and title."""
+    return Check(
+        job_class.code,
+        family=family,
+        severity=job_class.severity,
+        title=job_class.title,
+        advice=advice,
+        evidence=evidence,
+        hidden=hidden,
+        job_class=job_class,
+    )
+
+
 def families_around(family: str) -> tuple[str, ...]:
     """Return a family and the wider ones around it, the narrowest first.
 

@@ -5,16 +5,13 @@ Source: Matveev, Setyaev, Voevodin (2025); from GPU telemetry: ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check
+from tachograph.judge.check import class_check
 from tachograph.judge.checks.late_start import ADVICE
 from tachograph.judge.classes.characteristics import FIRST_WORK
-from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
-from tachograph.judge.classes.inputs import ClassInput, JobClass, so_far
+from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.inputs import so_far
 from tachograph.judge.classes.kernel import BEGIN
-from tachograph.judge.finding import Finding
 
 
 def _found(case: HangCase) -> str:
@@ -38,42 +35,20 @@ def _none(case: HangCase) -> str:
     return f"No: {case.tally} were idle for the first {case.long} and not afterwards."
 
 
-PLACE = HangPlace(BEGIN, "a cold start", _found, _none)
-
-
-def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-    return judge_hang(PLACE, job_class, form)
-
-
-COLD_START = JobClass(
+COLD_START = hang_class(
+    HangPlace(BEGIN, "a cold start", _found, _none),
     "cold_start",
     "hint",
     "The job did nothing for a long time after its start",
-    _judge,
-    gpu=("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
     host=(
         *("l1_misses_per_s", "llc_misses_per_s", "cpu_user"),
         *("network_rx_bytes_per_s", "network_tx_packets_per_s"),
     ),
-    where=BEGIN,
 )
 
-CHECK = Check(
-    "cold_start",
+CHECK = class_check(
+    COLD_START,
     family="startup",
-    severity=COLD_START.severity,
-    title=COLD_START.title,
     advice=ADVICE,
-    evidence=(
-        "interval_begin_s",
-        "interval_s",
-        "gpu_hours_idle",
-        "voted_yes",
-        "voted",
-        "power_fraction_then",
-        "power_fraction_otherwise",
-        "gpu_util_then",
-    ),
-    hidden=None,
-    job_class=COLD_START,
+    evidence=HANG_EVIDENCE,
 )

@@ -11,12 +11,13 @@ from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
 from tachograph.judge.activity import (
     ENOUGH_MINUTES,
-    activity_over_time,
+    activity_of_idle,
     evidence_of,
-    may_hold_idle,
+    gpu_hours,
     moment,
     number,
     so_far,
+    unix_s,
 )
 from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
 
@@ -25,9 +26,7 @@ def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Found | None:
     """Return that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
-    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
-        return None
-    activity = activity_over_time(minutes, thresholds.idle_util)
+    activity = activity_of_idle(summary, minutes, thresholds)
     if activity is None:
         return None
     begin, end = activity.last_busy + 1, activity.last + 1
@@ -36,9 +35,6 @@ def decide(
     stopped_s = begin * 60.0
     elapsed = number(summary, "elapsed_s")
     idle_s = min(end * 60.0, elapsed or end * 60.0) - stopped_s
-    held = number(summary, "gpus") or number(summary, "gpus_seen")
-    lost = None if held is None else idle_s * held / 3600
-    start = summary.get("start")
     return Found(
         f"The GPUs stopped working {text(stopped_s, 's')} after the start; the job went on for "
         f"{text(idle_s, 's')} without using them{so_far(summary)}.",
@@ -47,8 +43,8 @@ def decide(
             "elapsed_s",
             stopped_after_s=stopped_s,
             idle_s=idle_s,
-            gpu_hours_idle=lost,
-            stopped_at_unix_s=None if start is None else start.timestamp() + stopped_s,
+            gpu_hours_idle=gpu_hours(summary, idle_s),
+            stopped_at_unix_s=unix_s(summary, stopped_s),
         ),
         begin=moment(summary, stopped_s),
         end=moment(summary, stopped_s + idle_s),

@@ -6,15 +6,12 @@ utilisation near 100 % with power near idle and next to no arithmetic and memory
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check
+from tachograph.judge.check import class_check
 from tachograph.judge.checks.hung import ADVICE
-from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
-from tachograph.judge.classes.inputs import ClassInput, JobClass, so_far
+from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.inputs import so_far
 from tachograph.judge.classes.kernel import END, UNUSED
-from tachograph.judge.finding import Finding
 
 
 def _found(case: HangCase) -> str:
@@ -48,42 +45,20 @@ def _none(case: HangCase) -> str:
     return f"No: {case.tally} were idle for {case.long} to the end after a time of work."
 
 
-PLACE = HangPlace(END, "a hang", _found, _none)
-
-
-def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-    return judge_hang(PLACE, job_class, form)
-
-
-JOB_HANG = JobClass(
+JOB_HANG = hang_class(
+    HangPlace(END, "a hang", _found, _none),
     "job_hang",
     "problem",
     "The job hung",
-    _judge,
-    gpu=("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
     host=(
         *("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s", "network_tx_bytes_per_s"),
         "load_average",
     ),
-    where=END,
 )
 
-CHECK = Check(
-    "job_hang",
+CHECK = class_check(
+    JOB_HANG,
     family="hang",
-    severity=JOB_HANG.severity,
-    title=JOB_HANG.title,
     advice=f"{ADVICE} Where GPUs look busy without doing work, set a timeout for collective operations (NCCL).",
-    evidence=(
-        "interval_begin_s",
-        "interval_s",
-        "gpu_hours_idle",
-        "voted_yes",
-        "voted",
-        "power_fraction_then",
-        "power_fraction_otherwise",
-        "gpu_util_then",
-    ),
-    hidden=None,
-    job_class=JOB_HANG,
+    evidence=HANG_EVIDENCE,
 )

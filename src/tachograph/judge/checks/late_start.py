@@ -11,9 +11,9 @@ from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
 from tachograph.judge.activity import (
     ENOUGH_MINUTES,
-    activity_over_time,
+    activity_of_idle,
     evidence_of,
-    may_hold_idle,
+    gpu_hours,
     moment,
     number,
 )
@@ -24,22 +24,18 @@ def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Found | None:
     """Return that no GPU worked in the first `idle_minutes` or more."""
-    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
-        return None
-    activity = activity_over_time(minutes, thresholds.idle_util)
+    activity = activity_of_idle(summary, minutes, thresholds)
     if activity is None:
         return None
     first = activity.first_busy
     if first < thresholds.idle_minutes or activity.measured_share(0, first) < ENOUGH_MINUTES:
         return None
     idle_s = first * 60.0
-    held = number(summary, "gpus") or number(summary, "gpus_seen")
-    lost = None if held is None else idle_s * held / 3600
     elapsed = number(summary, "elapsed_s")
     share = "" if not elapsed else f", {text(min(1.0, idle_s / elapsed), 'fraction')} of the run"
     return Found(
         f"No GPU worked in the first {text(idle_s, 's')}{share}.",
-        evidence_of(summary, "elapsed_s", started_after_s=idle_s, gpu_hours_idle=lost),
+        evidence_of(summary, "elapsed_s", started_after_s=idle_s, gpu_hours_idle=gpu_hours(summary, idle_s)),
         begin=moment(summary, 0.0),
         end=moment(summary, idle_s),
     )

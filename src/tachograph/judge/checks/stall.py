@@ -5,15 +5,11 @@ Source: Matveev, Setyaev, Voevodin (2025); from GPU telemetry: ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check
+from tachograph.judge.check import class_check
 from tachograph.judge.checks.stalled import ADVICE
-from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
-from tachograph.judge.classes.inputs import ClassInput, JobClass
+from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import MIDDLE
-from tachograph.judge.finding import Finding
 
 
 def _found(case: HangCase) -> str:
@@ -34,42 +30,20 @@ def _none(case: HangCase) -> str:
     return f"No: {case.tally} were idle for {case.long} with work before and after."
 
 
-PLACE = HangPlace(MIDDLE, "a stall", _found, _none)
-
-
-def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-    return judge_hang(PLACE, job_class, form)
-
-
-STALL = JobClass(
+STALL = hang_class(
+    HangPlace(MIDDLE, "a stall", _found, _none),
     "stall",
     "hint",
     "The job stood still for a long time between work",
-    _judge,
-    gpu=("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
     host=(
         *("l1_misses_per_s", "llc_misses_per_s", "network_rx_bytes_per_s", "network_tx_packets_per_s"),
         *("fs_read_operations_per_s", "fs_write_bytes_per_s"),
     ),
-    where=MIDDLE,
 )
 
-CHECK = Check(
-    "stall",
+CHECK = class_check(
+    STALL,
     family="input",
-    severity=STALL.severity,
-    title=STALL.title,
     advice=ADVICE,
-    evidence=(
-        "interval_begin_s",
-        "interval_s",
-        "gpu_hours_idle",
-        "voted_yes",
-        "voted",
-        "power_fraction_then",
-        "power_fraction_otherwise",
-        "gpu_util_then",
-    ),
-    hidden=None,
-    job_class=STALL,
+    evidence=HANG_EVIDENCE,
 )

@@ -10,12 +10,12 @@ import polars as pl
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
 from tachograph.judge.activity import (
-    activity_over_time,
+    activity_of_idle,
     evidence_of,
+    gpu_hours,
     idle_periods,
-    may_hold_idle,
     moment,
-    number,
+    unix_s,
 )
 from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
 
@@ -24,9 +24,7 @@ def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Found | None:
     """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
-    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
-        return None
-    activity = activity_over_time(minutes, thresholds.idle_util)
+    activity = activity_of_idle(summary, minutes, thresholds)
     if activity is None:
         return None
     long = [period for period in idle_periods(activity) if period[1] >= thresholds.idle_minutes]
@@ -34,8 +32,6 @@ def decide(
         return None
     begin, length = max(long, key=lambda period: period[1])
     total_s = 60.0 * sum(minutes_ for _, minutes_ in long)
-    held = number(summary, "gpus") or number(summary, "gpus_seen")
-    start = summary.get("start")
     times = "once" if len(long) == 1 else f"{len(long)} times"
     return Found(
         f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
@@ -47,8 +43,8 @@ def decide(
             longest_idle_s=length * 60.0,
             idle_s=total_s,
             stopped_after_s=begin * 60.0,
-            gpu_hours_idle=None if held is None else total_s * held / 3600,
-            stopped_at_unix_s=None if start is None else start.timestamp() + begin * 60.0,
+            gpu_hours_idle=gpu_hours(summary, total_s),
+            stopped_at_unix_s=unix_s(summary, begin * 60.0),
         ),
         begin=moment(summary, begin * 60.0),
         end=moment(summary, (begin + length) * 60.0),

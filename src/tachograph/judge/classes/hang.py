@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,16 @@ from tachograph.judge.classes.characteristics import FIRST_WORK, SPINNING
 from tachograph.judge.classes.inputs import ClassInput, JobClass, needs_of, so_far, too_few, voted
 from tachograph.judge.classes.kernel import BEGIN, END, MISSING, NO, SLACK, UNDECIDED, UNUSED, YES
 from tachograph.judge.classes.windows import VERDICT_OF, HangVotes, hang_votes, majority
-from tachograph.judge.finding import CheckedValue, Finding
+from tachograph.judge.finding import CheckedValue, Finding, Severity
 
 # vote -> whether its check holds; None: it has no vote, or what was not measured decides
 _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
+
+
+HANG_EVIDENCE = (
+    *("interval_begin_s", "interval_s", "gpu_hours_idle", "voted_yes", "voted"),
+    *("power_fraction_then", "power_fraction_otherwise", "gpu_util_then"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,19 @@ class HangCase:
         first = self.form.series.offset[self.place]
         part = values[first + self.begin : first + self.end]
         return part[~np.isnan(part)]
+
+
+def hang_class(place: HangPlace, code: str, severity: Severity, title: str, *, host: tuple[str, ...]) -> JobClass:
+    """Return the class that looks for an interval without change at `place`; `host`: its votes from host metrics."""
+    return JobClass(
+        code,
+        severity,
+        title,
+        partial(judge_hang, place),
+        gpu=("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
+        host=host,
+        where=place.where,
+    )
 
 
 def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
