@@ -55,7 +55,7 @@ def plain(rows: list[Row]) -> dict[str, float | None]:
         found[f"mean_{name}"] = math.fsum(known) / len(known) if known else None
     activity = [next((row[name] for name in ACTIVITY if row[name] is not None), None) for row in rows]
     idle = [row for row, level in zip(rows, activity, strict=True) if level is not None and level < IDLE]
-    found["told_gpus"] = sum(level is not None for level in activity)
+    found["measured_gpus"] = sum(level is not None for level in activity)
     found["idle_gpus"] = len(idle)
     found["idle_power_w"] = math.fsum(row["power_w"] or 0.0 for row in idle)
     found["active_sum"] = math.fsum(level for level in activity if level is not None and level >= IDLE)

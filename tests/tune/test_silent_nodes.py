@@ -30,7 +30,7 @@ def votes(told: int, *, gpus: int = 8) -> list[int]:
             "sm_active": level,
             "mean_sm_active": level / 2,
             "mean_dram_active": level / 2,
-            "told_gpus": np.where(rests, told, gpus),
+            "measured_gpus": np.where(rests, told, gpus),
         }
     )
     end = BEGIN + timedelta(minutes=240)

@@ -78,7 +78,7 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     `begin`, `end`: before the first and after the last measured minute; `within`: the longest between two. Null where
     nothing was measured. `timelines`: one row per (job_key, minute), in order.
     """
-    minutes = timelines.lazy().filter(pl.col("told_gpus") > 0).select("job_key", pl.col("minute").cast(pl.Int64))
+    minutes = timelines.lazy().filter(pl.col("measured_gpus") > 0).select("job_key", pl.col("minute").cast(pl.Int64))
     stretches = minutes.group_by("job_key").agg(
         begin=pl.col("minute").min(),
         last=pl.col("minute").max(),

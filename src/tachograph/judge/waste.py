@@ -118,7 +118,7 @@ def _seconds_to(name: str) -> pl.Expr:
 def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) -> pl.LazyFrame:
     """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds and J its _PARTS."""
     known = timelines.lazy().select(
-        "job_key", "minute", "active_sum", "idle_power_w", told="told_gpus", idle="idle_gpus",
+        "job_key", "minute", "active_sum", "idle_power_w", told="measured_gpus", idle="idle_gpus",
         most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
     )  # fmt: skip
     rows = known.filter(pl.col("told") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")

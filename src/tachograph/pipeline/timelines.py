@@ -24,7 +24,7 @@ AVERAGED = ("gpu_util", "gr_engine_active", "sm_active", "tensor_active", "dram_
 # their power, and the activity of the others.
 _MOST = (*ACTIVITY, "busy", "work")
 _SUMS = ("power_sum", *(f"sum_{name}" for name in AVERAGED), "idle_power_w", "active_sum")
-_COUNTS = ("power_gpus", *(f"gpus_{name}" for name in AVERAGED), "told_gpus", "idle_gpus")
+_COUNTS = ("power_gpus", *(f"gpus_{name}" for name in AVERAGED), "measured_gpus", "idle_gpus")
 TIMELINE: Mapping[str, pl.DataType] = MappingProxyType(
     {
         "minute": pl.Int32(),
@@ -98,7 +98,7 @@ def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run
         active_sum=pl.when(~idle).then(activity).cast(pl.Float64).sum(),
         power_gpus=power.count().cast(pl.Int32),
         **{f"gpus_{name}": value.count().cast(pl.Int32) for name, value in averaged.items()},
-        told_gpus=activity.count().cast(pl.Int32),
+        measured_gpus=activity.count().cast(pl.Int32),
         idle_gpus=idle.sum().cast(pl.Int32),
     )
 
@@ -122,7 +122,7 @@ def timelines_of(minutes: pl.DataFrame, *, idle_util: float) -> pl.DataFrame:
 
     Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`: utilisation and
     work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs with known utilisation and work;
-    `mean_<name>` of AVERAGED; `told_gpus`, `idle_gpus`: GPUs with known activity, and idle ones (below
+    `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs with known activity, and idle ones (below
     `idle_util`), `idle_power_w` their power; `active_sum`: activity of the others, added up.
     """
     return merge_timelines([timeline_of_minutes(minutes, idle_util=idle_util, key="job_key")], key="job_key")

@@ -77,7 +77,7 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
-    known = places.put(timelines, "told_gpus")
+    known = places.put(timelines, "measured_gpus")
     sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, known)
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
@@ -200,7 +200,7 @@ def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
     for name in ACTIVITY[1:]:
         other = places.put(timelines, name)
         found = np.where(np.isnan(found), other, found)
-    active = places.put(timelines, "told_gpus") - places.put(timelines, "idle_gpus")
+    active = places.put(timelines, "measured_gpus") - places.put(timelines, "idle_gpus")
     return np.fmax(found, places.put(timelines, "active_sum") / np.where(active > 0, active, np.float32(np.nan)))
 
 
