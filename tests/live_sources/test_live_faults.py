@@ -17,12 +17,13 @@ from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
 from tachograph.catalog.errors import InputError
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.exporter import ExporterSource, Pollable
-from tachograph.live.sources.prometheus import VectorReader, read_vector
+from tachograph.live.sources.prometheus import VectorReader
 from tachograph.live.sources.series import LivePageReader, wanted_metrics
 from tachograph.sources.dcgmi import DmonStream
 from tachograph.sources.endpoints import ExporterEndpoint, ExporterSettings
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.metrics import NO_SITE_METRICS
+from tachograph.sources.prometheus_query import read_vector
 from tachograph.sources.series import SeriesVocabulary
 
 READS = 2000

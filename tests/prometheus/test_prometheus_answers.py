@@ -104,8 +104,11 @@ def test_warnings_are_told_and_remove_nothing() -> None:
         ({"status": "error", "errorType": "bad_data", "error": "no"}, "bad_data: no; fix the query"),
         ({"status": "error", "errorType": "422", "error": "no"}, "http://x/api: no; fix the query"),
         ({"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}, "has another shape"),
-        ({"status": "success", "data": {"resultType": "string", "result": []}}, "the result is a string, not series"),
-        ({"status": "success", "data": None}, "neither success nor why not"),
+        (
+            {"status": "success", "data": {"resultType": "string", "result": []}},
+            "the result is a string, not a matrix or a vector",
+        ),
+        ({"status": "success", "data": None}, "neither a success status nor an error"),
     ],
 )
 def test_what_is_no_result(given: object, told: str) -> None:
@@ -248,8 +251,8 @@ def test_recorded_answers_of_a_scheduler_exporter(recorded: Path) -> None:
         read_saved(folder / "unknown-path.json", SeriesMemory())
 
 
-def test_labels_stay_text_until_somebody_asks() -> None:
-    assert msgspec.json.decode(read_result(matrix({"metric": {"a": "b"}, "value": [1, "2"]})).runs[0].labels) == {
+def test_labels_stay_text() -> None:
+    assert msgspec.json.decode(read_result(matrix({"metric": {"a": "b"}, "values": [[1, "2"]]})).runs[0].labels) == {
         "a": "b"
     }
 

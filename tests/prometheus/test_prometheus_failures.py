@@ -84,7 +84,7 @@ ANSWERS: list[tuple[Fault, str]] = [
         "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer of Prometheus?",
     ),
     (Garbage(b'{"status":1}', "application/json"), "the answer has another shape: Expected 'str', got 'int'"),
-    (Garbage(b'{"status":"success"}', "application/json"), "the answer says neither success nor why not"),
+    (Garbage(b'{"status":"success"}', "application/json"), "the answer has neither a success status nor an error"),
     (Garbage(b"RESP 1.0\r\n\r\n", http=False), "the answer is not HTTP"),
     (
         Status(422, body=b'{"status":"error","errorType":"execution","error":"no such thing"}'),

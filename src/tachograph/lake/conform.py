@@ -18,9 +18,10 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject, first_as_text
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject, first_as_text
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
 from tachograph.catalog.errors import SchemaError
+from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.tables import GPU_SAMPLES, JOBS, NODE_SAMPLES, STORAGE_TYPES, LakeTable
 from tachograph.catalog.units import factor
 
@@ -146,28 +147,16 @@ def _remove_impossible(
     for counter in counters:
         if counter.name not in frame.columns:
             continue
-        given_as = frame.get_column(counter.name)
-        raw = given_as.cast(pl.Float64)
-        marks = raw.is_in(BLANK_FLOATS)
-        if given_as.dtype == pl.Float32:  # which rounds the 32-bit marks up
-            marks = marks | (raw == 2.0**31)
-        unsupported = raw == 0 if counter.zero_is_missing else marks & ~marks
-        not_finite = raw.is_nan() | raw.is_infinite()
-        given = units.get(counter.name, counter.unit)
-        values = raw * factor(given, counter.unit) if given != counter.unit else raw
-        impossible = ~marks & ~not_finite & ~values.is_between(counter.low, counter.high)
-        removals = {
-            "missing_mark": marks,
-            "unsupported": unsupported,
-            "not_finite": not_finite,
-            "out_of_range": impossible,
-        }
-        for reason, mask in removals.items():
-            rejects += _counted(reason, counter.name, mask, raw)
-        keep = ~(marks | unsupported | not_finite | impossible)
-        kept = pl.select(pl.when(keep).then(values)).to_series().alias(counter.name)
-        if counter.storage == "i64":
-            kept = kept.round()
+        given = frame.get_column(counter.name)
+        float32 = given.dtype == pl.Float32
+        limits = ValueLimits.of([(counter, units.get(counter.name, counter.unit))], float32=float32)
+        raw = given.cast(pl.Float64)
+        numbers = raw.to_numpy()
+        kept = pl.Series(counter.name, limits.convert(numbers), nan_to_null=True)
+        if kept.null_count() > raw.null_count():
+            present = raw.is_not_null()
+            for reason, removed in limits.removals(numbers).items():
+                rejects += _counted(reason, counter.name, pl.Series(removed) & present, raw)
         columns.append(kept.cast(STORAGE_TYPES[counter.storage]))
     return frame.with_columns(columns), rejects
 

@@ -177,20 +177,20 @@ _BARE = re.compile(rb"(?<=[\[,])([+-]?Inf|NaN)(?=[,\]])")  # written by Go, unkn
 _VALUES = b'"values":'  # not inside a label: there its quotes are escaped
 
 
-class _MatrixSeries(msgspec.Struct, frozen=True):
+class _Series(msgspec.Struct, frozen=True):
     metric: msgspec.Raw
     values: msgspec.Raw = msgspec.Raw(b"[]")  # of a matrix
-    value: msgspec.Raw = msgspec.Raw(b"[]")  # of a vector
+    value: tuple[float, str] | None = None  # of a vector
 
 
-class _MatrixData(msgspec.Struct, frozen=True, rename="camel"):
+class _Result(msgspec.Struct, frozen=True, rename="camel"):
     result_type: str = ""
-    result: list[_MatrixSeries] = msgspec.field(default_factory=list)
+    result: list[_Series] = msgspec.field(default_factory=list)
 
 
-class _MatrixEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
     status: str
-    data: _MatrixData | msgspec.UnsetType | None = msgspec.UNSET
+    data: _Result | None = None
     error_type: str = ""
     error: str = ""
     warnings: list[str] | None = None
@@ -212,7 +212,7 @@ def server_message(body: bytes) -> str:
     ''
     """
     try:
-        text = msgspec.json.decode(body, type=_MatrixEnvelope)
+        text = msgspec.json.decode(body, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     kind = text.error_type
@@ -224,22 +224,63 @@ def read_result(answer: HttpAnswer) -> SeriesAnswer:
 
     Errors: RequestError for an error, a partial answer, another shape, or a result that holds no series.
     """
-    text = read_json(answer, _MatrixEnvelope, expected=EXPECTED)
-    if text.status != "success" or not isinstance(text.data, _MatrixData):
-        reported = server_message(answer.content) or "the answer says neither success nor why not"
+    result, warnings = _decoded(answer, "matrix", "vector")
+    if result.result_type == "vector":
+        vector = _vector(result, answer.where)
+        times = np.rint(vector.times * 1000).astype(np.int64)
+        runs = [SeriesRun(labels, times[i : i + 1], vector.values[i : i + 1]) for i, labels in enumerate(vector.labels)]
+        return SeriesAnswer(runs, instant=True, warnings=warnings)
+    try:
+        runs = [_run(one.metric, numbers(bytes(one.values))) for one in result.result]
+    except ValueError as problem:
+        raise _no_number(problem, answer.where) from None
+    return SeriesAnswer([run for run in runs if run.t.size], warnings=warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class InstantVector:
+    """The answer to an instant query: labels of each series as JSON, its time in seconds since 1970, its value."""
+
+    labels: list[bytes]
+    times: Floats
+    values: Floats
+
+
+def read_vector(answer: HttpAnswer) -> InstantVector:
+    """Return the series of an instant query; no compiled code is loaded for them.
+
+    Errors: RequestError for an error, a partial answer, or any result that is no vector.
+    """
+    return _vector(_decoded(answer, "vector")[0], answer.where)
+
+
+def _decoded(answer: HttpAnswer, *kinds: str) -> tuple[_Result, list[str]]:
+    """The result, which is of one of these kinds, and warnings."""
+    text = read_json(answer, _Envelope, expected=EXPECTED)
+    if text.status != "success" or text.data is None:
+        reported = server_message(answer.content) or "the answer has neither a success status nor an error"
         raise RequestError(reported, where=answer.where, do="fix the query")
     if text.is_partial:
         what = "the answer is partial: a part of its storage did not answer"
         raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
-    if text.data.result_type not in ("matrix", "vector"):
-        what = f"the result is a {text.data.result_type or 'thing without a type'}, not series"
+    if text.data.result_type not in kinds:
+        what = f"the result is a {text.data.result_type or 'thing without a type'}, not a {' or a '.join(kinds)}"
         raise RequestError(what, where=answer.where, do=f"is this {EXPECTED}?")
+    return text.data, list(text.warnings or ())
+
+
+def _vector(result: _Result, where: str) -> InstantVector:
+    points = [one.value for one in result.result if one.value is not None]
     try:
-        runs = [_run(one.metric, numbers(bytes(one.values) + bytes(one.value))) for one in text.data.result]
+        values = np.array([float(value) for _, value in points], np.float64)
     except ValueError as problem:
-        raise RequestError(f"a point is no number: {problem}", where=answer.where, do=f"is this {EXPECTED}?") from None
-    instant = text.data.result_type == "vector"
-    return SeriesAnswer([run for run in runs if run.t.size], instant, list(text.warnings or ()))
+        raise _no_number(problem, where) from None
+    labels = [bytes(one.metric) for one in result.result if one.value is not None]
+    return InstantVector(labels, np.array([t for t, _ in points], np.float64), values)
+
+
+def _no_number(problem: ValueError, where: str) -> RequestError:
+    return RequestError(f"a point is no number: {problem}", where=where, do=f"is this {EXPECTED}?")
 
 
 def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:

@@ -25,9 +25,10 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem, closed_on_failure
-from tachograph.live.sources.series import SeriesRules, gpu_order
+from tachograph.live.sources.series import gpu_order
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.dcgmi import (
     DMON_NAMES,
@@ -140,7 +141,7 @@ _SLOWDOWN, _HBM = 158, 250  # properties of a device, requested with the counter
 _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
 _COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
-_RULES: Final = SeriesRules.of((number, counter.dcgm_unit or counter.unit) for number, counter in enumerate(COUNTERS))
+_LIMITS: Final = ValueLimits.of((counter, counter.dcgm_unit or counter.unit) for counter in COUNTERS)
 _ASK_S = 5.0  # timeout of `discovery`
 _FIRST_S = 5.0  # wait of connecting for the first row
 _CARRY_S, _CARRY_TICKS = (
@@ -337,7 +338,7 @@ class DmonSource:
                 raw[_COLUMN[number]] = value
             elif number is not None:
                 facts[number] = value
-        values = _RULES.apply(raw)
+        values = _LIMITS.convert(raw)
         reported = ~np.isnan(values)
         known.values[reported], known.times[reported] = values[reported], t
         if reported.any():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +20,17 @@ from tachograph.catalog.units import plural
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
 from tachograph.live.sources.series import FleetTable, SeriesLayout, series_layout, wanted_metrics
 from tachograph.live.unsupported import unsupported_counters
-from tachograph.sources.http import HttpAnswer, HttpServer, RequestError, read_json
+from tachograph.sources.http import HttpServer, RequestError
 from tachograph.sources.metrics import NODE_INFO, SiteMetrics
-from tachograph.sources.prometheus_query import PROMETHEUS, PrometheusSettings, check_settings, matchers, server_message
+from tachograph.sources.prometheus_query import (
+    PROMETHEUS,
+    InstantVector,
+    PrometheusSettings,
+    check_settings,
+    matchers,
+    read_vector,
+    server_message,
+)
 from tachograph.sources.registry import convert_settings, entry_errors
 from tachograph.sources.series import SeriesVocabulary
 
@@ -29,38 +38,10 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
 
 
-_EXPECTED = "an answer of Prometheus"
 _NAME = "__name__"
 # labels that hold a host, with or without its domain, and those that hold HOST:PORT
 _NODES_AT_ONCE = 200  # VictoriaMetrics accepts queries up to 16 KiB
 _HOSTS = ("Hostname", "hostname", "nodename", "node", "host", "instance")
-
-
-class _VectorSeries(msgspec.Struct, frozen=True):
-    metric: msgspec.Raw
-    value: tuple[float, str]
-
-
-class _VectorData(msgspec.Struct, frozen=True, rename="camel"):
-    result_type: str = ""
-    result: list[_VectorSeries] = msgspec.field(default_factory=list)
-
-
-class _VectorEnvelope(msgspec.Struct, frozen=True, rename="camel"):
-    status: str
-    data: _VectorData | None = None
-    error_type: str = ""
-    error: str = ""
-    is_partial: bool = False  # VictoriaMetrics cluster: a storage node did not answer
-
-
-@dataclass(frozen=True, slots=True)
-class InstantVector:
-    """The answer to an instant query: labels of each series as JSON, sorted, its value, and the time of the answer."""
-
-    labels: list[bytes]
-    values: Floats
-    t: float
 
 
 @dataclass(slots=True)
@@ -101,33 +82,6 @@ class VectorReader:
         self._known = known  # missing series are dropped
 
 
-def read_vector(answer: HttpAnswer) -> InstantVector:
-    """Return the series of an instant query.
-
-    Errors: RequestError for an error, a partial answer, or any result that is no vector.
-    """
-    message = read_json(answer, _VectorEnvelope, expected=_EXPECTED)
-    if message.status != "success" or message.data is None:
-        reported = (
-            f"{message.error_type}: {message.error}"
-            if message.error
-            else "the answer has neither a success status nor an error"
-        )
-        raise RequestError(reported, where=answer.where, do="fix the query")
-    if message.is_partial:
-        what = "the answer is partial: a part of its storage did not answer"
-        raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
-    if message.data.result_type != "vector":
-        what = f"the result is a {message.data.result_type or 'thing without a type'}, no vector"
-        raise RequestError(what, where=answer.where, do=f"is this {_EXPECTED}?")
-    found = sorted((bytes(one.metric), one.value) for one in message.data.result)
-    try:
-        values = np.array([float(value) for _, (_, value) in found], np.float64)
-    except ValueError as problem:
-        raise RequestError(f"invalid value: {problem}", where=answer.where, do=f"is this {_EXPECTED}?") from None
-    return InstantVector([labels for labels, _ in found], values, max((t for _, (t, _) in found), default=float("nan")))
-
-
 def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] = ()) -> list[str]:
     """Return selectors that together choose the series of some metrics; nodes: of these hosts only. Each is a query.
 
@@ -149,14 +103,16 @@ def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] 
     return ["{" + ",".join([*chosen, f'{label}=~"{some}"']) + "}" for label in _HOSTS for some in hosts]
 
 
-def joined(vectors: Sequence[InstantVector]) -> InstantVector:
-    """Return several answers as one; a series that several hold is there once."""
-    if len(vectors) == 1:
-        return vectors[0]
-    found = {labels: value for one in vectors for labels, value in zip(one.labels, one.values.tolist(), strict=True)}
-    t = max((one.t for one in vectors if one.labels), default=float("nan"))
+def joined(vectors: Iterable[InstantVector]) -> InstantVector:
+    """Return several answers as one, sorted by labels; a series that several hold is there once."""
+    found = {
+        labels: point
+        for one in vectors
+        for labels, *point in zip(one.labels, one.times.tolist(), one.values.tolist(), strict=True)
+    }
     labels = sorted(found)
-    return InstantVector(labels, np.array([found[one] for one in labels], np.float64), t)
+    points = np.array([found[one] for one in labels], np.float64).reshape(-1, 2)
+    return InstantVector(labels, points[:, 0], points[:, 1])
 
 
 def gpu_metrics(own: SiteMetrics) -> list[str]:
@@ -353,16 +309,17 @@ class PrometheusSource:
         self._askings += 1
         all_again = self._askings % _LOOK_AROUND == 0
         self._telling = {number for number, found in vectors.items() if found.labels and not all_again}
-        vector = joined(list(vectors.values()))
+        vector = joined(vectors.values())
         layout = self._values.layout(vector.labels)
-        return _NewScrapes(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, vector.t))
+        answered = float(vector.times.max(initial=-math.inf))
+        return _NewScrapes(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, answered))
 
     def _scraped(self, layout: SeriesLayout, answered: float) -> Floats:
         """When the values of each GPU were scraped, by our clock; where that is unknown, when they were answered."""
         made = np.full(len(layout.gpus), np.nan)
         metric = self._values.commonest
         vectors = self._query("timestamp({})", [metric]) if metric else {}
-        reported = joined(list(vectors.values()))
+        reported = joined(vectors.values())
         if self._times.metric != metric:
             self._times = VectorReader(self._times.vocabulary, metric)
         times = self._times.layout(reported.labels)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats, Longs
-from tachograph.catalog.chunks import BLANK_FLOATS
-from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS, COUNTERS_BY_NAME
-from tachograph.catalog.units import factor
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS, Counter
+from tachograph.catalog.limits import DeviceFact, ValueLimits
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceProblem
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 from tachograph.sources.metrics import (
@@ -37,40 +36,9 @@ _HBM, _JOB, _SLOWDOWN = range(len(COUNTERS), len(COUNTERS) + 3)  # columns behin
 _FACTS = {"hbm_mib": _HBM, "slowdown_c": _SLOWDOWN, "job_id": _JOB}
 _COLUMN = {counter.name: number for number, counter in enumerate(COUNTERS)}
 _WIDTH = len(COUNTERS) + 3
-_FIRST_BLANK, _BLANKS = min(BLANK_FLOATS), np.array(BLANK_FLOATS)
-_LARGEST_HBM_MIB = float(1 << 22)
-_LARGEST_JOB = 1e18
-_HOTTEST_C = 200.0
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesRules:
-    """Conversion of each value to the unit of the catalogue: factor, range, whole numbers, 0 for missing."""
-
-    factors: Floats
-    lows: Floats
-    highs: Floats
-    whole: Flags
-    zero_is_missing: Flags
-
-    @classmethod
-    def of(cls, columns: Iterable[tuple[int, str]]) -> SeriesRules:
-        """Return those of (column, unit as written) each."""
-        rows = [_rule(column, unit) for column, unit in columns]
-        made = np.array(rows, dtype=np.float64).reshape(len(rows), 5)
-        return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3] > 0, made[:, 4] > 0)
-
-    def apply(self, raw: Floats) -> Floats:
-        """Return values in contract units; marks for "no value" and physically impossible values are NaN."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = raw * self.factors
-            wrong = ~((values >= self.lows) & (values <= self.highs)) | np.isinf(raw)
-            wrong |= self.zero_is_missing & (raw == 0)
-            if (raw >= _FIRST_BLANK).any():
-                wrong |= np.isin(raw, _BLANKS)
-            values[self.whole] = np.round(values[self.whole])
-        values[wrong] = np.nan
-        return values
+_RANGES: tuple[Counter | DeviceFact, ...] = (
+    *COUNTERS, DeviceFact("MiB", float(1 << 22)), DeviceFact("", 1e18), DeviceFact("C", 200.0),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +53,7 @@ class SeriesLayout:
     gpus: tuple[GpuId, ...] = ()
     kept: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     cells: Longs = field(default_factory=lambda: np.empty(0, np.int64))
-    rules: SeriesRules = field(default_factory=lambda: SeriesRules.of(()))
+    limits: ValueLimits = field(default_factory=lambda: ValueLimits.of(()))
     counters: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
     allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
@@ -93,7 +61,7 @@ class SeriesLayout:
     def table(self, raw: Floats) -> Floats:
         """Return the values of the kept series as (columns x rows), NaN where there is none."""
         made = np.full(_WIDTH * len(self.gpus), np.nan)
-        made[self.cells] = self.rules.apply(raw)
+        made[self.cells] = self.limits.convert(raw)
         return made.reshape(_WIDTH, len(self.gpus))
 
     def devices_of(self, table: Floats) -> Mapping[GpuId, GpuDevice]:
@@ -174,7 +142,7 @@ def _laid(
         gpus,
         np.array([number for number, _, _ in kept.values()], np.int64),
         np.array(list(kept), np.int64),
-        SeriesRules.of((column, unit) for _, column, unit in kept.values()),
+        ValueLimits.of((_RANGES[column], unit) for _, column, unit in kept.values()),
         np.array(sorted(columns), np.int64),
         {gpu: GpuDevice(where.model, where.uuid, where.pci) for gpu, where in places.items()},
         {gpu: GpuAllocation(",".join(named)) for gpu, named in jobs.items()},
@@ -188,19 +156,6 @@ def gpu_order(gpu: GpuId) -> tuple[str, int, int]:
     'n0:1'
     """
     return gpu.node, gpu.gpu, -1 if gpu.mig is None else gpu.mig
-
-
-def _rule(column: int, unit: str) -> tuple[float, float, float, float, float]:
-    """Factor, lowest, highest, whether whole numbers, whether 0 is missing."""
-    if column == _HBM:
-        return factor(unit, "MiB"), 0.0, _LARGEST_HBM_MIB, 0.0, 1.0
-    if column == _SLOWDOWN:
-        return 1.0, 0.0, _HOTTEST_C, 0.0, 1.0
-    if column == _JOB:
-        return 1.0, 0.0, _LARGEST_JOB, 0.0, 1.0
-    counter = COUNTERS[column]
-    whole, missing = float(counter.storage == "i64"), float(counter.zero_is_missing)
-    return factor(unit, COUNTERS_BY_NAME[counter.name].unit), counter.low, counter.high, whole, missing
 
 
 _LAST_STAMP_S = 1e11

@@ -1,0 +1,86 @@
+"""What is no value of a counter: marks for "no value", numbers that are none, and physically impossible ones.
+
+The tables and live views apply the same limits. This module imports no table library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tachograph.catalog.arrays import Flags, Floats
+from tachograph.catalog.chunks import BLANK_FLOATS
+from tachograph.catalog.counters import Counter, CounterStorage, HostCounter
+from tachograph.catalog.units import factor
+
+_BLANKS: Final = np.array(BLANK_FLOATS)
+_FLOAT32_BLANKS: Final = np.append(_BLANKS, 2.0**31)  # to which Float32 rounds the 32-bit marks up
+_LEAST_BLANK: Final = min(BLANK_FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFact:
+    """Unit and valid range of a property of a device, in place of a counter's; 0: not reported."""
+
+    unit: str
+    high: float
+    low: float = 0.0
+    storage: CounterStorage = "f64"
+    zero_is_missing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLimits:
+    """Conversion of values to the unit of the catalogue, and their valid range: one row for all values, or one each.
+
+    float32: the values were rounded to Float32.
+    """
+
+    factors: Floats
+    lows: Floats
+    highs: Floats
+    whole: Flags
+    zero_is_missing: Flags
+    float32: bool = False
+
+    @classmethod
+    def of(
+        cls, quantities: Iterable[tuple[Counter | HostCounter | DeviceFact, str]], *, float32: bool = False
+    ) -> ValueLimits:
+        """Return the limits of some quantities, each with the unit in which its values are given."""
+        rows = [
+            (factor(unit, one.unit), one.low, one.high, one.storage == "i64", one.zero_is_missing)
+            for one, unit in quantities
+        ]
+        made = np.array(rows, dtype=np.float64).reshape(len(rows), 5)
+        return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3] > 0, made[:, 4] > 0, float32)
+
+    def convert(self, raw: Floats) -> Floats:
+        """Return values in units of the catalogue; NaN for what `removals` names."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = raw * self.factors
+            wrong = ~((values >= self.lows) & (values <= self.highs)) | np.isinf(raw)
+            wrong |= (self.zero_is_missing & (raw == 0)) | self._marks(raw)
+            np.rint(values, out=values, where=self.whole)
+        values[wrong] = np.nan
+        return values
+
+    def removals(self, raw: Floats) -> Mapping[str, Flags]:
+        """Return which values are removed, by reason."""
+        marks, not_finite = self._marks(raw), ~np.isfinite(raw)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = raw * self.factors
+        return {
+            "missing_mark": marks,
+            "unsupported": self.zero_is_missing & (raw == 0),
+            "not_finite": not_finite,
+            "out_of_range": ~marks & ~not_finite & ~((values >= self.lows) & (values <= self.highs)),
+        }
+
+    def _marks(self, raw: Floats) -> Flags:
+        if not (raw >= _LEAST_BLANK).any():
+            return np.zeros(raw.shape, np.bool_)
+        return np.isin(raw, _FLOAT32_BLANKS if self.float32 else _BLANKS)
