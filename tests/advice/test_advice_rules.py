@@ -167,6 +167,12 @@ def test_low_utilisation_lies_between_its_limits(mean: float, expected: bool) ->
     assert ("low_utilisation" in found(summary(gpu_util_mean=mean))) is expected
 
 
+def test_low_utilisation_of_a_mig_slice_goes_by_the_engine() -> None:
+    low = found(summary(gr_engine_active_mean=0.2, gr_engine_active_max=0.9, gpus=1))["low_utilisation"]
+    assert low.sentence == "Graphics engine activity was 20 % on average."
+    assert low.evidence["activity_mean"] == 0.2
+
+
 def test_imbalanced_gpus() -> None:
     result = found(summary(gpu_util_mean=0.4, spatial_imbalance=0.5), used(0.9, 0.2, 0.3, 0.2))
     assert list(result) == ["imbalanced_gpus"]

@@ -124,7 +124,7 @@ def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, di
     assert verdicts(told, "score") == {"score_gpu": "yes", "score_gpumem": "no"}
     assert told["workload"]["verdict"] == told["health"]["verdict"] == "unknown"
     assert told["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
-    assert {code for code, verdict in verdicts(told, "rule").items() if verdict == "yes"} == {"low_gpu_use"}
+    assert told["low_utilisation"]["covered_by"] == "late_start"
 
 
 def test_scores_are_of_the_means_of_the_samples(jobs: dict[str, dict[str, Any]], recorded: Path) -> None:

@@ -72,12 +72,12 @@ def test_a_job_without_verdicts_has_no_table() -> None:
 
 def test_what_another_finding_covers_names_it() -> None:
     fact = Finding("steady", "fact", "t", "It was steady.", kind="class")
-    again = Finding("low_gpu_use", "hint", "t", "It was low.", "Use fewer.", kind="rule", covered_by="low_utilisation")
+    again = Finding("uneven_nodes", "hint", "t", "It was uneven.", "Use fewer.", kind="rule", covered_by="idle_nodes")
     report = made_up_report(verdicts=(fact, again))
     for told in (job_text(report), job_text(report, every_verdict=True)):
         assert "steady: It was steady." in told
-        assert "low_gpu_use: It was low. (same as: low_utilisation)" in told
-    assert "It was low. (same as: low_utilisation)" in job_html(report)
+        assert "uneven_nodes: It was uneven. (same as: idle_nodes)" in told
+    assert "It was uneven. (same as: idle_nodes)" in job_html(report)
 
 
 def test_health_that_is_not_known_names_its_counters() -> None:

@@ -18,20 +18,20 @@ def population(seed: int, count: int) -> list[Job]:
     jobs = []
     for number in range(count):
         mean = None if dice.random() < 0.1 else dice.random()
-        rows: list[Row] = [{"gpu_util_mean": mean, "gpu_util_max": mean}] * dice.randint(1, 4)
+        rows: list[Row] = [{"gpu_util_mean": 0.9, "gpu_util_max": 1.0, "sm_active_mean": mean}] * dice.randint(1, 4)
         jobs.append(Job({"elapsed_s": dice.choice([300.0, 3600.0, 36000.0])}, rows, key=f"c:{number}:1"))
     return jobs
 
 
 def plain_verdict(job: Job, low: float) -> str:
-    mean = job.gpus[0]["gpu_util_mean"]
+    mean = job.gpus[0]["sm_active_mean"]
     if job.given["elapsed_s"] < 600.0:
         return "no"
-    return "unknown" if mean is None else "yes" if 0.01 <= mean < low else "no"
+    return "unknown" if mean is None else "yes" if 0.02 <= mean < low else "no"
 
 
 def with_low(value: float) -> RuleSet:
-    return replace(SHIPPED, entries=(SHIPPED.called("low_gpu_use")[0].with_values({"low_activity": value}),))
+    return replace(SHIPPED, entries=(SHIPPED.called("small_kernels")[0].with_values({"low_sm_activity": value}),))
 
 
 @pytest.mark.parametrize(("old", "new"), [(0.3, 0.5), (0.5, 0.3), (0.3, 0.3)])
@@ -53,10 +53,10 @@ def test_changes_and_counts_are_those_of_plain_loops(old: float, new: float) -> 
 
 
 def test_the_sentences_say_why() -> None:
-    job = Job(gpus=[{"gpu_util_mean": 0.4, "gpu_util_max": 0.4}])
+    job = Job(gpus=[{"gpu_util_mean": 0.9, "gpu_util_max": 1.0, "sm_active_mean": 0.4}])
     row = compare(*together([job]), with_low(0.3), with_low(0.5)).row(0, named=True)
-    assert row["sentence_before"] == "Not triggered: activity_mean 40 % is not below 30 %."
-    assert row["sentence_after"] == "The GPUs were active 40% of the time, less than 50%."
+    assert row["sentence_before"] == "Not triggered: sm_active_mean 40 % is not below 30 %."
+    assert row["sentence_after"] == "A kernel ran 90% of the time, but the SMs were active only 40% of it."
 
 
 def test_only_rules_that_are_in_both_are_compared() -> None:

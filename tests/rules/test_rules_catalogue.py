@@ -37,7 +37,6 @@ CLOCKS = util(0.9, 0.9, 0.9, 0.9)
 WAITING = util(0.4, 0.4, pcie_rx_bytes_per_s_mean=1e8)
 KERNELS = util(0.9, 0.9, sm_active_mean=0.1)
 CASES = (
-    Case("low_gpu_use", Job(gpus=util(0.29, 0.29)), Job(gpus=util(0.30, 0.30)), NOTHING, ("gpu_util",), "29%"),
     Case(
         "unused_time_limit",
         Job({"elapsed_s": 7200.0, "timelimit_s": 86400.0}),
@@ -180,13 +179,13 @@ def test_no_declared_parameter_is_without_a_rule() -> None:
 
 
 def test_a_value_from_the_configuration_moves_the_line() -> None:
-    entry = SHIPPED.called("low_gpu_use")[0].with_values({"low_activity": 0.31})
+    entry = SHIPPED.called("uneven_nodes")[0].with_values({"behind_threshold": 0.2})
     changed = replace(SHIPPED, entries=(entry,))
-    job = Job(gpus=util(0.30, 0.30))
-    assert found(job, "low_gpu_use").verdict == "no"
-    one = found(job, "low_gpu_use", changed)
+    job = Job(gpus=on_nodes(n1=0.9, n2=0.65))
+    assert found(job, "uneven_nodes").verdict == "no"
+    one = found(job, "uneven_nodes", changed)
     assert one.verdict == "yes"
-    assert [check.threshold for check in one.checks if check.name == "activity_mean"] == [0.31, 0.01]
+    assert {check.threshold for check in one.checks if check.name in ("widest", "behind.second")} == {0.2}
 
 
 def test_the_evidence_says_which_ranks_and_how_much() -> None:

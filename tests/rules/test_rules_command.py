@@ -59,25 +59,23 @@ def run(lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 def test_the_list_shows_values_and_units(run: Run) -> None:
     done = run("list")
     assert (done.code, done.err) == (0, "")
-    (line,) = [line for line in done.out.splitlines() if line.startswith("low_gpu_use")]
-    assert "low_activity" in line
-    assert "30 %" in line
-    assert "gpu_util, elapsed_s" in line
+    (line,) = [line for line in done.out.splitlines() if line.startswith("hot_gpu")]
+    assert "hot_c" in line
+    assert "85 °C" in line
+    assert "gpu_temp_c" in line
 
 
 def test_the_list_shows_what_the_site_changed(run: Run, tmp_path: Path) -> None:
-    Path("tachograph.toml").write_text(
-        '[rules]\ndisabled = ["hot_gpu"]\n[rules.parameters.low_gpu_use]\nlow_activity = 0.2\n'
-    )
+    Path("tachograph.toml").write_text('[rules]\ndisabled = ["slow_gpu"]\n[rules.parameters.hot_gpu]\nhot_c = 70\n')
     done = run("list")
-    assert "20 % (default 30 %)" in done.out
-    (line,) = [line for line in done.out.splitlines() if line.startswith("hot_gpu")]
+    assert "70 °C (default 85 °C)" in done.out
+    (line,) = [line for line in done.out.splitlines() if line.startswith("slow_gpu")]
     assert " off " in line
     data = run("list", "--json").data
     rules = {rule["rule"]: rule for rule in data["rules"]}
-    assert rules["hot_gpu"]["in_use"] is False
-    assert rules["low_gpu_use"]["parameters"]["low_activity"] == {
-        "value": 0.2, "default": 0.3, "unit": "fraction", "meaning": "mean activity below it is low",
+    assert rules["slow_gpu"]["in_use"] is False
+    assert rules["hot_gpu"]["parameters"]["hot_c"] == {
+        "value": 70.0, "default": 85.0, "unit": "C", "meaning": "highest temperature from which a GPU is hot",
     }  # fmt: skip
 
 
@@ -90,14 +88,14 @@ def test_all_about_one_rule(run: Run) -> None:
 
 def test_run_judges_stored_jobs_and_writes_nothing(run: Run, lake: str) -> None:
     before = sorted(path.stat().st_mtime_ns for path in Path(lake).rglob("*"))
-    done = run("run", "low_gpu_use")
+    done = run("run", "hot_gpu")
     assert done.code == 0
-    assert "The GPUs were active 20% of the time, less than 30%." in done.out
-    data = run("run", "low_gpu_use", "--set", "low_activity=40%", "--json").data
+    assert "or more." in done.out
+    data = run("run", "hot_gpu", "--set", "hot_c=75", "--json").data
     found = {row["job_id"]: row["verdict"] for row in data["verdicts"]}
     assert found == {"1": "yes", "2": "yes", "3": "no"}
     assert {(row["verdict"], row["jobs"]) for row in data["counts"]} == {("yes", 2), ("no", 1)}
-    assert data["verdicts"][0]["checks"][0]["threshold"] == 0.4
+    assert data["verdicts"][0]["checks"][0]["threshold"] == 75.0
     assert before == sorted(path.stat().st_mtime_ns for path in Path(lake).rglob("*"))
 
 
@@ -106,20 +104,20 @@ def test_run_with_filters_a_verdict_and_a_folder(run: Run, tmp_path: Path) -> No
     (tmp_path / "own" / "x.json").write_text(FINE)
     data = run("run", "x_y", "--folder", "own", "--user", "user2", "--json").data
     assert [(row["job_id"], row["verdict"], row["sentence"]) for row in data["verdicts"]] == [("2", "yes", "long")]
-    shown = run("run", "low_gpu_use", "--show", "no").out
-    assert "activity_mean 90 % is not below 30 %" in shown
+    shown = run("run", "hot_gpu", "--show", "no").out
+    assert "50 °C is below 85 °C" in shown
     everything = run("run", "--json").data
     codes = {row["code"] for row in everything["counts"]}
     assert len(everything["verdicts"]) == len(ACTIVITY) * len(codes)
 
 
 def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
-    done = run("backtest", "low_gpu_use", "--set", "low_gpu_use.low_activity=0.4")
+    done = run("backtest", "hot_gpu", "--set", "hot_gpu.hot_c=75")
     assert done.code == 0
     (line,) = [line for line in done.out.splitlines() if line.startswith("2 ")]
-    assert line.split()[:6] == ["2", "low_gpu_use", "1.0", "h", "no", "yes"]
-    Path("labels.csv").write_text("job_id,class,label\n1,low_gpu_use,yes\n2,low_gpu_use,no\n9,low_gpu_use,yes\n")
-    done = run("backtest", "low_gpu_use", "--set", "low_activity=0.4", "--labels", "labels.csv", "--json")
+    assert line.split()[:6] == ["2", "hot_gpu", "1.0", "h", "no", "yes"]
+    Path("labels.csv").write_text("job_id,class,label\n1,hot_gpu,yes\n2,hot_gpu,no\n9,hot_gpu,yes\n")
+    done = run("backtest", "hot_gpu", "--set", "hot_c=75", "--labels", "labels.csv", "--json")
     assert "labels.csv:4 (9)" in done.err
     assert [row["job_id"] for row in done.data["changes"]] == ["2"]
     before, after = done.data["labels"]
@@ -133,7 +131,7 @@ def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> 
     Path("changed.json").write_text(json.dumps(changed | {"parameter": ["hot_c"]}))
     data = run("backtest", "hot_gpu", "--file", "changed.json", "--json").data
     assert {(row["before"], row["after"]) for row in data["changes"]} == {("no", "yes")}
-    assert len(data["changes"]) == len(ACTIVITY)
+    assert len(data["changes"]) == len(ACTIVITY) - 1  # one holds before as well
     Path("changed.json").write_text(FINE)
     assert "no rule hot_gpu" in run("backtest", "hot_gpu", "--file", "changed.json").err
     Path("changed.json").write_text("{")

@@ -21,5 +21,5 @@ def test_accounting_alone_denies() -> None:
 
 
 def test_with_samples_a_short_job_is_denied_as_before() -> None:
-    said = found(Job(BLIND | {"samples": 40, "gpu_util_mean": 0.5}, gpus=[{"gpu_util_mean": 0.5}]), "low_gpu_use")
-    assert said.verdict == "no"
+    one = found(Job(BLIND | {"samples": 40, "gpu_util_mean": 0.5}, gpus=[{"gpu_util_mean": 0.5}]), "small_kernels")
+    assert one.verdict == "no"

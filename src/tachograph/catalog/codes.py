@@ -39,6 +39,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "idle_gpus": "load_imbalance_waste",
         "large_memory_tier": "low_memory",
         "load_imbalance_two_sided": "load_imbalance_spread",
+        "low_gpu_use": "low_utilisation",
         "no_tensor_cores": "no_tensor_use",
         "one_gpu_busy": "one_gpu_of_many",
         "short_run": "short_job",

@@ -71,7 +71,7 @@ def finding_sentence(finding: Finding) -> str:
 
     >>> finding_sentence(Finding("stable", "fact", "", "Steady load."))
     'Steady load.'
-    >>> finding_sentence(Finding("low_gpu_use", "hint", "", "Active 12 % of the time.", covered_by="bursty"))
+    >>> finding_sentence(Finding("low_utilisation", "hint", "", "Active 12 % of the time.", covered_by="bursty"))
     'Active 12 % of the time. (same as: bursty)'
     """
     return f"{finding.sentence} (same as: {finding.covered_by})" if finding.covered_by else finding.sentence

@@ -9,8 +9,8 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number, so_far
-from tachograph.judge.check import Check, Found
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, evidence_of, number, so_far
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found
 
 ROOM = 0.5  # a memory peak below this leaves room for larger batches
 
@@ -18,8 +18,11 @@ ROOM = 0.5  # a memory peak below this leaves room for larger batches
 def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Found | None:
-    """Return that mean GPU utilisation is between `idle_util` and `low_util`."""
-    mean = number(summary, "gpu_util_mean")
+    """Return that mean activity is between `idle_util` and `low_util`; None where it was not measured."""
+    counter = activity_counter(summary)
+    if counter is None:
+        return None
+    mean = number(summary, f"{counter}_mean")
     if mean is None or not thresholds.idle_util <= mean < thresholds.low_util:
         return None
     zero, hours = number(summary, "zero_util_fraction"), number(summary, "gpu_hours")
@@ -28,10 +31,16 @@ def decide(
     peak = number(summary, "hbm_peak_fraction")
     room = peak is not None and peak < ROOM
     larger = f"; the memory peak was {text(peak, 'fraction')}" if room else ""
+    of_engine = counter != "gpu_util"
+    what = ACTIVITY_NAMES[counter].capitalize() if of_engine else "GPU utilisation"
     return Found(
-        f"GPU utilisation was {text(mean, 'fraction')} on average{so_far(summary)}{waits}{larger}.",
+        f"{what} was {text(mean, 'fraction')} on average{so_far(summary)}{waits}{larger}.",
         evidence_of(
-            summary, "gpu_util_mean", "gpu_hours", "hbm_peak_fraction", gpu_hours_idle=lost, idle_fraction=zero
+            summary,
+            *("gpu_util_mean", "gpu_hours", "hbm_peak_fraction"),
+            activity_mean=mean if of_engine else None,
+            gpu_hours_idle=lost,
+            idle_fraction=zero,
         ),
     )
 
@@ -45,7 +54,7 @@ CHECK = Check(
         "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, communication, or many small "
         "kernels. Where memory has room, use larger batches or problems. If nothing helps, fewer GPUs do the same work."
     ),
-    evidence=("gpu_util_mean", "gpu_hours", "hbm_peak_fraction", "gpu_hours_idle", "idle_fraction"),
-    needs=("gpu_util",),
+    evidence=("gpu_util_mean", "activity_mean", "gpu_hours", "hbm_peak_fraction", "gpu_hours_idle", "idle_fraction"),
+    needs=(ANY_ACTIVITY,),
     decide=decide,
 )
