@@ -6,13 +6,16 @@ bars, then units and long titles, then the ends of long names, then whole column
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tachograph.report.lines import Line, plain, wrapped
 
 _LEAST_FOLDED = 8  # characters of a column that goes on below itself
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,20 +67,36 @@ def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent
     >>> made.hidden, [line[0][0] for line in made.lines]
     (('user',), ['job', '17'])
     """
-    room = None if width is None else width - len(indent)
+    room = sys.maxsize if width is None else width - len(indent)
     for bars, narrow, cut_names in _STAGES:
         kept = [_Fitted(column, narrow=narrow, cut_names=cut_names) for column in columns if bars or not column.bar]
-        if room is None or _total(kept, gap) <= room:
+        if _total(kept, gap) <= room:
             break
-    hidden = set()
-    for one in sorted(kept, key=lambda one: one.column.hide or 0):
-        if room is None or _total(kept, gap) <= room:
-            break
-        if one.column.hide is not None:
-            kept.remove(one)
-            hidden.add(one.column)
-    names = tuple(column.title for column in columns if column in hidden)
-    return TextTable(tuple(_aligned(kept, room, indent, gap)), names, narrow)
+    fixed = {one: one.needed for one in kept if one.column.hide is None}
+    steps = [(one, one.needed) for one in reversed(kept) if one not in fixed]
+    steps.sort(key=lambda step: -(step[0].column.hide or 0))
+    widths = fitted_widths(fixed, steps, room, gap=gap)
+    hidden = tuple(one.column.title for one in kept if one not in widths)
+    return TextTable(tuple(_aligned([one for one in kept if one in widths], room, indent, gap)), hidden, narrow)
+
+
+def fitted_widths(fixed: Mapping[K, int], steps: Iterable[tuple[K, int]], room: int, *, gap: int) -> dict[K, int]:
+    """Return {column: characters} of the columns that fit into `room`, `gap` blanks between them.
+
+    fixed: columns that are always there. steps: (column, characters) by importance; one that does not fit is left out,
+    one of a column that is there widens it.
+
+    >>> fitted_widths({"job": 4}, [("user", 8), ("sm", 4), ("job", 7)], 12, gap=1)
+    {'job': 7, 'sm': 4}
+    """
+    widths = dict(fixed)
+    left = room - sum(widths.values()) - gap * (len(widths) - 1)
+    for column, width in steps:
+        more = width - widths[column] if column in widths else width + gap
+        if more <= left:
+            widths[column] = width
+            left -= more
+    return widths
 
 
 def cut(text: str, width: int) -> str:
@@ -111,9 +130,9 @@ def _total(columns: Sequence[_Fitted], gap: int) -> int:
     return sum(column.needed + gap for column in columns) - gap
 
 
-def _widths(columns: Sequence[_Fitted], room: int | None, gap: int) -> list[int]:
+def _widths(columns: Sequence[_Fitted], room: int, gap: int) -> list[int]:
     """The width of each column; those that were cut get what room is left, from left to right."""
-    widths, spare = [], 0 if room is None else room - _total(columns, gap)
+    widths, spare = [], room - _total(columns, gap)
     for column in columns:
         more = max(0, min(column.natural - column.needed, spare))
         widths.append(column.needed + more)
@@ -123,7 +142,7 @@ def _widths(columns: Sequence[_Fitted], room: int | None, gap: int) -> list[int]
     return widths
 
 
-def _aligned(columns: Sequence[_Fitted], room: int | None, indent: str, gap: int) -> Iterator[Line]:
+def _aligned(columns: Sequence[_Fitted], room: int, indent: str, gap: int) -> Iterator[Line]:
     widths, folds = _widths(columns, room, gap), columns[-1].column.folds
     cells = [column.of_width(wide) for column, wide in zip(columns, widths, strict=True)]
     if folds:

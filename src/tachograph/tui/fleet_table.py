@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.view import View
 from tachograph.report.lines import THIN, bar
+from tachograph.report.tables import fitted_widths
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import FleetGroup, FleetRows
 from tachograph.tui.page import Pieces
@@ -106,16 +107,11 @@ def fit(
     skip: number of optional columns that are skipped. first: least width of the name of a GPU or a group.
     group: the grouping, which needs no column then. sort: the column that is never hidden.
     """
-    widths: dict[str, int] = {}
-    left = width
-    for name, wanted in _steps(rows, skip, first, sort):
-        if name == group != "class":  # the classes of a group are counted in their column
-            continue
-        needs = wanted - widths[name] if name in widths else wanted + bool(widths)
-        if needs <= left:
-            widths[name], left = wanted, left - needs
-    if "real" in widths and widths["real"] >= _BAR_FROM:
-        widths["real"] += min(left, _BAR_TO - widths["real"])
+    natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
+    steps = [one for one in _steps(natural, skip, sort) if one[0] != group or group == "class"]  # classes are counted
+    widths = fitted_widths({}, [("gpu", max(first, natural["gpu"])), *steps], width, gap=1)
+    if widths.get("real", 0) >= _BAR_FROM:
+        widths["real"] += min(width - sum(widths.values()) - len(widths) + 1, _BAR_TO - _BAR_FROM)
     placed, at = [], 0
     for column in COLUMNS:
         if column.name in widths:
@@ -124,14 +120,13 @@ def fit(
     return placed
 
 
-def _steps(rows: FleetRows, skip: int, least: int, sort: str) -> list[tuple[str, int]]:
-    """(column, width) in the order of assignment; a column named again becomes wider."""
-    natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
-    kept = [("gpu", max(least, natural["gpu"])), ("class", 16), ("real", 4), ("health", 7)]
+def _steps(natural: Mapping[str, int], skip: int, sort: str) -> list[tuple[str, int]]:
+    """(column, width) by importance, as `fitted_widths` takes them."""
+    kept = [("class", 16), ("real", 4), ("health", 7)]
     first = ["sm", "job", "user", "real", "tensor", "dram", "class", "util", "mem", "power", "temp"]
     more = ["occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model"]
     widths = {column.name: column.width for column in COLUMNS}
-    widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"]), "real": _BAR_FROM, "class": 22}
+    widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
     kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
     return kept + [(name, widths[name]) for name in (first + more)[min(skip, len(first + more) - 1) :]]
 
