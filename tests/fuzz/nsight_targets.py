@@ -14,7 +14,7 @@ from mutators import mutate
 
 from tachograph.catalog.errors import InputError, TachographError
 from tachograph.nsight.launches import NcuReport
-from tachograph.nsight.ncu_rep_layout import MAGIC, layout
+from tachograph.nsight.ncu_rep import MAGIC, layout
 from tachograph.nsight.reports import read_report
 from tachograph.sharing.calibration import read_calibration
 
@@ -123,12 +123,12 @@ def read_page(path: Path, whole: bool) -> None:
 
 def look_at(report: NcuReport) -> None:
     """Assert that numbers are finite and texts can be written."""
-    said = [*report.problems, *(f"{reject.reason} {reject.column} {reject.example}" for reject in report.rejects)]
+    texts = [*report.problems, *(f"{reject.reason} {reject.column} {reject.example}" for reject in report.rejects)]
     for launch in report.launches:
         assert all(map(math.isfinite, launch.metrics.values())), "a metric is not finite"
         assert all(map(math.isfinite, launch.chip.attributes.values())), "an attribute is not finite"
-        said += [launch.kernel, *launch.ranges, *launch.metrics, str(launch.chip.name)]
-    for text in said:
+        texts += [launch.kernel, *launch.ranges, *launch.metrics, str(launch.chip.name)]
+    for text in texts:
         text.encode()
 
 

@@ -63,9 +63,9 @@ def launches(draw: st.DrawFn) -> list[Made]:
             unit = "%" if "pct" in metric else draw(st.sampled_from(sorted(TIMES)))
             count = draw(st.integers(0, 10**12).map(Decimal) if is_whole(metric, unit) else numbers)
             values.append(Value(section, label, metric, unit, count, TIMES[unit]))
-        told = Value("Command line profiler metrics", "own__ratio.max", "own__ratio.max", "", Decimal("0.25"))
+        collected = Value("Command line profiler metrics", "own__ratio.max", "own__ratio.max", "", Decimal("0.25"))
         kernel = draw(st.text('abc_<>,:*&" ()é', min_size=1, max_size=20).map(str.strip).filter(bool))
-        made.append(Made(number, kernel, (*values, told), ranges=("step",)))
+        made.append(Made(number, kernel, (*values, collected), ranges=("step",)))
     return made
 
 

@@ -27,7 +27,7 @@ FOREIGN = {
     "HTML": "<!DOCTYPE html><html></html>\n",
     "page for people": "  k (8, 1, 1)x(256, 1, 1), Context 1\n    Section: Occupancy\n    Block Limit SM   block\n",
     "source page": '"Kernel Name","k"\n"#","Address","Source","# Samples"\n"1","0x0","IMAD","3"\n',
-    "of which kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
+    "name the kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
     "no table of Nsight Compute": "a,b\n1,2\n",
     "database": "SQLite format 3\0 and more",
     "ZIP": "PK\x03\x04 and more",
@@ -53,11 +53,11 @@ def test_empty(tmp_path: Path) -> None:
 def test_only_errors(tmp_path: Path) -> None:
     (problem,) = read(tmp_path, DENIED).problems
     assert problem.startswith("the profiler failed: ERR_NVGPUCTRPERM - The user does not have permission")
-    assert "(and 1 more); ask the administrator to load the kernel module nvidia with NVreg_Restrict" in problem
+    assert "(and 1 more); have the administrator load the kernel module nvidia with NVreg_Restrict" in problem
 
 
 @pytest.mark.parametrize(
-    ("said", "do"),
+    ("message", "do"),
     [
         ("==ERROR== Profiling failed because a driver resource was unavailable.", "dcgmi profiling --pause"),
         ("==WARNING== No kernels were profiled.", "--target-processes all"),
@@ -68,8 +68,8 @@ def test_only_errors(tmp_path: Path) -> None:
         ("==ERROR== Something new", "profile again"),
     ],
 )
-def test_what_to_do_about_an_error(tmp_path: Path, said: str, do: str) -> None:
-    problems = read(tmp_path, said + "\n").problems
+def test_what_to_do_about_an_error(tmp_path: Path, message: str, do: str) -> None:
+    problems = read(tmp_path, message + "\n").problems
     assert any(do in problem for problem in problems)
 
 
@@ -157,11 +157,11 @@ def test_a_folder_stands_for_its_reports(tmp_path: Path) -> None:
     (inside / "a.log").write_text(details([COPY]))
     (inside / "slurm.log").write_text("nothing\n")
     (inside / "picture.png").write_bytes(b"\x89PNG")
-    told: list[str] = []
-    reports = read_reports([tmp_path / "runs"], told=told.append)
+    remarks: list[str] = []
+    reports = read_reports([tmp_path / "runs"], remark=remarks.append)
     assert [(Path(report.file).name, len(report.launches)) for report in reports] == [("a.log", 1), ("b.csv.gz", 2)]
-    assert len(told) == 1
-    assert told[0].startswith(f"{inside / 'slurm.log'}: left out, no table of Nsight Compute is in it")
+    assert len(remarks) == 1
+    assert remarks[0].startswith(f"{inside / 'slurm.log'}: left out, no table of Nsight Compute is in it")
 
 
 def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
     first.write_text(details(LAUNCHES))
     copy.write_text(details(LAUNCHES))
     other.write_text(details(LAUNCHES).replace("sgemm", "dgemm"))
-    told: list[str] = []
-    reports = read_reports([first, copy, first, tmp_path, other], told=told.append)
+    remarks: list[str] = []
+    reports = read_reports([first, copy, first, tmp_path, other], remark=remarks.append)
     assert [Path(report.file).name for report in reports] == ["first.csv", "other.csv"]
-    assert told == [
+    assert remarks == [
         f"{first}: named twice, read once",
         f"{copy}: named twice, read once",
         f"{first}: named twice, read once",
@@ -184,9 +184,9 @@ def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
 def test_a_folder_with_nothing_usable_names_what_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1,2\n")
     (tmp_path / "notes.txt").write_text("hello\n")
-    with pytest.raises(InputError, match=r"notes\.txt: no table.*") as told:
+    with pytest.raises(InputError, match=r"notes\.txt: no table.*") as raised:
         read_reports([tmp_path])
-    assert "x.csv: no table" in str(told.value)
+    assert "x.csv: no table" in str(raised.value)
 
 
 def test_a_pipe_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
@@ -198,5 +198,5 @@ def test_a_pipe_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_cells_that_a_spreadsheet_separated_are_told(tmp_path: Path, separator: str) -> None:
+def test_cells_separated_by_a_spreadsheet_are_recognized(tmp_path: Path, separator: str) -> None:
     assert "separated by ; or tabs" in read(tmp_path, raw(LAUNCHES).replace('","', f'"{separator}"')).problems[0]

@@ -1,4 +1,4 @@
-"""A line of hundreds of megabytes is left out and said, whatever it holds, and is never whole in memory."""
+"""A line of hundreds of megabytes is left out and reported, whatever it holds, and is never whole in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ report = read_report(Path(sys.argv[1]))
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]  # ru_maxrss has the parent's in it
 print(len(report.launches), int(peak) // 1024, report.problems[0])
 """
-SAID = "a line of more than 16 million characters was left out (1 times); ncu writes none so long: export it again"
+PROBLEMS = "a line of more than 16 million characters was left out (1 times); ncu writes none so long: export it again"
 
 
 @pytest.mark.parametrize("piece", [b"x", b'"1",', "é".encode(), b'"0","a""b"'], ids=["x", "cells", "accents", "quotes"])
@@ -35,14 +35,14 @@ def test_a_long_line_between_launches_is_left_out(
     path.write_bytes(raw(LAUNCHES).encode() + piece * 20_000 + end)
     report = read_report(path)
     assert_same(report, LAUNCHES)
-    assert SAID in report.problems
+    assert PROBLEMS in report.problems
     assert [(reject.reason, reject.count) for reject in report.rejects] == [(reports.TOO_LONG, 1)]
 
 
 def test_a_file_of_one_long_line_has_one_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "_LONGEST_LINE", 5000)
     (tmp_path / "a.csv").write_bytes(b"x" * 9000)
-    assert read_report(tmp_path / "a.csv").problems == (SAID,)
+    assert read_report(tmp_path / "a.csv").problems == (PROBLEMS,)
 
 
 def test_memory_stays_bounded(tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         file.write(raw(LAUNCHES).encode())
         file.truncate(100_000_000)  # zeros that take no disk
     done = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True)
-    launches, mib, said = done.stdout.strip().split(" ", 2)
-    assert (launches, said) == (str(len(LAUNCHES)), SAID)
+    launches, mib, problems = done.stdout.strip().split(" ", 2)
+    assert (launches, problems) == (str(len(LAUNCHES)), PROBLEMS)
     assert int(mib) < 140
 
 

@@ -40,19 +40,19 @@ def test_numbers_are_looked_at_closely_until_their_writing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locale: Locale, page: type
 ) -> None:
     ways = csv_cells._ways
-    asked: list[str] = []
+    requested: list[str] = []
 
     def counted(text: str) -> dict[csv_cells.Decimal, float]:
-        asked.append(text)
+        requested.append(text)
         return ways(text)
 
     monkeypatch.setattr(csv_cells, "_ways", counted)
     closely = []
     for count in (4, 40):
-        asked.clear()
+        requested.clear()
         made = launches(count)
         assert_same(read(tmp_path, page(made, Dialect(locale=locale))), made)
-        closely.append(len(asked))
+        closely.append(len(requested))
     assert closely[0] == closely[1] <= 2 * len(LABELS)
 
 
@@ -69,7 +69,7 @@ def test_a_further_launch_takes_little_memory(tmp_path: Path, page: type) -> Non
     assert (taken[1] - taken[0]) / 100 / len(LABELS) < KEPT_BYTES
 
 
-def test_metrics_told_late_are_not_measured_before(tmp_path: Path) -> None:
+def test_metrics_of_later_launches_are_not_measured_before(tmp_path: Path) -> None:
     first = Made(0, "a", (Value(SPEED, "Duration", "gpu__time_duration.sum", "ns", Decimal("7.5")),))
     other = Value("Occupancy", "Block Limit SM", "launch__occupancy_limit_blocks", "block", Decimal(32))
     one, two = read(tmp_path, details([first, replace(first, number=1, values=(*first.values, other))])).launches

@@ -1,4 +1,4 @@
-"""Numbers in cells: read where the file tells how it writes them, rejected where it does not."""
+"""Numbers in cells: read where the file shows how it writes them, else rejected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_can_be_read_in_two_ways_is_rejected(cells: list[str]) -> None:
     assert 120416.0 not in values.values()
 
 
-def test_a_later_number_tells_of_earlier_ones() -> None:
+def test_a_later_number_settles_earlier_ones() -> None:
     assert read_all(["1,205", "2.5"])[0] == {0: 1205.0, 1: 2.5}
     assert read_all(["1,205", "2,5"])[0] == {0: 1.205, 1: 2.5}
 

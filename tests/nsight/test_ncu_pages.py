@@ -108,7 +108,7 @@ def test_a_label_that_is_not_known_is_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_metric_asked_for_by_name(tmp_path: Path) -> None:
+def test_a_metric_collected_by_name(tmp_path: Path) -> None:
     report = read(tmp_path, details_page((OWN, "inst_executed", "inst", "12"), (OWN, "a__b.sum", "Kbyte", "1.5")))
     assert dict(report.launches[0].metrics) == {"inst_executed": 12.0, "a__b.sum": 1500.0}
 
@@ -122,7 +122,7 @@ def test_a_metric_in_two_sections(tmp_path: Path) -> None:
     )
     report = read(tmp_path, page)
     assert dict(report.launches[0].metrics) == {DURATION: 12350.0, "gpc__cycles_elapsed.max": 100.0}
-    assert reasons(report) == {("a metric told twice with different values", "gpc__cycles_elapsed.max"): 1}
+    assert reasons(report) == {("a metric with two different values", "gpc__cycles_elapsed.max"): 1}
 
 
 def test_a_percentage_in_bytes_is_not_believed(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_summary_per_kernel(tmp_path: Path) -> None:
         *[((8, 1, 1), 2500.0)] * 3,
         *[((9, 1, 1), 9500.0)] * 2,
     ]
-    assert report.problems == ("it tells means over the launches of each kernel; each launch counts as the mean",)
+    assert report.problems == ("it holds means over the launches of each kernel; each launch counts as the mean",)
 
 
 def test_runs_one_after_the_other(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_runs_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("cell", "time", "ratio"), [("406,240", 406240.0, 1205.0), ("406.240", 406240.0, 1.205)])
-def test_what_is_counted_tells_how_numbers_are_written(tmp_path: Path, cell: str, time: float, ratio: float) -> None:
+def test_counts_show_how_numbers_are_written(tmp_path: Path, cell: str, time: float, ratio: float) -> None:
     """A time in ns has no fraction, so what stands in it groups digits; so it does in other numbers."""
     for text in (
         details_page((SPEED, "Duration", "ns", cell), (OWN, "a__b.ratio", "", "1,205")),
@@ -343,8 +343,8 @@ def test_attributes_on_a_details_page(tmp_path: Path) -> None:
 
 def test_the_name_of_a_chip_stays_where_an_empty_cell_follows(tmp_path: Path) -> None:
     names = ("ID", "Kernel Name", "Device", "Metric Name", "Metric Unit", "Metric Value")
-    told = ("0", "k", "NVIDIA L4", "device__attribute_display_name", "", "")
-    page = lines_of(names, told, ("1", "k", "0", *told[3:-1], "NVIDIA H100"), ("1", "k", "0", *told[3:]))
+    units = ("0", "k", "NVIDIA L4", "device__attribute_display_name", "", "")
+    page = lines_of(names, units, ("1", "k", "0", *units[3:-1], "NVIDIA H100"), ("1", "k", "0", *units[3:]))
     assert [launch.chip.name for launch in read(tmp_path, page).launches] == ["NVIDIA L4", "NVIDIA H100"]
 
 

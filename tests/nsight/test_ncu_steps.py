@@ -1,4 +1,4 @@
-"""While reports are read, the bytes that were read are told, up to all of them."""
+"""While reports are read, progress reports the bytes that were read, up to all of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tachograph.nsight.reports import read_reports
 
 
 def steps_of(paths: list[Path]) -> list[tuple[str, int, int]]:
-    told: list[tuple[str, int, int]] = []
-    read_reports(paths, progress=lambda *step: told.append(step))
-    return told
+    steps: list[tuple[str, int, int]] = []
+    read_reports(paths, progress=lambda *step: steps.append(step))
+    return steps
 
 
 def test_bytes_of_all_files_rise_to_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,10 +27,10 @@ def test_bytes_of_all_files_rise_to_their_sum(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "c.csv").write_text(raw(many))  # the same as the first: not read, and done with
     (tmp_path / "d.txt").write_text("nothing")
     paths = sorted(tmp_path.iterdir())
-    told = steps_of(paths)
+    steps = steps_of(paths)
     total = sum(path.stat().st_size for path in paths)
-    done = [step[1] for step in told]
-    assert {(doing, of) for doing, _, of in told} == {("read reports", total)}
+    done = [step[1] for step in steps]
+    assert {(doing, of) for doing, _, of in steps} == {("read reports", total)}
     assert done == sorted(done)
     assert (done[0], done[-1]) == (0, total)
     within = [count for count in done if 0 < count < paths[0].stat().st_size]
@@ -40,5 +40,5 @@ def test_bytes_of_all_files_rise_to_their_sum(tmp_path: Path, monkeypatch: pytes
 def test_a_file_that_is_not_there_has_no_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(raw(LAUNCHES))
-    told = steps_of([tmp_path / "missing.csv", path])
-    assert told[-1] == ("read reports", path.stat().st_size, path.stat().st_size)
+    steps = steps_of([tmp_path / "missing.csv", path])
+    assert steps[-1] == ("read reports", path.stat().st_size, path.stat().st_size)

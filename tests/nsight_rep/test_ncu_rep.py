@@ -49,10 +49,10 @@ def test_a_launch_with_all_that_belongs_to_it(tmp_path: Path) -> None:
         metrics={**H200, **grid, **block, "gpu__time_duration.sum": 12_345.0},
         ranges=("epoch 3", "backward"),
     )
-    told = read(tmp_path, made)
-    assert (told.rejects, told.problems) == ((), ())
-    assert told.file == str(tmp_path / "made.ncu-rep")
-    assert told.launches == (
+    found = read(tmp_path, made)
+    assert (found.rejects, found.problems) == ((), ())
+    assert found.file == str(tmp_path / "made.ncu-rep")
+    assert found.launches == (
         Launch(
             kernel="void axpy<float>(int, float, float const*, float*)",
             metrics={
@@ -122,9 +122,9 @@ def test_what_is_written_is_read(tmp_path: Path, seed: int) -> None:
         for number in range(150)
         for at_hand in [draw.sample(range(60), draw.randrange(1, 40))]
     ]
-    told = read_ncu_rep(write(tmp_path / "made.ncu-rep", made, per_block=draw.randrange(1, 60)))
-    assert [each.number for each in told.launches] == list(range(150))
-    assert [(each.kernel, dict(each.metrics), each.ranges) for each in told.launches] == [
+    found = read_ncu_rep(write(tmp_path / "made.ncu-rep", made, per_block=draw.randrange(1, 60)))
+    assert [each.number for each in found.launches] == list(range(150))
+    assert [(each.kernel, dict(each.metrics), each.ranges) for each in found.launches] == [
         (each.name, each.metrics, each.ranges) for each in made
     ]
 
@@ -140,12 +140,12 @@ def test_launches_on_one_gpu_share_one_chip(tmp_path: Path) -> None:
 
 
 def test_a_name_that_lacks_is_taken_from_the_others(tmp_path: Path) -> None:
-    told = read(
+    found = read(
         tmp_path,
         MadeLaunch("", "axpy", "_Z4axpyi", metrics={"x": 1.0}),
         MadeLaunch("", "axpy", "", metrics={"x": 1.0}),
     )
-    assert [launch.kernel for launch in told.launches] == ["_Z4axpyi", "axpy"]
+    assert [launch.kernel for launch in found.launches] == ["_Z4axpyi", "axpy"]
 
 
 def test_names_of_other_scripts(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_a_compressed_report_under_any_name(tmp_path: Path) -> None:
     content = compressed(report([MadeLaunch(metrics={"x": float(at)}) for at in range(900)]))
     for name in ("made.ncu-repz", "made.ncu-rep"):
         (tmp_path / name).write_bytes(content)
-        told = read_ncu_rep(tmp_path / name)
-        assert told.problems == ()
-        assert [launch.metrics["x"] for launch in told.launches] == [float(at) for at in range(900)]
+        found = read_ncu_rep(tmp_path / name)
+        assert found.problems == ()
+        assert [launch.metrics["x"] for launch in found.launches] == [float(at) for at in range(900)]
 
 
 def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
@@ -186,21 +186,21 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "made.ncu-rep", [MadeLaunch(metrics={"x": 1.0})])
     monkeypatch.chdir(tmp_path)
-    told = read_ncu_rep(Path("made.ncu-rep"))
-    assert (told.file, len(told.launches)) == ("made.ncu-rep", 1)
+    found = read_ncu_rep(Path("made.ncu-rep"))
+    assert (found.file, len(found.launches)) == ("made.ncu-rep", 1)
 
 
 def test_launches_without_any_metric_are_counted(tmp_path: Path) -> None:
-    told = read(tmp_path, MadeLaunch(metrics={"x": 1.0}), MadeLaunch("bare()"), MadeLaunch("bare()"))
-    assert [launch.number for launch in told.launches] == [0]
-    ((reason, column, count, example),) = [(r.reason, r.column, r.count, r.example) for r in told.rejects]
+    found = read(tmp_path, MadeLaunch(metrics={"x": 1.0}), MadeLaunch("bare()"), MadeLaunch("bare()"))
+    assert [launch.number for launch in found.launches] == [0]
+    ((reason, column, count, example),) = [(r.reason, r.column, r.count, r.example) for r in found.rejects]
     assert (reason, column, count, example) == ("no metrics", None, 2, "bare()")
 
 
 def test_a_report_of_nothing(tmp_path: Path) -> None:
-    told = read(tmp_path)
-    assert told.launches == ()
-    (problem,) = told.problems
+    found = read(tmp_path)
+    assert found.launches == ()
+    (problem,) = found.problems
     assert problem == (
         "no results in it; if there should be some: export it with the Nsight Compute that wrote it: "
         "ncu -i made.ncu-rep --page raw --csv > made.csv"

@@ -15,8 +15,7 @@ from made_report import FORMAT, MAGIC, Instanced, MadeLaunch, compressed, report
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
-from tachograph.nsight.ncu_rep import read_ncu_rep
-from tachograph.nsight.ncu_rep_layout import layout
+from tachograph.nsight.ncu_rep import layout, read_ncu_rep
 
 MADE = [
     MadeLaunch(
@@ -90,8 +89,8 @@ def test_a_format_before_the_ones_that_are_read(tmp_path: Path) -> None:
 
 
 def test_a_later_format_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
-    told = read_ncu_rep(write(tmp_path / "a.ncu-rep", MADE, version=FORMAT + 5))
-    assert (len(told.launches), told.problems) == (len(MADE), ())
+    found = read_ncu_rep(write(tmp_path / "a.ncu-rep", MADE, version=FORMAT + 5))
+    assert (len(found.launches), found.problems) == (len(MADE), ())
 
 
 def test_what_of_a_cut_file_is_whole_at_every_place() -> None:
@@ -120,29 +119,29 @@ def test_the_library_reads_what_is_whole_of_a_file_cut_at_200_places(tmp_path: P
 
 
 @pytest.mark.parametrize("length", [300, 1100, len(WHOLE) - 1])
-def test_a_cut_file_gives_its_whole_launches_and_says_what_lacks(tmp_path: Path, length: int) -> None:
+def test_a_cut_file_gives_its_whole_launches_and_reports_the_rest(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a.ncu-rep"
     path.write_bytes(WHOLE[:length])
-    told, whole = read_ncu_rep(path), results_within(length)
+    found, whole = read_ncu_rep(path), results_within(length)
     plan = layout(WHOLE[:length])
-    assert [launch.metrics["gpu__time_duration.sum"] for launch in told.launches] == [
+    assert [launch.metrics["gpu__time_duration.sum"] for launch in found.launches] == [
         1000.0 + at for at in range(whole)
     ]
-    (problem,) = told.problems
+    (problem,) = found.problems
     assert problem == (
         f"the file is cut off or damaged from byte {plan.whole_bytes} on: "
         f"{whole} of the {plan.promised} results announced up to there are whole"
     )
-    assert told.rejects == ()
+    assert found.rejects == ()
 
 
 def test_a_file_cut_within_its_headers(tmp_path: Path) -> None:
     path = tmp_path / "a.ncu-rep"
     for length in (len(MAGIC) + 1, layout(WHOLE[:1000]).whole_bytes + 5):
         path.write_bytes(WHOLE[:length])
-        told = read_ncu_rep(path)
-        assert len(told.launches) == results_within(length)
-        assert "the file is cut off or damaged from byte" in told.problems[0]
+        found = read_ncu_rep(path)
+        assert len(found.launches) == results_within(length)
+        assert "the file is cut off or damaged from byte" in found.problems[0]
 
 
 def stretched(launch: int) -> bytes:
@@ -155,17 +154,17 @@ def test_entries_that_are_longer_than_their_block_do_not_reach_the_library(tmp_p
     """They would kill it; what stands before them is read."""
     path = tmp_path / "a.ncu-rep"
     path.write_bytes(stretched(4))
-    told = read_ncu_rep(path)
-    assert [launch.number for launch in told.launches] == [0, 1, 2]
-    assert "the file is cut off or damaged from byte" in told.problems[0]
+    found = read_ncu_rep(path)
+    assert [launch.number for launch in found.launches] == [0, 1, 2]
+    assert "the file is cut off or damaged from byte" in found.problems[0]
 
 
 def test_a_file_that_kills_the_library(tmp_path: Path) -> None:
     """The same in a compressed report; with the library in this process, the tests would end here."""
     path = tmp_path / "a.ncu-repz"
     path.write_bytes(compressed(stretched(1)))
-    told = read_ncu_rep(path)
-    (problem,) = told.problems
+    found = read_ncu_rep(path)
+    (problem,) = found.problems
     assert DIED.fullmatch(problem), problem
 
 
@@ -174,10 +173,10 @@ def test_a_launch_that_is_damaged_inside(tmp_path: Path) -> None:
     at = WHOLE.index(b"kernel_4(") - 2  # the field's number becomes one that is not known: its name is missing
     path = tmp_path / "a.ncu-rep"
     path.write_bytes(WHOLE[:at] + b"\xfa" + WHOLE[at + 1 :])
-    told = read_ncu_rep(path)
-    assert [launch.number for launch in told.launches] == [0, 1, 2, 6, 7]
-    assert told.rejects == (Reject("damaged", None, 3, None),)
-    (problem,) = told.problems
+    found = read_ncu_rep(path)
+    assert [launch.number for launch in found.launches] == [0, 1, 2, 6, 7]
+    assert found.rejects == (Reject("damaged", None, 3, None),)
+    (problem,) = found.problems
     assert problem.startswith("parts of it are damaged, their metrics are missing: Can't parse message")
 
 
@@ -197,21 +196,21 @@ def test_random_damage_never_gets_out(tmp_path: Path) -> None:
                     content[at : at + 4] = draw.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f"))
         path.write_bytes(compressed(content))
         try:
-            told = read_ncu_rep(path)
+            found = read_ncu_rep(path)
         except InputError:
             continue
-        deaths += any(DIED.fullmatch(problem) for problem in told.problems)
-        assert len(told.launches) <= len(MADE)
+        deaths += any(DIED.fullmatch(problem) for problem in found.problems)
+        assert len(found.launches) <= len(MADE)
     assert deaths  # such damage was among it
 
 
 def test_a_compressed_report_that_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "a.ncu-repz"
     path.write_bytes(compressed(WHOLE)[:-50])
-    told = read_ncu_rep(path)
-    assert [launch.number for launch in told.launches] == list(range(6))
-    assert told.problems == ("2 of its 8 results are damaged",)
-    assert told.rejects == (Reject("damaged", None, 2, None),)
+    found = read_ncu_rep(path)
+    assert [launch.number for launch in found.launches] == list(range(6))
+    assert found.problems == ("2 of its 8 results are damaged",)
+    assert found.rejects == (Reject("damaged", None, 2, None),)
 
 
 FAKE = """
@@ -247,16 +246,16 @@ def made(folder: Path, count: int) -> Path:
 
 def test_what_is_no_kernel_is_counted(tmp_path: Path, library: Path) -> None:
     library.write_text(FAKE + "    return [[Action(0), Action(1)], [Action(3), Action(2), Action(0)]]\n")
-    told = read_ncu_rep(made(tmp_path, 5))
-    assert [(launch.kernel, launch.number, dict(launch.metrics)) for launch in told.launches] == [
+    found = read_ncu_rep(made(tmp_path, 5))
+    assert [(launch.kernel, launch.number, dict(launch.metrics)) for launch in found.launches] == [
         ("work 0", 0, {"time": 1.5}),
         ("work 0", 4, {"time": 1.5}),
     ]
-    assert told.rejects == (Reject("not a kernel", None, 3, "work 1: a range"),)
-    assert told.problems == ()
+    assert found.rejects == (Reject("not a kernel", None, 3, "work 1: a range"),)
+    assert found.problems == ()
 
 
-def test_a_library_that_finds_less_than_the_file_says(tmp_path: Path, library: Path) -> None:
+def test_a_library_that_finds_less_than_the_file_announces(tmp_path: Path, library: Path) -> None:
     library.write_text(FAKE + "    return [[Action(0)]]\n")
     assert read_ncu_rep(made(tmp_path, 5)).problems == ("the library of Nsight Compute finds 1 of its 5 results",)
 
@@ -275,8 +274,8 @@ def test_a_library_that_takes_all_memory(tmp_path: Path, library: Path) -> None:
 
 def test_a_library_that_prints(tmp_path: Path, library: Path) -> None:
     library.write_text(FAKE + "    os.write(1, b'hello' * 100_000)\n    return [[Action(0)]]\n")
-    told = read_ncu_rep(made(tmp_path, 1))
-    assert (len(told.launches), told.problems) == (1, ())
+    found = read_ncu_rep(made(tmp_path, 1))
+    assert (len(found.launches), found.problems) == (1, ())
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, library: Path) -> None:

@@ -129,7 +129,7 @@ def _launches(report: str) -> list[Launch]:
 
     from tachograph.nsight.reports import read_reports
 
-    found = read_reports([Path(report)], told=narrate.remark)
+    found = read_reports([Path(report)], remark=narrate.remark)
     for one in found:
         for problem in one.problems:
             narrate.remark(f"{one.file}: {problem}")

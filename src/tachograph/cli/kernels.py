@@ -115,7 +115,7 @@ def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
         paths = [kept.path if name == _STDIN else Path(name) for name in names]
         remarks: list[str] = []
         with kept.failing():
-            reports = read_reports(paths, told=kept.renaming(remarks.append), progress=progress)
+            reports = read_reports(paths, remark=kept.renaming(remarks.append), progress=progress)
     if not arguments.quiet:
         _remark_some(remarks, more="these files were left out, or read once")
     return tuple(kept.named(report) for report in reports)

@@ -12,7 +12,15 @@ from math import isfinite, nan
 from operator import itemgetter
 from typing import Literal, NamedTuple, Protocol
 
-from tachograph.nsight.launches import Chip, Launch, RejectCounter, capability_of, encodable
+from tachograph.nsight.launches import (
+    DEFAULT_DOMAIN,
+    DEVICE_ATTRIBUTE,
+    Chip,
+    Launch,
+    RejectCounter,
+    capability_of,
+    encodable,
+)
 from tachograph.nsight.metrics import unit_factor
 
 _LONGEST_RECORD = 1 << 20  # characters of a record over several lines, after which its quote counts as never closed
@@ -352,13 +360,11 @@ TOO_MANY = "a row with too many cells"
 NO_ID = "a row without an ID or a name of its kernel"
 SURELY_BASE = 1000.0  # ncu scales what reaches it, so a value that did is in base units
 
-_ATTRIBUTE = "device__attribute_"
 _CLOCK = re.compile("clock|frequency")
 _ID = re.compile(r"(\d{1,18})(?:\.0)?")
 _WHOLE = re.compile(r"\d{1,18}")
 _RANGES = (":Push/Pop_Range:", ":Start/Stop_Range:")
 _RANGE_FIELDS = 6  # behind the name of a range, each after a colon
-_DEFAULT_DOMAIN = "<default domain>"
 
 
 class LaunchTable(Protocol):
@@ -442,7 +448,7 @@ def nvtx_ranges(cell: str) -> tuple[str, ...]:
     ('forward',)
     """
     found = (text.rsplit(":", _RANGE_FIELDS)[0].partition(":") for text in _quoted(cell))
-    return tuple(name if domain == _DEFAULT_DOMAIN else f"{domain}@{name}" for domain, _, name in found)
+    return tuple(name if domain == DEFAULT_DOMAIN else f"{domain}@{name}" for domain, _, name in found)
 
 
 def _quoted(cell: str) -> Iterator[str]:
@@ -476,7 +482,7 @@ def cell_at(row: Sequence[str], place: int | None) -> str | None:
 
 def attribute_of(metric: str) -> str | None:
     """Return the name of the attribute of the device, None for any other metric."""
-    return metric[len(_ATTRIBUTE) :] if metric.startswith(_ATTRIBUTE) else None
+    return metric.removeprefix(DEVICE_ATTRIBUTE) if metric.startswith(DEVICE_ATTRIBUTE) else None
 
 
 def attribute_factor(attribute: str, unit: str) -> float | None:

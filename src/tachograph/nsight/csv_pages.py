@@ -28,13 +28,13 @@ from tachograph.nsight.csv_cells import (
     fitted,
     is_range,
 )
-from tachograph.nsight.launches import Chip, Launch, LaunchMetrics, encodable, size_told
+from tachograph.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch, LaunchMetrics, encodable, size_from_metrics
 from tachograph.nsight.metrics import TEXT_METRICS, TEXTS, fits, is_whole, may_be_scaled, metric_of, unit_factor, varies
 
 UNKNOWN_LABEL = "a label that is not known"
 VARYING_LABEL = "a label that stands for another metric from version to version of ncu"
-TWICE = "a metric told twice with different values"
-_DETAILS_DISPLAY_NAME = "display_name"
+TWICE = "a metric with two different values"
+_DISPLAY_NAME = "display_name"  # attribute
 _SAME = 0.02  # of the value: one is scaled and rounded, the other not
 
 
@@ -43,7 +43,7 @@ class _Building:
     """A launch of which rows are still to come. `copies`: launches that the row is the mean of."""
 
     number: int
-    told_number: str | None
+    number_cell: str | None
     copies: int
     kernel: str
     grid: tuple[int, int, int] | None
@@ -144,7 +144,7 @@ class DetailsPage:
             self._gathered.summarised += 1
         return _Building(
             number=number,
-            told_number=row[identity.number] if identity.number is not None else None,
+            number_cell=row[identity.number] if identity.number is not None else None,
             copies=max(copies, 1),
             kernel=self._gathered.same(encodable(kernel)),
             grid=dimensions(cell_at(row, identity.grid)),
@@ -165,7 +165,7 @@ class DetailsPage:
         if not isinstance(meaning, _Meaning):
             if meaning is not None:
                 self._gathered.counted.add(meaning, f"{section}: {label}", cell)
-        elif meaning.attribute == _DETAILS_DISPLAY_NAME:
+        elif meaning.attribute == _DISPLAY_NAME:
             launch.device = encodable(cell) or launch.device
         elif meaning.factor is None:
             self._gathered.counted.add(UNKNOWN_UNIT, meaning.metric, f"{cell} {unit}")
@@ -199,7 +199,7 @@ class DetailsPage:
 
     def _same(self, cut: Sequence[str], last: _Building) -> bool:
         """Whether what is left of a row may be of the launch `last`."""
-        place, known = self._identity.number, last.told_number
+        place, known = self._identity.number, last.number_cell
         if place is None or known is None or place >= len(cut):
             return True
         return cut[place] == known if place < len(cut) - 1 else known.startswith(cut[place])
@@ -249,7 +249,6 @@ _OF_LAUNCH = frozenset(
     {"ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size"}
     | {"Grid Size", "Device", "CC", "Invocations", "API Call ID", "API Name", "", "Unnamed: 0"}
 )
-_DISPLAY_NAME = "display_name"
 
 
 class _RawColumn(NamedTuple):
@@ -336,13 +335,13 @@ class RawPage:
         self._times = [column.factor for column in self._columns]
         for name, place in self._attributes.items():
             unit = units[place] if units else ""
-            if is_whole(f"device__attribute_{name}", unit):
+            if is_whole(f"{DEVICE_ATTRIBUTE}{name}", unit):
                 self._whole.add(name)
             factor = attribute_factor(name, unit)
             if factor is not None:
                 self._attribute_times[name] = factor
             else:
-                self._gathered.counted.add(UNKNOWN_UNIT, f"device__attribute_{name}", unit)
+                self._gathered.counted.add(UNKNOWN_UNIT, f"{DEVICE_ATTRIBUTE}{name}", unit)
 
     def _launch(self, row: list[str], kernel: str, number: int) -> Launch:
         identity = self._identity
@@ -353,8 +352,8 @@ class RawPage:
             chip=self._chip(row),
             report=self._gathered.file,
             number=number,
-            grid=dimensions(cell_at(row, identity.grid)) or size_told(metrics, "launch__grid_dim_"),
-            block=dimensions(cell_at(row, identity.block)) or size_told(metrics, "launch__block_dim_"),
+            grid=dimensions(cell_at(row, identity.grid)) or size_from_metrics(metrics, "launch__grid_dim_"),
+            block=dimensions(cell_at(row, identity.block)) or size_from_metrics(metrics, "launch__block_dim_"),
             ranges=tuple(self._gathered.same(encodable(name)) for name in identity.ranges_in(row)),
         )
 
@@ -411,7 +410,7 @@ class RawPage:
             if row[place] and name in self._attribute_times:
                 put = _into(attributes, name, self._attribute_times[name])
                 whole = name in self._whole
-                self._gathered.numbers.read(row[place], f"device__attribute_{name}", put, whole=whole)
+                self._gathered.numbers.read(row[place], f"{DEVICE_ATTRIBUTE}{name}", put, whole=whole)
         return chip_of(device, capability, attributes)
 
 

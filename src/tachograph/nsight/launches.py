@@ -10,6 +10,8 @@ from math import nan
 
 from tachograph.catalog.chunks import Reject
 
+DEVICE_ATTRIBUTE = "device__attribute_"  # before the names of metrics that describe the GPU
+DEFAULT_DOMAIN = "<default domain>"  # of NVTX ranges without a domain
 _LONGEST_SIDE = 1 << 31  # of a grid; no GPU takes that many blocks
 
 
@@ -68,12 +70,12 @@ def _counts(value: float) -> bool:
     return value >= 0 and value.is_integer()
 
 
-def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
+def size_from_metrics(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
     """Return the size in x, y, z from metrics; None where one is missing, or is none that CUDA takes.
 
-    >>> size_told({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
+    >>> size_from_metrics({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
     (132, 2, 1)
-    >>> size_told({"grid_size": 264.0}, "grid_") is None
+    >>> size_from_metrics({"grid_size": 264.0}, "grid_") is None
     True
     """
     x, y, z = (metrics.get(prefix + axis, -1.0) for axis in "xyz")
@@ -106,7 +108,7 @@ class LaunchMetrics(Mapping[str, float]):
         return sum(1 for number in self._numbers if number == number)
 
     def __repr__(self) -> str:
-        return f"Measured({dict(self)!r})"
+        return f"LaunchMetrics({dict(self)!r})"
 
 
 class MetricColumns:

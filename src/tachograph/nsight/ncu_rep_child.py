@@ -15,14 +15,13 @@ from typing import BinaryIO, Protocol, cast
 
 import msgspec
 
-from tachograph.nsight.launches import encodable
+from tachograph.nsight.launches import DEFAULT_DOMAIN, DEVICE_ATTRIBUTE, encodable
 
 LENGTH = struct.Struct("<I")  # before every message
 NO_LIBRARY = 66  # exit code
-DISPLAY_NAME = "device__attribute_display_name"
+DISPLAY_NAME = f"{DEVICE_ATTRIBUTE}display_name"
 _ADDRESS_SPACE_BYTES = 4 << 30  # of the library, Python and what a small report needs
 _ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measured
-_DEFAULT_DOMAIN = "<default domain>"
 
 
 class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -129,7 +128,7 @@ def _ranges(state: NvtxState | None) -> list[str]:
         domain = state.domain_by_id(number)
         if domain is None:
             continue
-        prefix = "" if domain.name() in ("", _DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
+        prefix = "" if domain.name() in ("", DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
         out += [prefix + encodable(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
     return out
 

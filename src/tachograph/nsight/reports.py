@@ -10,7 +10,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -30,7 +29,7 @@ from tachograph.nsight.csv_cells import (
 )
 from tachograph.nsight.csv_pages import DetailsPage, RawPage
 from tachograph.nsight.launches import NcuReport, RejectCounter, encodable
-from tachograph.nsight.ncu_rep_layout import MAGIC, ZSTD_MAGIC
+from tachograph.nsight.ncu_rep import MAGIC, ZSTD_MAGIC, read_ncu_rep
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -132,8 +131,8 @@ def _lines(file: IO[bytes], read: TextRead, step: Callable[[int], None] | None) 
     start = file.read(2)
     file.seek(0)
     plain = gzip.GzipFile(fileobj=file) if start == GZIP_MAGIC else file
-    known = partial(_tell, file, step) if step is not None else None
-    buffered = io.BufferedReader(_Whole(plain, read, known), _BLOCK)
+    progress = (lambda: step(file.tell())) if step is not None else None
+    buffered = io.BufferedReader(_Whole(plain, read, progress), _BLOCK)
     encoding, errors = _encoding(buffered.peek(_SNIFFED)[:_SNIFFED])
     text = io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="")
     while line := text.readline(_LONGEST_LINE):
@@ -141,10 +140,6 @@ def _lines(file: IO[bytes], read: TextRead, step: Callable[[int], None] | None) 
             _skip(text, line, read)
         else:
             yield line
-
-
-def _tell(file: IO[bytes], step: Callable[[int], None]) -> None:
-    step(file.tell())
 
 
 def _skip(text: io.TextIOWrapper, line: str, read: TextRead) -> None:
@@ -169,9 +164,9 @@ def _encoding(start: bytes) -> tuple[str, str]:
 class _Whole(io.RawIOBase):
     """A stream that ends where compressed bytes are cut or damaged, and records it."""
 
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile, read: TextRead, told: Callable[[], None] | None) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, read: TextRead, progress: Callable[[], None] | None) -> None:
         super().__init__()
-        self._told = told
+        self._progress = progress
         self._stream = stream
         self._read = read
 
@@ -188,8 +183,8 @@ class _Whole(io.RawIOBase):
             self._read.cut = True
             return 0
         view[: len(block)] = block
-        if self._told is not None:
-            self._told()
+        if self._progress is not None:
+            self._progress()
         return len(block)
 
 
@@ -241,7 +236,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Foreign], ...] = (
     ),
     (
         re.compile(r"\"Metric Name\"|Metric Name,"),
-        Foreign("this table does not say of which kernel its metrics are", "keep the column Kernel Name"),
+        Foreign("this table does not name the kernel of its metrics", "keep the column Kernel Name"),
     ),
     (re.compile(r"\A\s*[\[{]"), Foreign("this is JSON", _PROFILE)),
     (re.compile(r"\A\s*<"), Foreign("this is HTML or XML", _PROFILE)),
@@ -272,7 +267,7 @@ def _is_binary(start: bytes) -> bool:
 
 
 _PERMISSION = (
-    "ask the administrator to load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or run ncu as"
+    "have the administrator load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or run ncu as"
     " root"
 )
 # message of the profiler: what to do
@@ -299,7 +294,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile("Failed to find metric|Unknown metric|invalid metric", re.I),
-        "ask ncu --query-metrics which metrics this GPU has",
+        "list the metrics of this GPU with ncu --query-metrics",
     ),
 )
 
@@ -322,22 +317,21 @@ _DO = "name reports written by ncu -o, or tables written by ncu --csv"
 def read_reports(
     paths: Sequence[Path],
     *,
-    told: Callable[[str], None] | None = None,
+    remark: Callable[[str], None] = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[NcuReport, ...]:
     """Return a report per file, in the order named, also of files of which nothing could be read: they have problems.
 
     A folder stands for the reports under it. A file that is there twice, under any name, is read once, so that its
-    launches do not count twice. `told`: takes lines about what was left out. `progress`: takes what is being done, the
-    bytes read so far, and all bytes.
+    launches do not count twice. `remark`: takes lines about what was left out. `progress`: takes the step, the bytes
+    read so far, and all bytes.
 
     Errors: InputError when no launch could be read from any of them; it names each file.
     """
-    tell = told if told is not None else _silent
     seen = _Seen()
     reports: list[NcuReport] = []
     left_out: list[NcuReport] = []
-    files = list(_files(paths, tell))
+    files = list(_files(paths, remark))
     steps = _Steps(sum(_bytes(path) for path, _ in files), progress)
     for path, found in files:
         steps.begin(_bytes(path))
@@ -346,9 +340,9 @@ def read_reports(
             continue
         first = seen.same_as(path)
         if first is not None:
-            tell(f"{path}: the same as {first}, read once")
+            remark(f"{path}: the same as {first}, read once")
             continue
-        report = _one(path, steps.tell)
+        report = _one(path, steps.report)
         if found and not report.launches and not path.name.endswith(_NAMED_AS_REPORTS):
             left_out.append(report)
             continue
@@ -357,7 +351,7 @@ def read_reports(
     if not any(report.launches for report in reports):
         raise InputError(_nothing([*reports, *left_out]), do=_DO)
     for report in left_out:
-        tell(f"{report.file}: left out, {'; '.join(report.problems)}")
+        remark(f"{report.file}: left out, {'; '.join(report.problems)}")
     return tuple(reports)
 
 
@@ -375,8 +369,6 @@ def read_report(path: Path, *, step: Callable[[int], None] | None = None) -> Ncu
         with path.open("rb") as file:
             start = file.read(4096)
         if start.startswith(MAGIC) or (start.startswith(ZSTD_MAGIC) and _is_named_report(path)):
-            from tachograph.nsight.ncu_rep import read_ncu_rep
-
             return read_ncu_rep(path)
         if not start:
             return NcuReport(str(path), (), problems=(f"the file is empty; {_again(path)}",))
@@ -420,7 +412,7 @@ def _problems(start: bytes, read: TextRead) -> Iterator[str]:
         lost = f", {gathered.lost} launch at its end was not read" if gathered.lost else ""
         yield f"the file is cut off{lost}; copy or export it again"
     if gathered.summarised:
-        yield "it tells means over the launches of each kernel; each launch counts as the mean"
+        yield "it holds means over the launches of each kernel; each launch counts as the mean"
     reasons = {reject.reason for reject in gathered.counted.rejects()}
     if AMBIGUOUS in reasons:
         yield "it does not show whether a comma or a point is the decimal sign; export it with LC_ALL=C ncu --csv"
@@ -460,7 +452,7 @@ def _nothing(reports: Sequence[NcuReport]) -> str:
     return "no launch of a kernel could be read" + "".join(BREAK + point for point in points[:_MOST_POINTS] + more)
 
 
-def _files(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator[tuple[Path, bool]]:
+def _files(paths: Sequence[Path], remark: Callable[[str], None]) -> Iterator[tuple[Path, bool]]:
     """Yield each file and whether it was found in a folder; a folder without any as itself."""
     named: set[Path] = set()
     for path in paths:
@@ -468,7 +460,7 @@ def _files(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator[tuple
         for file in inside or [path]:
             place = file.resolve()
             if place in named:
-                tell(f"{file}: named twice, read once")
+                remark(f"{file}: named twice, read once")
                 continue
             named.add(place)
             yield file, path.is_dir()
@@ -493,9 +485,9 @@ class _Steps:
     def begin(self, size: int) -> None:
         """Begin the next file, of that many bytes; the one before it counts as read, however much of it was."""
         self._before, self._size = self._before + self._size, size
-        self.tell(0)
+        self.report(0)
 
-    def tell(self, read: int) -> None:
+    def report(self, read: int) -> None:
         """Report how many bytes of the file were read."""
         if self.progress is not None:
             self.progress("read reports", self._before + min(read, self._size), self.total)
@@ -545,7 +537,3 @@ def _again(path: Path) -> str:
 
 def _without_place(message: str, path: Path) -> str:
     return message.removeprefix(f"{path}: ")
-
-
-def _silent(line: str) -> None:
-    """Take a line and write nothing."""
