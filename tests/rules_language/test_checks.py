@@ -243,5 +243,5 @@ def test_patterns_hold_what_is_said_about_them() -> None:
 
 
 def test_a_rule_with_an_error_has_no_program() -> None:
-    with pytest.raises(InputError, match=r"tried.json:1:\d+: rule tried: unknown name b; mend the rule"):
+    with pytest.raises(InputError, match=r"tried.json:1:\d+: rule tried: unknown name b; fix the rule"):
         prepare(rule_of(written({"a": "b"})), METRICS)

@@ -1,17 +1,15 @@
-"""What the rules read from a job's tables: activity per GPU, activity over time, names of GPUs."""
+"""What checks and reports read from a job's tables: numbers, activity over time, names of GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import JOB_GPUS
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -22,6 +20,7 @@ _ACTIVITY = {
     "activity_mean": pl.Float64(),
     "activity_max": pl.Float64(),
 }
+_NAMED = 4  # GPUs of a list; the others are counted
 ENOUGH_MINUTES = 0.8  # of a period must have been measured for a result about it
 
 
@@ -53,10 +52,10 @@ def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
     return f"{row['node']} {name}" if with_node else name
 
 
-def gpu_labels(rows: pl.DataFrame, *, of: pl.DataFrame | None = None, at_most: int = 4) -> str:
+def gpu_labels(rows: pl.DataFrame, *, of: pl.DataFrame) -> str:
     """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on several."""
-    several = (rows if of is None else of)["node"].n_unique() > 1
-    names = [gpu_label(row, with_node=several) for row in rows.head(at_most).iter_rows(named=True)]
+    several = of["node"].n_unique() > 1
+    names = [gpu_label(row, with_node=several) for row in rows.head(_NAMED).iter_rows(named=True)]
     more = rows.height - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
@@ -64,24 +63,15 @@ def gpu_labels(rows: pl.DataFrame, *, of: pl.DataFrame | None = None, at_most: i
 def gpu_activity(summary: Mapping[str, Any], gpus: pl.DataFrame) -> pl.DataFrame | None:
     """Return one row per measured GPU, busiest first: its key, `activity_mean` and `activity_max` (0..1).
 
-    None where no activity counter was measured on any GPU.
+    None where no activity counter was measured on two GPUs or more.
     """
     counter = activity_counter(summary)
-    if counter is None or gpus.is_empty():
+    if counter is None:
         return None
     columns = [*UNIT, f"{counter}_mean", f"{counter}_max"]
     rows = list(zip(*(gpus.get_column(name).to_list() for name in columns), strict=True))
     measured = sorted((row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1]))
-    return pl.DataFrame(measured, schema=_ACTIVITY, orient="row") if measured else None
-
-
-def idlest_gpu(summary: Mapping[str, Any], gpus: pl.DataFrame) -> float | None:
-    """Return the lowest mean activity of the measured GPUs; None where fewer than two GPUs are known."""
-    counter = activity_counter(summary)
-    if counter is None or gpus.height < 2:
-        return None
-    lowest = gpus[f"{counter}_mean"].min()
-    return float(lowest) if isinstance(lowest, float) else None
+    return pl.DataFrame(measured, schema=_ACTIVITY, orient="row") if len(measured) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,43 +124,6 @@ def activity_over_time(minutes: pl.DataFrame, idle_level: float) -> Activity | N
     return Activity(counter, minute, highest[minute], busy) if busy.any() else None
 
 
-def may_hold_idle(summary: Mapping[str, Any], seconds: float) -> bool:
-    """Return whether all GPUs may have been idle for `seconds`, by the share of samples at zero; True where unknown.
-
-    Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
-
-    >>> may_hold_idle({"elapsed_s": 3600, "zero_util_fraction": 0.5}, 600)
-    True
-    >>> may_hold_idle({"elapsed_s": 3600, "zero_util_fraction": 0.01}, 600)
-    False
-    """
-    elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
-    return elapsed is None or zero is None or zero * elapsed >= seconds / 2
-
-
-def activity_of_idle(summary: Mapping[str, Any], minutes: pl.DataFrame, thresholds: Thresholds) -> Activity | None:
-    """Return the activity of a job that may have been idle for `idle_minutes`; None for the others."""
-    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
-        return None
-    return activity_over_time(minutes, thresholds.idle_util)
-
-
-def gpu_hours(summary: Mapping[str, Any], seconds: float) -> float | None:
-    """Return the GPU-hours of `seconds` of the job; None where its number of GPUs is unknown.
-
-    >>> gpu_hours({"gpus": 4}, 1800.0)
-    2.0
-    """
-    gpus = number(summary, "gpus") or number(summary, "gpus_seen")
-    return None if gpus is None else seconds * gpus / 3600
-
-
-def unix_s(summary: Mapping[str, Any], after_s: float) -> float | None:
-    """Return the time `after_s` into the job as seconds since 1970; None where its start is unknown."""
-    start = summary.get("start")
-    return None if start is None else start.timestamp() + after_s
-
-
 def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:
     """Return the periods without work between the first and the last work: [(first minute, minutes)].
 
@@ -195,16 +148,6 @@ def runs(ordered: Sequence[int], *, at_least: int = 1) -> list[tuple[int, int]]:
     return [run for run in found if run[1] >= at_least]
 
 
-def moment(summary: Mapping[str, Any], after_s: float) -> datetime | None:
-    """Return the time so many seconds after a job's start, None where that is not known.
-
-    >>> moment({"start": datetime(2026, 4, 23, 10)}, 60), moment({}, 60)
-    (datetime.datetime(2026, 4, 23, 10, 1), None)
-    """
-    start: datetime | None = summary.get("start")
-    return None if start is None else start + timedelta(seconds=after_s)
-
-
 def so_far(summary: Mapping[str, Any]) -> str:
     """Return " so far" for a job that still runs, else nothing.
 
@@ -212,9 +155,3 @@ def so_far(summary: Mapping[str, Any]) -> str:
     (' so far', '')
     """
     return " so far" if summary.get("state") == "RUNNING" else ""
-
-
-def evidence_of(row: Mapping[str, Any], *names: str, **computed: float | None) -> dict[str, float]:
-    """Return the numbers that are known: those of `row` called `names`, and the computed ones."""
-    known = {name: number(row, name) for name in names} | computed
-    return {name: value for name, value in known.items() if value is not None}

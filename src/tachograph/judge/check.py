@@ -7,15 +7,17 @@ in one ordered tuple, `judge.checks.CHECKS`, rules of the catalogue and of the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from tachograph.catalog.config import Thresholds
+from tachograph.judge.activity import Activity, activity_over_time, number, so_far
 from tachograph.judge.finding import Severity
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -63,18 +65,69 @@ class Found:
     end: datetime | None = None
 
 
-class Decide(Protocol):
-    """Decides a check for one job.
+@dataclass(frozen=True)
+class CheckedJob:
+    """One job as a check sees it.
 
     `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` one row for each of its
     minutes, the GPUs put together (`pipeline.timelines.timelines_of`).
-    Returns None where it does not hold, and where a counter it needs was not measured.
     """
 
-    def __call__(
-        self, summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-    ) -> Found | None:
-        """Return what was found, or None."""
+    summary: Mapping[str, Any]
+    gpus: pl.DataFrame
+    minutes: pl.DataFrame
+    thresholds: Thresholds
+
+    def number(self, column: str) -> float | None:
+        """Return a number of its summary; None where it was not measured."""
+        return number(self.summary, column)
+
+    def evidence(self, *columns: str, **computed: float | None) -> dict[str, float]:
+        """Return the numbers that are known: those of its summary in `columns`, and the computed ones."""
+        known = {column: self.number(column) for column in columns} | computed
+        return {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def so_far(self) -> str:
+        """The words " so far" for a job that still runs, else nothing."""
+        return so_far(self.summary)
+
+    def time(self, after_s: float) -> datetime | None:
+        """Return the time so many seconds after its start; None where that is unknown."""
+        start: datetime | None = self.summary.get("start")
+        return None if start is None else start + timedelta(seconds=after_s)
+
+    def unix_s(self, after_s: float) -> float | None:
+        """Return the same time as seconds since 1970."""
+        start: datetime | None = self.summary.get("start")
+        return None if start is None else start.timestamp() + after_s
+
+    def gpu_hours(self, seconds: float) -> float | None:
+        """Return the GPU-hours of `seconds` of it; None where its number of GPUs is unknown."""
+        gpus = self.number("gpus") or self.number("gpus_seen")
+        return None if gpus is None else seconds * gpus / 3600
+
+    def gpus_with(self, condition: pl.Expr) -> pl.DataFrame:
+        """Return the rows of its GPUs for which a condition holds, in order."""
+        return self.gpus.filter(condition).sort("node", "gpu", "mig")
+
+    def activity(self, *, idle_s: float) -> Activity | None:
+        """Return its activity over time, if all GPUs may have been idle for `idle_s`, by the share of samples at zero.
+
+        Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
+        None where no activity was measured, or no minute is busy.
+        """
+        elapsed, zero = self.number("elapsed_s"), self.number("zero_util_fraction")
+        if elapsed is not None and zero is not None and zero * elapsed < idle_s / 2:
+            return None
+        return self._activity
+
+    @cached_property  # several checks read it, so there are no slots
+    def _activity(self) -> Activity | None:
+        return activity_over_time(self.minutes, self.thresholds.idle_util)
+
+
+Decide = Callable[[CheckedJob], Found | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +138,7 @@ class Check:
     the others. evidence: names of EVIDENCE that it gives. needs: counters without which nothing is denied, of
     alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it takes not to
     deny it; None: it decides that itself.
+    decide: returns what was found; None where the check does not hold, and where a counter it needs was not measured.
     deciders: further classes and rules, by their names, which decide the same; it holds where one of them does.
     """
 

@@ -19,7 +19,7 @@ from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
 from tachograph.judge.classes.inputs import ClassInput, JobClass
-from tachograph.judge.classes.series import gpu_series, gpu_units, host_series, host_units, node_units, rests
+from tachograph.judge.classes.series import gpu_series, gpu_units, host_series, host_units, idle_times, node_units
 from tachograph.judge.classes.windows import spreads
 from tachograph.judge.finding import Finding, Verdict, findings_frame
 
@@ -126,7 +126,7 @@ def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, s
         rows=jobs.select(_OF_JOBS).to_dicts(),
         series=series,
         windows=spreads(series, voting, width=settings.window_minutes),
-        rests=rests(series),
+        idle_times=idle_times(series),
         nodes=node_units(series.job_keys, gpus),
         gpus=gpu_units(series.job_keys, gpus),
         limits=class_limits(settings),
@@ -143,7 +143,7 @@ def _host_form(
         rows=jobs.select(_OF_JOBS).to_dicts(),
         series=series,
         windows=spreads(series, _voting(settings, host=True), width=settings.window_minutes),
-        rests=rests(series),
+        idle_times=idle_times(series),
         nodes=units,
         gpus=units,
         limits=class_limits(settings, host=True),

@@ -14,7 +14,7 @@ import polars as pl
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
-from tachograph.judge.check import Check
+from tachograph.judge.check import Check, CheckedJob
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.families import settled, unmeasured
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
@@ -112,16 +112,14 @@ def _held(
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
     gpus_of, timeline_of = _Slices(gpus.sort("job_key", maintain_order=True)), _Slices(timelines)
     for row in jobs.drop(_LISTS, strict=False).iter_rows(named=True):
-        of_job = (row, gpus_of[row["job_key"]], timeline_of[row["job_key"]], thresholds)
-        yield row, [finding for check in checks if (finding := _finding(check, *of_job)) is not None]
+        job = CheckedJob(row, gpus_of[row["job_key"]], timeline_of[row["job_key"]], thresholds)
+        yield row, [finding for check in checks if (finding := _finding(check, job)) is not None]
 
 
-def _finding(
-    check: Check, summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    if check.decide is None or (check.of_samples and summary["attribution"] == "ambiguous"):
+def _finding(check: Check, job: CheckedJob) -> Finding | None:
+    if check.decide is None or (check.of_samples and job.summary["attribution"] == "ambiguous"):
         return None  # what was measured on the nodes of an ambiguous job may be of others
-    found = check.decide(summary, gpus, minutes, thresholds)
+    found = check.decide(job)
     if found is None:
         return None
     return Finding(

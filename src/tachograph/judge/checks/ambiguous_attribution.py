@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
-from tachograph.judge.activity import evidence_of
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that the GPUs of the job are unknown."""
-    if summary.get("attribution") != "ambiguous":
+    if job.summary.get("attribution") != "ambiguous":
         return None
     return Found(
         "Nothing recorded tells which GPUs of its nodes were its own, or that it had the nodes to itself; "
         "the nodes' average is not the job's, so no GPU numbers are given.",
-        evidence_of(summary, "gpus", "elapsed_s"),
+        job.evidence("gpus", "elapsed_s"),
     )
 
 

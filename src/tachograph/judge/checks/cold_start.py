@@ -6,11 +6,11 @@ Source: Matveev, Setyaev, Voevodin (2025); from GPU telemetry: ours.
 from __future__ import annotations
 
 from tachograph.catalog.units import text
+from tachograph.judge.activity import so_far
 from tachograph.judge.check import class_check
 from tachograph.judge.checks.late_start import ADVICE
 from tachograph.judge.classes.characteristics import FIRST_WORK
 from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
-from tachograph.judge.classes.inputs import so_far
 from tachograph.judge.classes.kernel import BEGIN
 
 
@@ -46,9 +46,4 @@ COLD_START = hang_class(
     ),
 )
 
-CHECK = class_check(
-    COLD_START,
-    family="startup",
-    advice=ADVICE,
-    evidence=HANG_EVIDENCE,
-)
+CHECK = class_check(COLD_START, family="startup", advice=ADVICE, evidence=HANG_EVIDENCE)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import polars as pl
 
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural
 from tachograph.judge.activity import gpu_labels
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import CRIT
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that the health of a GPU is CRIT, and why."""
-    touched = gpus.filter(pl.col("health") == CRIT).sort("node", "gpu", "mig")
+    touched = job.gpus_with(pl.col("health") == CRIT)
     if touched.is_empty():
         return None
-    failures = float(touched["row_remap_failure_max"].fill_null(0).max() or 0)  # type: ignore[arg-type]
+    failures = float(touched.select(pl.max("row_remap_failure_max")).item() or 0)
     rows = float(touched["remapped_rows_uncorrectable_last"].sum())
     seen = ["remapping a faulty memory row has failed"] if failures > 0 else []
     if rows > 0:
@@ -31,7 +25,7 @@ def decide(
         "remapped_rows_uncorrectable": rows,
         "gpus_affected": float(touched.height),
     }
-    return Found(f"{gpu_labels(touched, of=gpus)}: {', '.join(seen)}.", evidence)
+    return Found(f"{gpu_labels(touched, of=job.gpus)}: {', '.join(seen)}.", evidence)
 
 
 CHECK = Check(

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, gpu_label, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.activity import gpu_label, number
+from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import limits_of
 
 SHOWN = 4  # places
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that the highest temperature of a GPU, or of its memory, is at the limit of its model or above."""
-    seen, several = [], gpus["node"].n_unique() > 1
-    for row in gpus.sort("node", "gpu", "mig").iter_rows(named=True):
+    seen, several = [], job.gpus["node"].n_unique() > 1
+    for row in job.gpus.sort("node", "gpu", "mig").iter_rows(named=True):
         limits = limits_of(row["gpu_model"])
         for part, value, limit in (
             ("", number(row, "gpu_temp_c_max"), limits.warning_c),
@@ -34,9 +26,9 @@ def decide(
     if not seen:
         return None
     more = f", and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
-    highest = {name: gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}
+    highest = {name: job.gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}
     known = {f"{name}_max": float(value) for name, value in highest.items() if isinstance(value, int | float)}
-    return Found(f"{', '.join(seen[:SHOWN])}{more}.", evidence_of({}, **known))
+    return Found(f"{', '.join(seen[:SHOWN])}{more}.", job.evidence(**known))
 
 
 CHECK = Check(

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, gpu_activity, gpu_labels, idlest_gpu, number, so_far
-from tachograph.judge.check import ANY_ACTIVITY, Check, Found
+from tachograph.judge.activity import activity_counter, gpu_activity, gpu_labels
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
-    """Return that some GPUs stayed below `idle_util` while others worked."""
-    lowest = idlest_gpu(summary, gpus)
-    if lowest is None or lowest >= thresholds.idle_util:
+@dataclass(frozen=True, slots=True)
+class IdleGpus:
+    """GPUs of a job of which some, but not all, were idle.
+
+    `measured`: all with known activity, busiest first. `gpu_hours`: of the idle ones; None: unknown.
+    """
+
+    measured: pl.DataFrame
+    idle: pl.DataFrame
+    gpu_hours: float | None
+
+
+def idle_gpus(job: CheckedJob) -> IdleGpus | None:
+    """Return the GPUs that stayed below `idle_util` on average while others worked; None where there are none."""
+    counter = activity_counter(job.summary)
+    if counter is None or (job.gpus[f"{counter}_mean"] >= job.thresholds.idle_util).all():
         return None
-    measured = gpu_activity(summary, gpus)
-    if measured is None or measured.height < 2:
+    measured = gpu_activity(job.summary, job.gpus)
+    if measured is None:
         return None
-    idle = measured.filter(pl.col("activity_mean") < thresholds.idle_util).sort("node", "gpu", "mig")
+    idle = measured.filter(pl.col("activity_mean") < job.thresholds.idle_util).sort("node", "gpu", "mig")
     if not 0 < idle.height < measured.height:
         return None
-    held = number(summary, "gpus") or measured.height
-    hours = number(summary, "gpu_hours")
-    lost = None if hours is None else hours * idle.height / held
+    hours, held = job.number("gpu_hours"), job.number("gpus") or measured.height
+    return IdleGpus(measured, idle, None if hours is None else hours * idle.height / held)
+
+
+def decide(job: CheckedJob) -> Found | None:
+    """Return that some GPUs stayed below `idle_util` while others worked."""
+    some = idle_gpus(job)
+    if some is None:
+        return None
+    idle, measured, lost = some.idle, some.measured, some.gpu_hours
     busy = measured.height - idle.height
     they = "It" if idle.height == 1 else "They"
     cost = "" if lost is None else f" {they} used {text(lost, 'h')} of GPU time."
     return Found(
         f"{idle.height} of {measured.height} GPUs ({gpu_labels(idle, of=measured)}) stayed under "
-        f"{text(thresholds.idle_util, 'fraction')} on average"
-        f"{so_far(summary)} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
-        evidence_of(summary, "gpus", gpus_unused=idle.height, gpus_seen=measured.height, gpu_hours_idle=lost),
+        f"{text(job.thresholds.idle_util, 'fraction')} on average"
+        f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
+        job.evidence("gpus", gpus_unused=idle.height, gpus_seen=measured.height, gpu_hours_idle=lost),
     )
 
 

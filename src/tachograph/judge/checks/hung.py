@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import (
-    ENOUGH_MINUTES,
-    activity_of_idle,
-    evidence_of,
-    gpu_hours,
-    moment,
-    number,
-    so_far,
-    unix_s,
-)
-from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
+from tachograph.judge.activity import ENOUGH_MINUTES
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, Unmeasured
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
-    activity = activity_of_idle(summary, minutes, thresholds)
+    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None
     begin, end = activity.last_busy + 1, activity.last + 1
-    if end - begin < thresholds.idle_minutes or activity.measured_share(begin, end) < ENOUGH_MINUTES:
+    if end - begin < job.thresholds.idle_minutes or activity.measured_share(begin, end) < ENOUGH_MINUTES:
         return None
     stopped_s = begin * 60.0
-    elapsed = number(summary, "elapsed_s")
+    elapsed = job.number("elapsed_s")
     idle_s = min(end * 60.0, elapsed or end * 60.0) - stopped_s
     return Found(
         f"The GPUs stopped working {text(stopped_s, 's')} after the start; the job went on for "
-        f"{text(idle_s, 's')} without using them{so_far(summary)}.",
-        evidence_of(
-            summary,
+        f"{text(idle_s, 's')} without using them{job.so_far}.",
+        job.evidence(
             "elapsed_s",
             stopped_after_s=stopped_s,
             idle_s=idle_s,
-            gpu_hours_idle=gpu_hours(summary, idle_s),
-            stopped_at_unix_s=unix_s(summary, stopped_s),
+            gpu_hours_idle=job.gpu_hours(idle_s),
+            stopped_at_unix_s=job.unix_s(stopped_s),
         ),
-        begin=moment(summary, stopped_s),
-        end=moment(summary, stopped_s + idle_s),
+        begin=job.time(stopped_s),
+        end=job.time(stopped_s + idle_s),
     )
 
 

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural, text
-from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, evidence_of, number, so_far
-from tachograph.judge.check import ANY_ACTIVITY, Check, Found
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that mean activity over all GPUs is below `idle_util`; None where it was not measured."""
-    counter = activity_counter(summary)
+    counter = activity_counter(job.summary)
     if counter is None:
         return None
-    mean, peak = number(summary, f"{counter}_mean"), number(summary, f"{counter}_max")
-    if mean is None or mean >= thresholds.idle_util:
+    mean, peak = job.number(f"{counter}_mean"), job.number(f"{counter}_max")
+    if mean is None or mean >= job.thresholds.idle_util:
         return None
-    seen = number(summary, "gpus_seen") or number(summary, "gpus") or 1
-    hours = number(summary, "gpu_hours")
+    seen = job.number("gpus_seen") or job.number("gpus") or 1
+    hours = job.number("gpu_hours")
     if peak == 0:
-        what = (
-            f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was 0 % in every sample{so_far(summary)}"
-        )
+        what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was 0 % in every sample{job.so_far}"
     else:
         level = f"{text(mean, 'fraction')} on average (at most {text(peak, 'fraction')})"
-        what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was {level}{so_far(summary)}"
+        what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was {level}{job.so_far}"
     return Found(
         f"{what}: {text(hours, 'h')} of GPU time passed without work." if hours is not None else f"{what}.",
-        evidence_of(summary, "gpu_hours", activity_mean=mean, activity_max=peak, gpus_seen=seen, gpu_hours_idle=hours),
+        job.evidence("gpu_hours", activity_mean=mean, activity_max=peak, gpus_seen=seen, gpu_hours_idle=hours),
     )
 
 

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, gpu_activity, gpu_labels, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.activity import gpu_activity, gpu_labels
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that spatial imbalance is at its threshold or above."""
-    imbalance = number(summary, "spatial_imbalance")
-    if imbalance is None or imbalance < thresholds.spatial_imbalance:
+    imbalance = job.number("spatial_imbalance")
+    if imbalance is None or imbalance < job.thresholds.spatial_imbalance:
         return None
-    measured = gpu_activity(summary, gpus)
-    if measured is None or measured.height < 2:
+    measured = gpu_activity(job.summary, job.gpus)
+    if measured is None:
         return None
     top, bottom = measured.head(1), measured.tail(1)
     high, low = float(top["activity_mean"][0]), float(bottom["activity_mean"][0])
-    little = "; even the busiest did little" if high < thresholds.low_util else ""
+    little = "; even the busiest did little" if high < job.thresholds.low_util else ""
     return Found(
         f"Imbalance across GPUs is {text(imbalance, 'ratio')} (0: all alike); means run from {text(low, 'fraction')} "
         f"({gpu_labels(bottom, of=measured)}) to {text(high, 'fraction')} ({gpu_labels(top, of=measured)}){little}.",
-        evidence_of(summary, "spatial_imbalance", "gpus", busiest_gpu_mean=high, idlest_gpu_mean=low),
+        job.evidence("spatial_imbalance", "gpus", busiest_gpu_mean=high, idlest_gpu_mean=low),
     )
 
 

@@ -7,10 +7,10 @@ utilisation near 100 % with power near idle and next to no arithmetic and memory
 from __future__ import annotations
 
 from tachograph.catalog.units import text
+from tachograph.judge.activity import so_far
 from tachograph.judge.check import class_check
 from tachograph.judge.checks.hung import ADVICE
 from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
-from tachograph.judge.classes.inputs import so_far
 from tachograph.judge.classes.kernel import END, UNUSED
 
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural, text
-from tachograph.judge.activity import evidence_of, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that coverage is below `low_coverage`, or that GPUs of the job have no samples at all."""
-    coverage, samples = number(summary, "coverage"), number(summary, "samples")
-    held, seen = number(summary, "gpus"), number(summary, "gpus_seen")
+    coverage, samples = job.number("coverage"), job.number("samples")
+    held, seen = job.number("gpus"), job.number("gpus_seen")
     if not samples:
         return None
     silent = held - seen if held is not None and seen is not None and seen < held else 0
-    few = coverage is not None and coverage < thresholds.low_coverage
+    few = coverage is not None and coverage < job.thresholds.low_coverage
     if not few and not silent:
         return None
     parts = [f"{text(coverage, 'fraction')} of the expected samples are present"] if few else []
@@ -30,7 +21,7 @@ def decide(
         parts.append(f"{silent:,.0f} of {plural(held, 'GPU')} {'has' if silent == 1 else 'have'} none at all")
     return Found(
         f"{'; '.join(parts)}. What happened in the gaps is not known.",
-        evidence_of(summary, "coverage", "samples", "gpus", "gpus_seen"),
+        job.evidence("coverage", "samples", "gpus", "gpus_seen"),
     )
 
 

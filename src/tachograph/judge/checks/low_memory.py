@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number, so_far
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 _TIER = re.compile(r"(\d+)\s*g", re.IGNORECASE)
 LARGE_GB = 64  # a request from here on is one for large memory
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that a large memory tier was requested and the peak is below `low_hbm_fraction` of it."""
-    request, peak = summary.get("hbm_request"), number(summary, "hbm_peak_fraction")
+    request, peak = job.summary.get("hbm_request"), job.number("hbm_peak_fraction")
     tier = _TIER.search(request) if request else None
-    if tier is None or int(tier[1]) < LARGE_GB or peak is None or peak >= thresholds.low_hbm_fraction:
+    if tier is None or int(tier[1]) < LARGE_GB or peak is None or peak >= job.thresholds.low_hbm_fraction:
         return None
-    used = number(summary, "hbm_used_mib_max")
+    used = job.number("hbm_used_mib_max")
     amount = "" if used is None else f" ({text(used, 'MiB')})"
     return Found(
-        f"GPUs with {tier[1]} GB were requested; at the peak{so_far(summary)} "
-        f"{text(peak, 'fraction')}{amount} was used.",
-        evidence_of(summary, "hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
+        f"GPUs with {tier[1]} GB were requested; at the peak{job.so_far} {text(peak, 'fraction')}{amount} was used.",
+        job.evidence("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     )
 
 

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, evidence_of, number, so_far
-from tachograph.judge.check import ANY_ACTIVITY, Check, Found
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 ROOM = 0.5  # a memory peak below this leaves room for larger batches
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that mean activity is between `idle_util` and `low_util`; None where it was not measured."""
-    counter = activity_counter(summary)
+    counter = activity_counter(job.summary)
     if counter is None:
         return None
-    mean = number(summary, f"{counter}_mean")
-    if mean is None or not thresholds.idle_util <= mean < thresholds.low_util:
+    mean = job.number(f"{counter}_mean")
+    if mean is None or not job.thresholds.idle_util <= mean < job.thresholds.low_util:
         return None
-    zero, hours = number(summary, "zero_util_fraction"), number(summary, "gpu_hours")
+    zero, hours = job.number("zero_util_fraction"), job.number("gpu_hours")
     lost = None if zero is None or hours is None else zero * hours
     waits = "" if zero is None else f"; in {text(zero, 'fraction')} of the samples a GPU did nothing at all"
-    peak = number(summary, "hbm_peak_fraction")
+    peak = job.number("hbm_peak_fraction")
     room = peak is not None and peak < ROOM
     larger = f"; the memory peak was {text(peak, 'fraction')}" if room else ""
     of_engine = counter != "gpu_util"
     what = ACTIVITY_NAMES[counter].capitalize() if of_engine else "GPU utilisation"
     return Found(
-        f"{what} was {text(mean, 'fraction')} on average{so_far(summary)}{waits}{larger}.",
-        evidence_of(
-            summary,
+        f"{what} was {text(mean, 'fraction')} on average{job.so_far}{waits}{larger}.",
+        job.evidence(
             *("gpu_util_mean", "gpu_hours", "hbm_peak_fraction"),
             activity_mean=mean if of_engine else None,
             gpu_hours_idle=lost,

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.activity import number
+from tachograph.judge.check import Check, CheckedJob, Found
 
 MUCH_TRAFFIC = 0.3  # mean DRAM activity from which traffic is worth a word
 
@@ -27,28 +24,25 @@ def main_pipe(summary: Mapping[str, Any]) -> str | None:
     return pipe if means[pipe] > 0 else None
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that most samples are memory-bound on the most used pipe, with much traffic."""
-    pipe = main_pipe(summary)
+    pipe = main_pipe(job.summary)
     if pipe is None:
         return None
     end = "" if pipe == "fp64" else f"_{pipe}"
-    share, traffic = number(summary, f"memory_fraction{end}"), number(summary, "dram_active_mean")
-    if share is None or traffic is None or summary.get(f"bound{end}") != "memory":
+    share, traffic = job.number(f"memory_fraction{end}"), job.number("dram_active_mean")
+    if share is None or traffic is None or job.summary.get(f"bound{end}") != "memory":
         return None
-    if share < thresholds.memory_bound_fraction or traffic < MUCH_TRAFFIC:
+    if share < job.thresholds.memory_bound_fraction or traffic < MUCH_TRAFFIC:
         return None
     name = "tensor cores" if pipe == "tensor" else f"{pipe.upper()} units"
     return Found(
         f"{text(share, 'fraction')} of the samples with work are memory-bound, judged by the {name}; memory was "
         f"moving data {text(traffic, 'fraction')} of the time.",
-        evidence_of(
-            summary,
+        job.evidence(
             "dram_active_mean",
             memory_fraction=share,
-            compute_fraction=number(summary, f"compute_fraction{end}"),
+            compute_fraction=job.number(f"compute_fraction{end}"),
         ),
     )
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number, so_far
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that the memory peak is above `high_hbm_fraction` of the capacity."""
-    peak = number(summary, "hbm_peak_fraction")
-    if peak is None or peak <= thresholds.high_hbm_fraction:
+    peak = job.number("hbm_peak_fraction")
+    if peak is None or peak <= job.thresholds.high_hbm_fraction:
         return None
-    used, capacity = number(summary, "hbm_used_mib_max"), number(summary, "hbm_mib")
+    used, capacity = job.number("hbm_used_mib_max"), job.number("hbm_mib")
     amount = "" if used is None or capacity is None else f": {text(used, 'MiB')} of {text(capacity, 'MiB')}"
     return Found(
-        f"At the peak{so_far(summary)} {text(peak, 'fraction')} of the memory of a GPU was in use{amount}.",
-        evidence_of(summary, "hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
+        f"At the peak{job.so_far} {text(peak, 'fraction')} of the memory of a GPU was in use{amount}.",
+        job.evidence("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     )
 
 

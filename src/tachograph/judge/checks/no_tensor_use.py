@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 MUCH_ARITHMETIC = 0.2  # mean activity of the FP16 and FP32 pipes together
 UNUSED = 0.005  # below this a pipe counts as unused; source: IPDPS 2026 notebooks
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that FP16 and FP32 pipes were much used and tensor cores never; all must be measured."""
-    fp16, fp32 = number(summary, "fp16_active_mean"), number(summary, "fp32_active_mean")
-    tensor = number(summary, "tensor_active_max")
+    fp16, fp32 = job.number("fp16_active_mean"), job.number("fp32_active_mean")
+    tensor = job.number("tensor_active_max")
     if fp16 is None or fp32 is None or tensor is None or fp16 + fp32 < MUCH_ARITHMETIC or tensor >= UNUSED:
         return None
     return Found(
         f"FP32 units were active {text(fp32, 'fraction')} and FP16 units {text(fp16, 'fraction')} of the time, "
         f"tensor cores at most {text(tensor, 'fraction')}.",
-        evidence_of(summary, "fp16_active_mean", "fp32_active_mean", "tensor_active_max"),
+        job.evidence("fp16_active_mean", "fp32_active_mean", "tensor_active_max"),
     )
 
 

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, gpu_activity, gpu_labels, idlest_gpu, number, so_far
-from tachograph.judge.check import ANY_ACTIVITY, Check, Found
+from tachograph.judge.activity import gpu_labels
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
+from tachograph.judge.checks.gpus_never_used import idle_gpus
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that one GPU worked and all others stayed below `idle_util`."""
-    lowest = idlest_gpu(summary, gpus)
-    if lowest is None or lowest >= thresholds.idle_util:
+    some = idle_gpus(job)
+    if some is None or some.idle.height != some.measured.height - 1:
         return None
-    measured = gpu_activity(summary, gpus)
-    if measured is None or measured.height < 2:
-        return None
-    idle = measured.filter(pl.col("activity_mean") < thresholds.idle_util)
-    if idle.height != measured.height - 1:
-        return None
+    idle, measured, lost = some.idle, some.measured, some.gpu_hours
     busy = measured.head(1)
     mean = float(busy["activity_mean"][0])
-    held = number(summary, "gpus") or measured.height
-    hours = number(summary, "gpu_hours")
-    lost = None if hours is None else hours * idle.height / held
     cost = "" if lost is None else f" The others used {text(lost, 'h')} of GPU time."
     return Found(
         f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, "
         f"the other {idle.height} stayed "
-        f"under {text(thresholds.idle_util, 'fraction')}{so_far(summary)}.{cost}",
-        evidence_of(
-            summary,
+        f"under {text(job.thresholds.idle_util, 'fraction')}{job.so_far}.{cost}",
+        job.evidence(
             "gpus",
             busiest_gpu_mean=mean,
             gpus_unused=idle.height,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import polars as pl
 
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural
 from tachograph.judge.activity import gpu_labels
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that PCIe replays were counted while the job ran (sum over its GPUs)."""
-    touched = gpus.filter(pl.col("pcie_replays_max") > 0).sort("node", "gpu", "mig")
+    touched = job.gpus_with(pl.col("pcie_replays_max") > 0)
     if touched.is_empty():
         return None
     replays = float(touched["pcie_replays_max"].sum())
     return Found(
-        f"{plural(replays, 'PCIe replay')} during the job on {gpu_labels(touched, of=gpus)}.",
+        f"{plural(replays, 'PCIe replay')} during the job on {gpu_labels(touched, of=job.gpus)}.",
         {"pcie_replays": replays, "gpus_affected": float(touched.height)},
     )
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import polars as pl
 
-from tachograph.catalog.config import Thresholds
-from tachograph.judge.activity import evidence_of, gpu_labels, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.activity import gpu_labels
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that a GPU had its flag for a failed row remapping set."""
-    if not number(summary, "row_remap_failure_max"):
+    if not job.number("row_remap_failure_max"):
         return None
-    touched = gpus.filter(pl.col("row_remap_failure_max") > 0).sort("node", "gpu", "mig")
-    where = gpu_labels(touched, of=gpus) if touched.height else "A GPU"
+    touched = job.gpus_with(pl.col("row_remap_failure_max") > 0)
+    where = gpu_labels(touched, of=job.gpus) if touched.height else "A GPU"
     return Found(
         f"{where}: remapping a faulty memory row has failed.",
-        evidence_of(summary, gpus_affected=float(max(1, touched.height))),
+        job.evidence(gpus_affected=float(max(1, touched.height))),
     )
 
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from tachograph.catalog.arrays import Ints, Singles
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check
+from tachograph.judge.activity import so_far
+from tachograph.judge.check import class_check
 from tachograph.judge.classes import kernel
-from tachograph.judge.classes.inputs import ClassInput, JobClass, listed, needs_of, so_far, too_few, voted
+from tachograph.judge.classes.inputs import ClassInput, JobClass, listed, too_few, voted
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Series
-from tachograph.judge.classes.windows import ENOUGH, VERDICT_OF
+from tachograph.judge.classes.windows import ENOUGH
 from tachograph.judge.finding import CheckedValue, Finding
 
 NEAR = 0.1  # R
@@ -98,15 +99,8 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
             sentence += f" Not all had a vote{voted(form, names, missing)}."
         yield (
             at,
-            Finding(
-                form.code(job_class.code),
-                job_class.severity,
-                job_class.title,
-                sentence,
-                kind="class",
-                verdict=VERDICT_OF[answer],
-                checks=_checks((*names, *more), found, votes, at),
-                needs=needs_of(form, missing),
+            job_class.finding(
+                form, answer, sentence, missing=missing, checks=_checks((*names, *more), found, votes, at)
             ),
         )
 
@@ -130,27 +124,25 @@ def _no(form: ClassInput, at: int, uneven: Sequence[str], found: Mapping[str, St
     )
 
 
-def _too_short(form: ClassInput, at: int, minutes: int, told: int) -> str:
+def _too_short(form: ClassInput, at: int, minutes: int, measured: int) -> str:
     if minutes < form.limits.window:
         least = text(form.limits.window * 60, "s")
         ran_s = form.rows[at]["elapsed_s"]
         ran = text(minutes * 60.0 if ran_s is None else min(ran_s, minutes * 60.0), "s")
         return f"Unknown: the job ran {ran}{so_far(form.rows[at])}; {least} are needed."
-    return f"Unknown: {told} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
+    return f"Unknown: {measured} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
 
 
 def _checks(
     names: Sequence[str], found: Mapping[str, Steadiness], votes: Mapping[str, Votes], at: int
-) -> tuple[CheckedValue, ...]:
-    checks = []
+) -> Iterator[CheckedValue]:
     for name in names:
         vote, within = int(votes[name][at]), float(found[name].within[at])
-        there = vote != MISSING
-        within = max(within, 1.0) if vote == YES and within < WITHIN else within  # idle throughout
-        checks.append(
-            CheckedValue(name, within if there else None, ">=", WITHIN, "fraction", vote == YES if there else None)
-        )
-    return tuple(checks)
+        if vote == YES and within < WITHIN:  # idle throughout
+            within = 1.0
+        measured = vote != MISSING
+        holds = vote == YES if measured else None
+        yield CheckedValue(name, within if measured else None, ">=", WITHIN, "fraction", holds)
 
 
 STABLE = JobClass(
@@ -167,12 +159,4 @@ STABLE = JobClass(
     ),
 )
 
-CHECK = Check(
-    "stable",
-    family="steadiness",
-    severity=STABLE.severity,
-    title=STABLE.title,
-    advice=None,
-    hidden=None,
-    job_class=STABLE,
-)
+CHECK = class_check(STABLE, family="steadiness", advice=None, evidence=())

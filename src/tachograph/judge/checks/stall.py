@@ -24,7 +24,7 @@ def _none(case: HangCase) -> str:
         return f"No: {case.tally} stayed flat for {case.long} between work."
     if worked_at(case) is None:
         return "No: its GPUs did no work, so none stood still in between."
-    longest = int(case.form.rests.longest[case.place])
+    longest = int(case.form.idle_times.longest[case.place])
     if longest < case.form.limits.hang:
         return f"No: its GPUs rested for {text(longest * 60, 's')} at most; a stall is {case.long} or more."
     return f"No: {case.tally} were idle for {case.long} with work before and after."
@@ -41,9 +41,4 @@ STALL = hang_class(
     ),
 )
 
-CHECK = class_check(
-    STALL,
-    family="input",
-    advice=ADVICE,
-    evidence=HANG_EVIDENCE,
-)
+CHECK = class_check(STALL, family="input", advice=ADVICE, evidence=HANG_EVIDENCE)

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import (
-    activity_of_idle,
-    evidence_of,
-    gpu_hours,
-    idle_periods,
-    moment,
-    unix_s,
-)
-from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
+from tachograph.judge.activity import idle_periods
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, Unmeasured
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
-    activity = activity_of_idle(summary, minutes, thresholds)
+    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
     if activity is None:
         return None
-    long = [period for period in idle_periods(activity) if period[1] >= thresholds.idle_minutes]
+    long = [period for period in idle_periods(activity) if period[1] >= job.thresholds.idle_minutes]
     if not long:
         return None
     begin, length = max(long, key=lambda period: period[1])
@@ -36,18 +21,17 @@ def decide(
     return Found(
         f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
         f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
-        evidence_of(
-            summary,
+        job.evidence(
             "elapsed_s",
             idle_periods=len(long),
             longest_idle_s=length * 60.0,
             idle_s=total_s,
             stopped_after_s=begin * 60.0,
-            gpu_hours_idle=gpu_hours(summary, total_s),
-            stopped_at_unix_s=unix_s(summary, begin * 60.0),
+            gpu_hours_idle=job.gpu_hours(total_s),
+            stopped_at_unix_s=job.unix_s(begin * 60.0),
         ),
-        begin=moment(summary, begin * 60.0),
-        end=moment(summary, (begin + length) * 60.0),
+        begin=job.time(begin * 60.0),
+        end=job.time((begin + length) * 60.0),
     )
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number
-from tachograph.judge.check import Check, Found, Unmeasured
+from tachograph.judge.check import Check, CheckedJob, Found, Unmeasured
 
 OFTEN = 0.1  # share of samples from which it is worth a word
 HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that clocks were lowered in many samples, heat or a hardware slowdown among the reasons."""
-    share, bits = number(summary, "throttle_reasons_mean"), number(summary, "throttle_reasons_max")
+    share, bits = job.number("throttle_reasons_mean"), job.number("throttle_reasons_max")
     if share is None or bits is None or share < OFTEN:
         return None
     if not int(bits) & (HEAT | HARDWARE):
@@ -30,12 +21,12 @@ def decide(
         for mask, name in ((HEAT, "heat"), (HARDWARE, "a hardware slowdown"), (POWER, "the power limit"))
         if int(bits) & mask
     ]
-    temperature = number(summary, "gpu_temp_c_max")
+    temperature = job.number("gpu_temp_c_max")
     degrees = "" if temperature is None else f" The highest temperature was {text(temperature, 'C')}."
     return Found(
         f"In {text(share, 'fraction')} of the samples clocks were lowered; "
         f"reasons seen: {', '.join(reasons)}.{degrees}",
-        evidence_of(summary, "gpu_temp_c_max", "power_w_mean", throttled_fraction=share),
+        job.evidence("gpu_temp_c_max", "power_w_mean", throttled_fraction=share),
     )
 
 

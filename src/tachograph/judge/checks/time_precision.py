@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import polars as pl
-
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.activity import evidence_of, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that start and end were recorded to a minute or coarser."""
-    precision = number(summary, "time_precision_s")
+    precision = job.number("time_precision_s")
     if precision is None or precision < 60:
         return None
     return Found(
         f"They were recorded with a precision of {text(precision, 's')}: samples at the edges may belong to "
         "the job before or after.",
-        evidence_of(summary, "time_precision_s", "elapsed_s"),
+        job.evidence("time_precision_s", "elapsed_s"),
     )
 
 

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import polars as pl
 
-from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural
-from tachograph.judge.activity import evidence_of, gpu_labels, number
-from tachograph.judge.check import Check, Found
+from tachograph.judge.activity import gpu_labels
+from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import XID_OFTEN_THE_PROGRAM, xid_meaning
 
 
-def decide(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Found | None:
+def decide(job: CheckedJob) -> Found | None:
     """Return that the XID code changed during the job."""
-    events = number(summary, "xid_events")
+    events = job.number("xid_events")
     if not events:
         return None
-    code = number(summary, "xid_event_max")
-    touched = gpus.filter(pl.col("xid_events") > 0).sort("node", "gpu", "mig")
-    where = f" on {gpu_labels(touched, of=gpus)}" if touched.height else ""
+    code = job.number("xid_event_max")
+    touched = job.gpus_with(pl.col("xid_events") > 0)
+    where = f" on {gpu_labels(touched, of=job.gpus)}" if touched.height else ""
     what = f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})" if code else ""
     return Found(
         f"{plural(events, 'XID event')}{where}{what}.",
-        evidence_of(summary, "xid_events", "xid_event_max", gpus_affected=float(touched.height) or None),
+        job.evidence("xid_events", "xid_event_max", gpus_affected=float(touched.height) or None),
     )
 
 

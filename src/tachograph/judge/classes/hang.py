@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from tachograph.catalog.units import shown_s, text
+from tachograph.judge.activity import so_far
 from tachograph.judge.classes.characteristics import FIRST_WORK, SPINNING
-from tachograph.judge.classes.inputs import ClassInput, JobClass, needs_of, so_far, too_few, voted
+from tachograph.judge.classes.inputs import ClassInput, JobClass, too_few, voted
 from tachograph.judge.classes.kernel import BEGIN, END, MISSING, NO, SLACK, UNDECIDED, UNUSED, YES
-from tachograph.judge.classes.windows import VERDICT_OF, HangVotes, hang_votes, majority
+from tachograph.judge.classes.windows import HangVotes, hang_votes, majority
 from tachograph.judge.finding import CheckedValue, Finding, Severity
 
 # vote -> whether its check holds; None: it has no vote, or what was not measured decides
@@ -48,7 +49,7 @@ class HangCase:
     place: int
     minutes: int
     votes: Mapping[str, HangVotes]
-    said: Mapping[str, int]  # its own votes
+    own_votes: Mapping[str, int]  # its own votes
     begin: int = 0
     end: int = 0
 
@@ -70,7 +71,7 @@ class HangCase:
         return min(self.end * 60.0, self.ran_s) - self.begin * 60.0
 
     @property
-    def told_s(self) -> float:
+    def reported_s(self) -> float:
         """Length of the interval as it is reported: as between its begin and end where these are shown. Seconds."""
         begin, end = _bounds(self)
         return self.interval_s if begin is None or end is None else shown_s(begin, end)
@@ -78,7 +79,7 @@ class HangCase:
     @property
     def lasted(self) -> str:
         """The length of the interval as text."""
-        return text(self.told_s, "s")
+        return text(self.reported_s, "s")
 
     @property
     def long(self) -> str:
@@ -87,7 +88,7 @@ class HangCase:
 
     def with_vote(self, *votes: int) -> list[str]:
         """Return the characteristics that voted so."""
-        return [name for name, vote in self.said.items() if vote in votes]
+        return [name for name, vote in self.own_votes.items() if vote in votes]
 
     @property
     def tally(self) -> str:
@@ -173,19 +174,8 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
         sentence = place.found(case)
         evidence = _evidence(case)
         begin, end = _bounds(case)
-    return Finding(
-        form.code(job_class.code),
-        job_class.severity,
-        job_class.title,
-        sentence,
-        None,
-        evidence,
-        "class",
-        VERDICT_OF[answer],
-        begin,
-        end,
-        _checks(case),
-        needs_of(form, missing),
+    return job_class.finding(
+        form, answer, sentence, missing=missing, checks=_checks(case), evidence=evidence, begin=begin, end=end
     )
 
 
@@ -197,11 +187,11 @@ def voted_end(case: HangCase, missing: list[str], unused: list[str]) -> str:
 
 def _short(place: HangPlace, case: HangCase) -> str:
     ran = text(min(case.minutes * 60.0, case.ran_s), "s")
-    first = int(case.form.rests.first[case.place])
+    first = int(case.form.idle_times.first[case.place])
     long = f"{place.noun} is {case.long} or more"
     if place.where == BEGIN and first > 0:
-        rest = text(first * 60, "s")
-        idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {rest}"
+        span = text(first * 60, "s")
+        idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {span}"
         return f"No: {idle}; {long}, and the job ran {ran}{so_far(case.row)}."
     return f"No: the job ran {ran}{so_far(case.row)}; {long}."
 
@@ -212,12 +202,12 @@ def _seen_working(place: HangPlace, case: HangCase) -> bool:
     Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
     """
     form, at = case.form, case.place
-    rests = form.rests
-    if form.host or place.where == END or rests.told[at] < case.minutes - 2 * SLACK:
+    times = form.idle_times
+    if form.host or place.where == END or times.measured[at] < case.minutes - 2 * SLACK:
         return False
     if place.where == BEGIN:
-        return 0 <= int(rests.first[at]) < form.limits.hang
-    return int(rests.longest[at]) < form.limits.hang and int(rests.last[at]) >= 0
+        return 0 <= int(times.first[at]) < form.limits.hang
+    return int(times.longest[at]) < form.limits.hang and int(times.last[at]) >= 0
 
 
 def _gap(place: HangPlace, case: HangCase) -> str:
@@ -247,7 +237,7 @@ def _evidence(case: HangCase) -> dict[str, float]:
     gpus = row.get("gpus") or row.get("gpus_seen")
     known: dict[str, float | None] = {
         "interval_begin_s": case.begin * 60.0,
-        "interval_s": case.told_s,
+        "interval_s": case.reported_s,
         "gpu_hours_idle": None if not gpus else interval_s * gpus / 3600,
         "voted_yes": float(len(case.with_vote(YES))),
         "voted": float(len(case.with_vote(YES, NO, UNDECIDED))),
@@ -258,16 +248,14 @@ def _evidence(case: HangCase) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _checks(case: HangCase) -> tuple[CheckedValue, ...]:
+def _checks(case: HangCase) -> Iterator[CheckedValue]:
     limits = case.form.limits
-    found = []
     for name, votes in case.votes.items():
         known, level = limits.known[name], limits.level[name]
         value = float(votes.shown[case.place])
-        shown = None if value != value else value
         threshold = limits.theta[name] if level is None else level
-        found.append(CheckedValue(name, shown, "<", threshold, known.unit, _HOLDS[case.said[name]]))
-    return tuple(found)
+        holds = _HOLDS[case.own_votes[name]]
+        yield CheckedValue(name, None if value != value else value, "<", threshold, known.unit, holds)
 
 
 def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
@@ -281,8 +269,5 @@ def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
 
 def worked_at(case: HangCase) -> tuple[int, int] | None:
     """Return the first and last minute in which a GPU worked; None where none did, or it was not measured."""
-    first, last = int(case.form.rests.first[case.place]), int(case.form.rests.last[case.place])
+    first, last = int(case.form.idle_times.first[case.place]), int(case.form.idle_times.last[case.place])
     return None if first < 0 else (first, last)
-
-
-__all__ = ["END", "FIRST_WORK", "HangCase", "HangPlace", "judge_hang", "worked_at"]

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from tachograph.catalog.units import plural, text
-from tachograph.judge.classes.inputs import ClassInput, JobClass, needs_of, so_far, too_few, voted
+from tachograph.judge.activity import gpu_label, so_far
+from tachograph.judge.classes.inputs import ClassInput, JobClass, too_few, voted
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Extremes, Units, extremes
-from tachograph.judge.classes.windows import VERDICT_OF
 from tachograph.judge.finding import CheckedValue, Finding
 
 TIMES = 2.0  # the busiest does at least so many times what the least busy does; source: TASC
 
 
-@dataclass(frozen=True, slots=True)
-class IdleUnits:
-    """What is compared: `noun` ("GPU")."""
+IDLE_EVIDENCE = ("units", "units_affected", "gpus", "nodes", "busiest_gpu_mean", "idlest_gpu_mean")
 
-    noun: str
+
+def idle_class(noun: Literal["node", "GPU"], code: str, title: str, *, host: tuple[str, ...] = ()) -> JobClass:
+    """Return the class that compares the nodes, or the GPUs, of a job; `host`: its votes from host metrics."""
+    gpu = ("gpu_util", "sm_active", "dram_active", "power")
+    return JobClass(code, "hint", title, partial(judge_idle, noun), gpu=gpu, host=host)
 
 
 def idle_votes(found: Extremes, *, busy: float) -> Votes:
@@ -33,7 +37,7 @@ def idle_votes(found: Extremes, *, busy: float) -> Votes:
     array([1, 0], dtype=int8)
     """
     vote = np.where((found.busiest > busy) & (found.busiest >= TIMES * found.least), YES, NO).astype(np.int8)
-    vote[found.told < 2] = MISSING
+    vote[found.measured < 2] = MISSING
     return vote
 
 
@@ -50,11 +54,9 @@ def idle_answers(votes: Sequence[Votes]) -> Votes:
     return answer
 
 
-def judge_idle(
-    idleness: IdleUnits, units: Units, job_class: JobClass, form: ClassInput
-) -> Iterator[tuple[int, Finding]]:
+def judge_idle(noun: Literal["node", "GPU"], job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
     """Yield the verdict of every job that has two units or more."""
-    limits = form.limits
+    limits, units = form.limits, form.nodes if noun == "node" else form.gpus
     names = tuple(name for name in job_class.names(form) if limits.busy[name] is not None)
     found = {name: extremes(units, name) for name in names}
     votes = {name: idle_votes(found[name], busy=limits.busy[name] or 0.0) for name in names}
@@ -63,7 +65,7 @@ def judge_idle(
     for at in np.flatnonzero(counts > 1).tolist():
         voted_yes = [name for name in names if votes[name][at] == YES]
         missing = [name for name in names if votes[name][at] == MISSING]
-        unseen = int(counts[at] - max(found[name].told[at] for name in names))
+        unseen = int(counts[at] - max(found[name].measured[at] for name in names))
         answer = int(answers[at])
         if answer == NO and unseen:
             answer = UNDECIDED  # one that was not measured may be the idle one
@@ -71,27 +73,16 @@ def judge_idle(
         case = IdleCase(form, at, units, found, names, voted_yes)
         evidence: dict[str, float] = {}
         if answer == UNDECIDED:
-            sentence = too_few(form, names, missing) if few else _unseen(idleness, unseen, int(counts[at]))
+            sentence = too_few(form, names, missing) if few else _unseen(noun, unseen, int(counts[at]))
         elif answer == NO:
-            sentence = _none(idleness, case) + (f" Not all voted{voted(form, names, missing)}." if missing else "")
+            sentence = _none(noun, case) + (f" Not all voted{voted(form, names, missing)}." if missing else "")
         else:
             affected = case.affected()
-            sentence = _found(idleness, case, affected)
+            sentence = _found(noun, case, affected)
             evidence = _evidence(case, len(affected))
         yield (
             at,
-            Finding(
-                form.code(job_class.code),
-                job_class.severity,
-                job_class.title,
-                sentence,
-                None,
-                evidence,
-                "class",
-                VERDICT_OF[answer],
-                checks=_checks(case, votes),
-                needs=needs_of(form, missing),
-            ),
+            job_class.finding(form, answer, sentence, missing=missing, checks=_checks(case, votes), evidence=evidence),
         )
 
 
@@ -115,18 +106,14 @@ class IdleCase:
         ])  # fmt: skip
         low = np.flatnonzero(table.sum(axis=0) * 2 >= len(self.voted_yes))
         nodes = {label[0] for label in self.units.labels[first:last]}
-        return [_label(self.units.labels[first + int(i)], with_node=len(nodes) > 1) for i in low]
+        labels = [dict(zip(("node", "gpu", "mig"), self.units.labels[first + int(i)], strict=True)) for i in low]
+        return [
+            str(label["node"]) if label["gpu"] is None else gpu_label(label, with_node=len(nodes) > 1)
+            for label in labels
+        ]
 
 
-def _label(label: tuple[str, int | None, int | None], *, with_node: bool) -> str:
-    node, gpu, mig = label
-    if gpu is None:
-        return node
-    name = f"GPU {gpu}" if mig is None else f"GPU {gpu}/{mig}"
-    return f"{node} {name}" if with_node else name
-
-
-def _found(idleness: IdleUnits, case: IdleCase, affected: Sequence[str]) -> str:
+def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
     form, at = case.form, case.place
     count = int(case.units.offset[at + 1] - case.units.offset[at])
     shown = [
@@ -136,13 +123,13 @@ def _found(idleness: IdleUnits, case: IdleCase, affected: Sequence[str]) -> str:
     ]
     which = ", ".join(affected[:4]) + (f" and {len(affected) - 4} more" if len(affected) > 4 else "")
     return (
-        f"{len(affected)} of {plural(count, idleness.noun)} did at most half of what the busiest did"
+        f"{len(affected)} of {plural(count, noun)} did at most half of what the busiest did"
         f"{so_far(form.rows[at])} ({which}): {'; '.join(shown)} (least busy, busiest)."
     )
 
 
-def _none(idleness: IdleUnits, case: IdleCase) -> str:
-    voters = [name for name in case.names if case.found[name].told[case.place] >= 2]
+def _none(noun: str, case: IdleCase) -> str:
+    voters = [name for name in case.names if case.found[name].measured[case.place] >= 2]
     if not any(case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters):
         shown = "; ".join(
             f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, not above "
@@ -150,13 +137,13 @@ def _none(idleness: IdleUnits, case: IdleCase) -> str:
             for name in voters[:1]
             for known in (case.form.limits.known[name],)
         )
-        return f"No: even the busiest {idleness.noun} was not busy on average ({shown})."
+        return f"No: even the busiest {noun} was not busy on average ({shown})."
     few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
-    return f"No: by {few} the busiest {idleness.noun} did twice as much as the least busy one; half are needed."
+    return f"No: by {few} the busiest {noun} did twice as much as the least busy one; half are needed."
 
 
-def _unseen(idleness: IdleUnits, unseen: int, count: int) -> str:
-    return f"Unknown: {unseen} of {plural(count, idleness.noun)} left no samples; the others were even."
+def _unseen(noun: str, unseen: int, count: int) -> str:
+    return f"Unknown: {unseen} of {plural(count, noun)} left no samples; the others were even."
 
 
 def _evidence(case: IdleCase, affected: int) -> dict[str, float]:
@@ -172,24 +159,13 @@ def _evidence(case: IdleCase, affected: int) -> dict[str, float]:
     return {name: float(value) for name, value in known.items() if value is not None and value == value}
 
 
-def _checks(case: IdleCase, votes: Mapping[str, Votes]) -> tuple[CheckedValue, ...]:
-    checks = []
+def _checks(case: IdleCase, votes: Mapping[str, Votes]) -> Iterator[CheckedValue]:
+    limits, at = case.form.limits, case.place
     for name in case.names:
-        known, found, at = case.form.limits.known[name], case.found[name], case.place
-        value = float(found.busiest[at])
-        there = votes[name][at] != MISSING
-        checks.append(
-            CheckedValue(
-                f"{name}_busiest",
-                None if value != value else value,
-                ">",
-                case.form.limits.busy[name] or 0.0,
-                known.unit,
-                bool(value > (case.form.limits.busy[name] or 0.0)) if there else None,
-            )
-        )
-        least = float(found.least[at])
-        ratio = value / least if there and least > 0 else None
-        holds = bool(value >= TIMES * least) if there else None
-        checks.append(CheckedValue(f"{name}_busiest_over_least", ratio, ">=", TIMES, "ratio", holds))
-    return tuple(checks)
+        value, least = float(case.found[name].busiest[at]), float(case.found[name].least[at])
+        measured, busy = votes[name][at] != MISSING, limits.busy[name] or 0.0
+        holds, known = value > busy if measured else None, None if value != value else value
+        yield CheckedValue(f"{name}_busiest", known, ">", busy, limits.known[name].unit, holds)
+        ratio = value / least if measured and least > 0 else None
+        twice = value >= TIMES * least if measured else None
+        yield CheckedValue(f"{name}_busiest_over_least", ratio, ">=", TIMES, "ratio", twice)

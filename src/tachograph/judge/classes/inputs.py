@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from tachograph.catalog.units import plural
 from tachograph.judge.classes.characteristics import ClassLimits
-from tachograph.judge.classes.series import Rests, Series, Units
-from tachograph.judge.classes.windows import WindowSpreads
-from tachograph.judge.finding import Finding, Severity
+from tachograph.judge.classes.series import IdleTimes, Series, Units
+from tachograph.judge.classes.windows import VERDICT_OF, WindowSpreads
+from tachograph.judge.finding import CheckedValue, Finding, Severity
 
 HOST_SUFFIX = "_host"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassInput:
-    """Many jobs in one form. `rows`: of job_summaries, in the order of the series. `rests`: of their GPUs."""
+    """Many jobs in one form. `rows`: of job_summaries, in the order of the series. `idle_times`: of their GPUs."""
 
     host: bool
     rows: Sequence[Mapping[str, Any]]
     series: Series
     windows: WindowSpreads
-    rests: Rests
+    idle_times: IdleTimes
     nodes: Units
     gpus: Units
     limits: ClassLimits
@@ -56,6 +57,33 @@ class JobClass:
         """Its codes: of the GPU form, and of the host form where there is one."""
         return (self.code, self.code + HOST_SUFFIX) if self.host else (self.code,)
 
+    def finding(
+        self,
+        form: ClassInput,
+        answer: int,
+        sentence: str,
+        *,
+        missing: Sequence[str],
+        checks: Iterable[CheckedValue],
+        evidence: Mapping[str, float] | None = None,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+    ) -> Finding:
+        """Return the finding on one job of the form; `missing`: characteristics that were not measured."""
+        return Finding(
+            form.code(self.code),
+            self.severity,
+            self.title,
+            sentence,
+            evidence=evidence or {},
+            kind="class",
+            verdict=VERDICT_OF[answer],
+            begin=begin,
+            end=end,
+            checks=tuple(checks),
+            needs=tuple(dict.fromkeys(counter for name in missing for counter in form.limits.known[name].needs)),
+        )
+
     def names(self, form: ClassInput) -> tuple[str, ...]:
         """Return the characteristics that vote in `form`, and of which all count."""
         return form.limits.names(form.code(self.code), self.host if form.host else self.gpu)
@@ -72,11 +100,6 @@ class ClassJudge(Protocol):
 def listed(form: ClassInput, names: Sequence[str]) -> str:
     """Return characteristics as people read them: "power, SM activity"."""
     return ", ".join(form.limits.known[name].label for name in names)
-
-
-def needs_of(form: ClassInput, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the counters that characteristics are made of."""
-    return tuple(dict.fromkeys(counter for name in names for counter in form.limits.known[name].needs))
 
 
 def too_few(form: ClassInput, names: Sequence[str], missing: Sequence[str]) -> str:
@@ -97,8 +120,3 @@ def voted(form: ClassInput, names: Sequence[str], missing: Sequence[str], unused
     if unused:
         parts.append(f"never used: {listed(form, unused)}")
     return f" ({len(names) - len(missing) - len(unused)} of {len(names)} voted; {'; '.join(parts)})" if parts else ""
-
-
-def so_far(row: Mapping[str, Any]) -> str:
-    """Return " so far" for a job that still runs, else nothing."""
-    return " so far" if row.get("state") == "RUNNING" else ""

@@ -221,25 +221,24 @@ def _shown(
 
 
 @compiled
-def rests(alive: Votes, offset: Longs, first: Ints, last: Ints, longest: Ints, longest_at: Ints, told: Ints) -> None:
-    """Per job first and last minute at work (-1: none), longest idle interval and where, minutes recorded.
+def idle_times(alive: Votes, offset: Longs, first: Ints, last: Ints, longest: Ints, measured: Ints) -> None:
+    """Per job first and last minute at work (-1: none), longest idle interval, minutes measured.
 
     `alive`: 1 at work, 0 idle, -1 not measured. An idle interval ends at a minute not measured.
     """
     for j in range(offset.shape[0] - 1):
-        first[j], last[j], longest[j], longest_at[j], told[j] = -1, -1, 0, 0, 0
+        first[j], last[j], longest[j], measured[j] = -1, -1, 0, 0
         here = 0
         for i in range(offset[j], offset[j + 1]):
             minute = i - offset[j]
             if alive[i] >= 0:
-                told[j] += 1
+                measured[j] += 1
             if alive[i] == 1:
                 last[j] = minute
                 if first[j] < 0:
                     first[j] = minute
             here = here + 1 if alive[i] == 0 else 0
-            if here > longest[j]:
-                longest[j], longest_at[j] = here, minute + 1 - here
+            longest[j] = max(longest[j], here)
 
 
 @compiled

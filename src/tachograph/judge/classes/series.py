@@ -17,12 +17,11 @@ from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import HOST_CHARACTERISTICS
 from tachograph.judge.classes import kernel
 from tachograph.judge.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_AWAKE, SM_BUSY, SPINNING, WORK
-from tachograph.judge.classes.kernel import Votes
 from tachograph.pipeline.timelines import ACTIVITY
 
-ALL_TELL = 0.9  # of a job's GPUs: a few of very many may report nothing
+ALL_REPORT = 0.9  # of a job's GPUs: a few of very many may report nothing
 # column of job_gpus that shows whether a GPU ever reported a characteristic
-_TOLD_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
+_REPORTED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
     name: tuple(f"{counter}_mean" for counter in c.needs) for name, c in GPU.items()
 })  # fmt: skip
 
@@ -55,14 +54,13 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Rests:
-    """Per job: first and last minute in which a GPU worked (-1: none), longest idle interval, minutes recorded."""
+class IdleTimes:
+    """Per job: first and last minute in which a GPU worked (-1: none), longest idle interval, minutes measured."""
 
     first: Ints
     last: Ints
     longest: Ints
-    longest_at: Ints
-    told: Ints
+    measured: Ints
 
 
 def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFrame | None = None) -> Series:
@@ -84,13 +82,13 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFram
     light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)  # NaN is none of these
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
-    silent = _partly_silent(known, places.offset, _held(places.keys, gpus))
-    unsure = ~surely & (silent | ~(looks_busy < AWAKE))
+    partial = _partly_measured(known, places.offset, _held(places.keys, gpus))
+    unsure = ~surely & (partial | ~(looks_busy < AWAKE))
     lengths = np.diff(places.offset)
     for name, each in values.items():
-        each[silent & ~surely] = np.nan
-        each[unsure & np.repeat(_told_by_some(places.keys, gpus, name), lengths)] = np.nan
-    looks_busy[silent & (works == 0) & (looks_busy < SPINNING)] = np.nan
+        each[partial & ~surely] = np.nan
+        each[unsure & np.repeat(_reported_by_some(places.keys, gpus, name), lengths)] = np.nan
+    looks_busy[partial & (works == 0) & (looks_busy < SPINNING)] = np.nan
     return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
 
 
@@ -116,22 +114,18 @@ def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.Da
     )
 
 
-def rests(series: Series) -> Rests:
-    """Return when the GPUs of each job were at work and idle, by the activity of the busiest."""
-    busy = series.looks_busy
-    alive = np.where(np.isnan(busy), -1, (busy >= FIRST_WORK).astype(np.int8)).astype(np.int8)
-    return rests_of(alive, series.offset)
+def idle_times(series: Series) -> IdleTimes:
+    """Return when the GPUs of each job were at work and idle, by the activity of the busiest.
 
-
-def rests_of(alive: Votes, offset: Longs) -> Rests:
-    """Return first and last work, longest idle interval of each job; `alive`: 1 at work, 0 idle, -1 not measured.
-
-    >>> found = rests_of(np.array([0, 0, 1, 0, 1], np.int8), np.array([0, 5]))
+    >>> busy = np.array([0, 0, 1, 0, 1], np.float32)
+    >>> found = idle_times(Series(("job",), np.array([0, 5]), {}, np.zeros(5, np.uint8), busy))
     >>> int(found.first[0]), int(found.last[0]), int(found.longest[0])
     (2, 4, 2)
     """
-    found = Rests(*(np.zeros(len(offset) - 1, np.int32) for _ in range(5)))
-    kernel.rests(alive, offset, found.first, found.last, found.longest, found.longest_at, found.told)
+    busy, offset = series.looks_busy, series.offset
+    alive = np.where(np.isnan(busy), -1, (busy >= FIRST_WORK).astype(np.int8)).astype(np.int8)
+    found = IdleTimes(*(np.zeros(len(offset) - 1, np.int32) for _ in range(4)))
+    kernel.idle_times(alive, offset, found.first, found.last, found.longest, found.measured)
     return found
 
 
@@ -204,13 +198,13 @@ def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
     return np.fmax(found, places.put(timelines, "active_sum") / np.where(active > 0, active, np.float32(np.nan)))
 
 
-def _work(places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], told: Singles) -> Singles:
+def _work(places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], measured: Singles) -> Singles:
     """Arithmetic or memory traffic of the busiest GPU; an upper bound where the timelines do not record it.
 
     They record it for GPUs that report utilisation, too, and MIG slices do not: no GPU can do more than all together.
     """
     work = places.put(timelines, "work")
-    most = np.fmax(values["tensor_active"], values["dram_active"]) * told
+    most = np.fmax(values["tensor_active"], values["dram_active"]) * measured
     return np.where(np.isnan(work), most, work)
 
 
@@ -221,13 +215,13 @@ def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
     return _of_jobs(keys, gpus.group_by("job_key").agg(pl.len()))
 
 
-def _told_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> NDArray[np.bool_]:
+def _reported_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> NDArray[np.bool_]:
     """Jobs of which some GPUs report a characteristic, and too many others never do."""
     if gpus is None:
         return np.zeros(len(keys), np.bool_)
-    reports = pl.any_horizontal(pl.col(_TOLD_BY[name]).is_not_null())
+    reports = pl.any_horizontal(pl.col(_REPORTED_BY[name]).is_not_null())
     known = _of_jobs(keys, gpus.group_by("job_key").agg(reports.sum()))
-    return np.asarray(known < ALL_TELL * _held(keys, gpus))
+    return np.asarray(known < ALL_REPORT * _held(keys, gpus))
 
 
 def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
@@ -236,13 +230,13 @@ def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
     return np.array([found.get(key, 0) for key in keys], np.float32)
 
 
-def _partly_silent(told: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
+def _partly_measured(measured: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
     """Minutes in which fewer GPUs report their activity than the job held, or than in its best minute."""
     most = held.copy()
     there = np.diff(offset) > 0
     if there.any():
-        most[there] = np.fmax(most[there], np.fmax.reduceat(told, offset[:-1][there]))
-    return np.asarray(told < ALL_TELL * np.repeat(most, np.diff(offset)))  # NaN: no GPU reports
+        most[there] = np.fmax(most[there], np.fmax.reduceat(measured, offset[:-1][there]))
+    return np.asarray(measured < ALL_REPORT * np.repeat(most, np.diff(offset)))  # NaN: no GPU reports
 
 
 def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
@@ -297,7 +291,7 @@ class Extremes:
 
     busiest: Singles
     least: Singles
-    told: Longs
+    measured: Longs
 
 
 def gpu_units(job_keys: Sequence[str], gpus: pl.DataFrame) -> Units:
@@ -335,7 +329,7 @@ def extremes(units: Units, name: str) -> Extremes:
         begins = units.offset[:-1][there]
         found.busiest[there] = np.fmax.reduceat(values, begins)
         found.least[there] = np.fmin.reduceat(values, begins)
-        found.told[there] = np.add.reduceat((~np.isnan(values)).astype(np.int64), begins)
+        found.measured[there] = np.add.reduceat((~np.isnan(values)).astype(np.int64), begins)
     return found
 
 

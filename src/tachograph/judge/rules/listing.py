@@ -7,17 +7,18 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from tachograph.catalog.units import text
 from tachograph.judge.rules.ruleset import RuleEntry, RuleSet
 
 
 def parameter_text(entry: RuleEntry, name: str) -> tuple[str, str]:
     """Return a parameter's name, and its value with what it would be unless the site had changed it."""
-    declared, value = entry.declared.get(name), entry.values[name]
-    unit = declared.unit if declared else ""
-    if declared is None or declared.default == value:
-        return name, text(value, unit)
-    return name, f"{text(value, unit)} (default {text(declared.default, unit)})"
+    declared, value = entry.declared[name], entry.values[name]
+    if declared.default == value:
+        return name, text(value, declared.unit)
+    return name, f"{text(value, declared.unit)} (default {text(declared.default, declared.unit)})"
 
 
 def rules_text(ruleset: RuleSet, *, width: int) -> str:
@@ -41,8 +42,7 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
         lines += [f"  {heading}", *phrases] if phrases else []
     lines.append("  Parameters" if entry.values else "  No parameters")
     for name in entry.values:
-        declared = entry.declared.get(name)
-        meaning = f": {declared.meaning}" if declared and declared.meaning else ""
+        meaning = f": {entry.declared[name].meaning}" if entry.declared[name].meaning else ""
         lines += _wrapped(f"{' = '.join(parameter_text(entry, name))}{meaning}", width)
     lines.append("  Terms")
     lines += [line for term in rule.terms for line in _wrapped(f"{term.name} = {term.source}", width)]
@@ -60,17 +60,7 @@ def rules_json(ruleset: RuleSet) -> dict[str, Any]:
             *(_rule_json(entry, in_use=True) for entry in ruleset.entries),
             *(_rule_json(entry, in_use=False) for entry in ruleset.disabled),
         ],
-        "problems": [
-            {
-                "file": problem.file,
-                "line": problem.line,
-                "column": problem.column,
-                "term": problem.term,
-                "severity": problem.severity,
-                "message": problem.message,
-            }
-            for problem in ruleset.problems
-        ],
+        "problems": msgspec.to_builtins(ruleset.problems),
     }
 
 
@@ -90,20 +80,12 @@ def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
         "criterion": entry.pattern.criterion,
         "false_positives": entry.pattern.false_positives,
         "cures": entry.pattern.cures,
-        "parameters": {name: _parameter_json(entry, name) for name in entry.values},
+        "parameters": {
+            name: {"value": value, **msgspec.to_builtins(entry.declared[name])} for name, value in entry.values.items()
+        },
         "metrics": entry.program.needs,
         "needs": entry.counters,
         "terms": {term.name: term.source for term in entry.rule.terms},
-    }
-
-
-def _parameter_json(entry: RuleEntry, name: str) -> dict[str, Any]:
-    declared = entry.declared.get(name)
-    return {
-        "value": entry.values[name],
-        "default": declared.default if declared else None,
-        "unit": declared.unit if declared else "",
-        "meaning": declared.meaning if declared else "",
     }
 
 

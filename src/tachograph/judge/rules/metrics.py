@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -92,7 +91,7 @@ COMPUTED: tuple[Offered, ...] = (
     _job(
         "hbm_requested_gb",
         "GB",
-        "Memory tier of the GPU that was asked for; 0: none was asked for.",
+        "Memory tier of the GPU that was requested; 0: none was requested.",
         pl.col("hbm_request").str.extract(_TIER).cast(pl.Float64).fill_null(0.0),
     ),
     _job("activity_mean", "fraction", "Activity of its GPUs, mean.", pl.col(ACTIVITY_MEAN), ACTIVITY[0]),
@@ -218,15 +217,6 @@ OFFERED: Mapping[str, Offered] = MappingProxyType(
 OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
 # as named in the language
 VOCABULARY: Mapping[str, RuleMetric] = MappingProxyType({name: offered.metric for name, offered in OFFERED.items()})
-
-
-def close_to(name: str) -> tuple[str, ...]:
-    """Return metrics whose names are close to `name`, closest first.
-
-    >>> close_to("wall_time")
-    ('walltime',)
-    """
-    return tuple(difflib.get_close_matches(name, sorted(OFFERED), n=3, cutoff=0.7))
 
 
 Scalar = float | str | None

@@ -1,4 +1,12 @@
-"""Rules checked, prepared as programs, and evaluated over one job."""
+"""Rules checked, prepared as programs, and evaluated over one job.
+
+    loaded = load_patterns(text, "load_imbalance.json")
+    problems = loaded.problems + check(rule, metrics, parameters)
+    program = prepare(rule, metrics)          # once per rule
+    outcome = evaluate(program, job, {"load_imbalance_ratio_threshold": 0.2})
+
+`metrics`: {name: RuleMetric} that the jobs offer. `job`: a `Ranks`. Nothing here reads files, clocks or settings.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +82,7 @@ def prepare(rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> RuleProgram
     for problem in checking.problems:
         if problem.severity == "error":
             place = f"{problem.file}:{problem.line}:{problem.column}"
-            raise InputError(f"rule {rule.id}: {problem.message}", where=place, do="mend the rule, or disable it")
+            raise InputError(f"rule {rule.id}: {problem.message}", where=place, do="fix the rule, or disable it")
     return program
 
 

@@ -298,12 +298,7 @@ class _Typer:
         if of is None:
             return WRONG
         rest = [
-            (
-                values.divide_by(in_words(inner, self.scope.rule, self.scope.metrics))
-                if sign == "/"
-                else _ARITHMETIC[sign],
-                found.run,
-            )
+            (self.arithmetic(sign, inner), found.run)
             for (sign, _, _), (inner, found) in zip(node.rest, items[1:], strict=True)
         ]
         positive = all(found.type.positive for _, found in items) and all(sign != "-" for sign, _, _ in node.rest)

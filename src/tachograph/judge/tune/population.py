@@ -167,8 +167,8 @@ def _idle(known: _KnownInput, kind: str, units: Units, busy: Mapping[str, float]
     found = {name: known.units[kind, name] for name in busy}
     answer = idle_answers([idle_votes(found[name], busy=limit) for name, limit in busy.items()])
     counts = np.diff(units.offset)
-    reported = np.max([each.told for each in found.values()], axis=0)
-    answer[(answer == NO) & (reported < counts)] = UNDECIDED
+    measured = np.max([each.measured for each in found.values()], axis=0)
+    answer[(answer == NO) & (measured < counts)] = UNDECIDED
     answer[counts < 2] = NOT_ASKED
     return answer
 

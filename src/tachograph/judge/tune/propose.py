@@ -10,7 +10,7 @@ that use it: their median at work is above all but one in a hundred of the idle 
             where there is a level at least a tenth of it, because busy-waiting varies a little
     busy    half of the median over jobs of the mean of the busiest GPU (hosts: of the busiest node)
 
-Where rest and work overlap, nothing is proposed.
+Where idle values and those at work overlap, nothing is proposed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tachograph.judge.classes.inputs import ClassInput
 from tachograph.judge.classes.series import Units, extremes
 from tachograph.judge.tune.population import Population, base
 
-REST, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles
+IDLE, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles
 LEAST_MINUTES = 1000  # idle and at work: fewer are no distribution
 FLOOR = 10.0  # an idle value counts as no less than this part of that at work: busy-waiting shows a little
-_UNUSED = "nobody measured it, or nothing used it"
+_UNUSED = "not measured, or not used"
 Values = NDArray[np.floating[Any]]
 Marks = NDArray[np.bool_]
 
@@ -68,41 +68,41 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
     gpus, hosts = population.form(host=False), population.form(host=True)
     if gpus is None:
         raise UsageError("no job has minutes to propose thresholds from", do="run `tachograph analyze` first")
-    known = RestAndWork(gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_))
-    if min(int(known.rest.sum()), int(known.work.sum())) < LEAST_MINUTES:
+    known = MarkedMinutes(gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_))
+    if min(int(known.idle.sum()), int(known.work.sum())) < LEAST_MINUTES:
         raise UsageError(
-            f"{int(known.rest.sum())} idle minutes and {int(known.work.sum())} at work are too few",
+            f"{int(known.idle.sum())} idle minutes and {int(known.work.sum())} at work are too few",
             do=f"take more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
     found = [each for name in GPU if name != "gpu_util" for each in _of(known, GPU[name])]
     if hosts is not None:
-        on_hosts = RestAndWork(hosts, _carried(known.rest, gpus, hosts), _carried(known.work, gpus, hosts))
+        on_hosts = MarkedMinutes(hosts, _carried(known.idle, gpus, hosts), _carried(known.work, gpus, hosts))
         found += [each for name in HOST if name != "gpu_util" for each in _of(on_hosts, HOST[name])]
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
-class RestAndWork:
-    """A form, and which of its minutes are idle, and at work."""
+class MarkedMinutes:
+    """A form, and which of its minutes are idle, and which at work."""
 
     form: ClassInput
-    rest: Marks
+    idle: Marks
     work: Marks
 
 
-def _of(told: RestAndWork, c: Characteristic) -> Iterator[ThresholdProposal]:
+def _of(marked: MarkedMinutes, c: Characteristic) -> Iterator[ThresholdProposal]:
     """The proposals for one characteristic."""
-    uses = _uses(told, c.name)
+    uses = _uses(marked, c.name)
     level = None
     if c.level is not None:
-        values, mine = told.form.series.of(c.name), told.work & np.repeat(uses, told.form.series.minutes)
-        level = _between("level", c, values[told.rest], values[mine], WORK, int(uses.sum()))
+        values, mine = marked.form.series.of(c.name), marked.work & np.repeat(uses, marked.form.series.minutes)
+        level = _between("level", c, values[marked.idle], values[mine], WORK, int(uses.sum()))
         yield level
-    if c.name in told.form.windows.of:
-        theta = _theta(told, c, uses)
+    if c.name in marked.form.windows.of:
+        theta = _theta(marked, c, uses)
         least = 0.0 if level is None or level.value is None else level.value / 10
         yield theta if theta.value is None or theta.value >= least else replace(theta, value=_rounded(least))
-    units = told.form.nodes if told.form.host else told.form.gpus
+    units = marked.form.nodes if marked.form.host else marked.form.gpus
     if c.busy is not None and c.name in units.values:
         yield _busy(units, c)
 
@@ -127,21 +127,21 @@ def settings(proposals: tuple[ThresholdProposal, ...], configured: ClassOptions)
     return msgspec.structs.replace(base(configured), **values)
 
 
-def _uses(told: RestAndWork, name: str) -> Marks:
+def _uses(marked: MarkedMinutes, name: str) -> Marks:
     """Which jobs use a characteristic."""
-    values, offset = told.form.series.of(name), told.form.series.offset
-    quiet = _percentile(values[told.rest], REST)
-    middles = [_percentile(values[a:b][told.work[a:b]], MEDIAN) for a, b in pairwise(offset)]
-    return np.array([m is not None and m > 0 and (quiet is None or m > quiet) for m in middles], np.bool_)
+    values, offset = marked.form.series.of(name), marked.form.series.offset
+    idle_high = _percentile(values[marked.idle], IDLE)
+    middles = [_percentile(values[a:b][marked.work[a:b]], MEDIAN) for a, b in pairwise(offset)]
+    return np.array([m is not None and m > 0 and (idle_high is None or m > idle_high) for m in middles], np.bool_)
 
 
-def _theta(told: RestAndWork, c: Characteristic, uses: Marks) -> ThresholdProposal:
+def _theta(marked: MarkedMinutes, c: Characteristic, uses: Marks) -> ThresholdProposal:
     """From windows of which every minute is idle, or at work."""
-    windows, offset = told.form.windows, told.form.series.offset
+    windows, offset = marked.form.windows, marked.form.series.offset
     spread = windows.of[c.name].spread
-    rest, work = (_windows_of(marks, offset, windows.windows, windows.width) for marks in (told.rest, told.work))
+    idle, work = (_windows_of(marks, offset, windows.windows, windows.width) for marks in (marked.idle, marked.work))
     of_users = np.repeat(uses, np.diff(windows.windows))
-    return _between("theta", c, spread[rest], spread[work & of_users], MEDIAN, int(uses.sum()))
+    return _between("theta", c, spread[idle], spread[work & of_users], MEDIAN, int(uses.sum()))
 
 
 def _windows_of(marked: Marks, offset: Longs, windows: Longs, width: int) -> Marks:
@@ -160,22 +160,22 @@ def _busy(units: Units, c: Characteristic) -> ThresholdProposal:
 
 
 def _between(
-    key: str, c: Characteristic, rest: Values, work: Values, percentile: float, jobs: int
+    key: str, c: Characteristic, idle: Values, work: Values, percentile: float, jobs: int
 ) -> ThresholdProposal:
     """A threshold between the idle values and those at work."""
-    rest, work = (part[~np.isnan(part)].astype(np.float64) for part in (rest, work))
-    low, high = _percentile(rest, REST), _percentile(work, percentile)
+    idle, work = (part[~np.isnan(part)].astype(np.float64) for part in (idle, work))
+    low, high = _percentile(idle, IDLE), _percentile(work, percentile)
     value, why = None, ""
     if low is None or high is None:
         why = _UNUSED
     elif high <= low:
         why = "values when idle and at work overlap"
-    elif min(len(rest), len(work)) < LEAST_MINUTES:
+    elif min(len(idle), len(work)) < LEAST_MINUTES:
         why = "too few minutes"
     else:
         value = _rounded(float(np.sqrt(max(low, high / FLOOR) * high)))
     built_in = (c.theta if key == "theta" else c.level) or 0.0
-    return ThresholdProposal(key, c.name, c.unit, built_in, value, low, high, len(rest), len(work), jobs, why)
+    return ThresholdProposal(key, c.name, c.unit, built_in, value, low, high, len(idle), len(work), jobs, why)
 
 
 def _percentile(values: Values, percentile: float) -> float | None:
