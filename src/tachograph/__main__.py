@@ -1,7 +1,5 @@
 """`python -m tachograph`."""
 
-import sys
+from tachograph.cli import program
 
-from tachograph.cli import main
-
-sys.exit(main())
+program()

@@ -256,3 +256,18 @@ def test_the_versions_of_the_parts() -> None:
     versions = json.loads(tachograph("version", "--json").stdout)
     assert versions["tachograph"] == __version__
     assert set(versions) == {"tachograph", "python", "polars", "deltalake", "numba", "numpy"}
+
+
+def test_a_thread_left_in_native_code_does_not_crash_the_end(tmp_path: Path) -> None:
+    """Finalizing a million lists takes long enough for the thread to return while the interpreter is finalized."""
+    script = (
+        "import sys, threading\nimport polars as pl\nfrom deltalake import DeltaTable\n"
+        "from tachograph.cli import end_process\n"
+        "pl.DataFrame({'a': [1]}).write_delta(sys.argv[1])\n"
+        "lists, began = [[] for _ in range(1_000_000)], threading.Event()\n"
+        "def work():\n    while True:\n        DeltaTable(sys.argv[1])\n        began.set()\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "began.wait()\nsys.stdout.write('all of it')\nend_process(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "all of it", "")

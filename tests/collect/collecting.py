@@ -16,6 +16,7 @@ import msgspec
 from fake_feeds import Tape
 
 from tachograph.catalog.config import CollectOptions
+from tachograph.cli import end_process
 from tachograph.lake.delta import Lake
 from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan, collect
 from tachograph.service.collect.readers import PolledSource
@@ -84,3 +85,4 @@ def main(lake: str, settings: Settings) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Settings))
+    end_process(0)

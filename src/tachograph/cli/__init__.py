@@ -7,8 +7,12 @@ Anything else that goes wrong is a defect and keeps its traceback.
 from __future__ import annotations
 
 import errno
+import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from tachograph.catalog.errors import LakeError, TachographError, UsageError
 from tachograph.catalog.version import __version__
@@ -27,6 +31,25 @@ _TAIL = """
 """
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def program() -> NoReturn:
+    """Run `tachograph` as the program of this process."""
+    end_process(main())
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process with an exit code; at once where a daemon thread is left, such as a commit that takes long.
+
+    A thread that returns from native code while the interpreter is finalized is unwound by it (before Python 3.14),
+    through frames of Rust too, and the process crashes.
+    """
+    if any(thread.daemon for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
