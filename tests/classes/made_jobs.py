@@ -32,7 +32,7 @@ QUIET_HOST: Levels = {name: 0.001 * level for name, level in BUSY_HOST.items()}
 
 
 def phases(*parts: tuple[int, Levels | None], wobble: float = 0.2) -> list[Levels | None]:
-    """Return the levels of each minute: (minutes, levels), None: nobody measured. Work goes up and down by `wobble`."""
+    """Return the levels of each minute: (minutes, levels), None: not measured. Work goes up and down by `wobble`."""
     found: list[Levels | None] = []
     for length, levels in parts:
         for _ in range(length):

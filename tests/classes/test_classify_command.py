@@ -72,12 +72,12 @@ def test_what_is_not_so_is_counted_and_listed_of_named_jobs_only(
 def test_chosen_jobs_as_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = classify(lake, capsys, "1", "2", "--user", "ada", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert {row["display_id"] for row in told["verdicts"]} == {"1"}
-    assert {row["code"] for row in told["verdicts"]} == {"job_hang", "cold_start", "stall", "idle_gpus", "stable"}
-    hang = next(row for row in told["verdicts"] if row["code"] == "job_hang")
+    printed = json.loads(out)
+    assert {row["display_id"] for row in printed["verdicts"]} == {"1"}
+    assert {row["code"] for row in printed["verdicts"]} == {"job_hang", "cold_start", "stall", "idle_gpus", "stable"}
+    hang = next(row for row in printed["verdicts"] if row["code"] == "job_hang")
     assert {check["name"] for check in hang["checks"]} >= {"power", "sm_active"}
-    assert {"code": "job_hang", "yes": 0, "no": 1, "unknown": 0} in told["counts"]
+    assert {"code": "job_hang", "yes": 0, "no": 1, "unknown": 0} in printed["counts"]
 
 
 def test_the_present_configuration_counts(lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

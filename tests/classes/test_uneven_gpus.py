@@ -1,4 +1,4 @@
-"""GPUs of one job that do not all tell the same: what nobody measured of one may be work."""
+"""GPUs of one job that report different counters: what was not measured of one may be work."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def judged(*of_gpus: list[Levels | None], lacking: dict[int, tuple[str, ...]], h
         gpu_minutes(levels, without=lacking.get(gpu, ())).with_columns(gpu=pl.lit(gpu, pl.Int16))
         for gpu, levels in enumerate(of_gpus)
     ]
-    told = [
+    measured = [
         {"samples": 6} | {f"{name}_mean": 0.5 for name in WORKING if name not in lacking.get(gpu, ())}
         for gpu in range(len(of_gpus))
     ]
-    silent = [{"samples": 0}] * ((held or len(told)) - len(told))
-    return verdicts(pl.concat(made), of_gpus=gpus(*told, *silent))["job_hang"]
+    unmeasured = [{"samples": 0}] * ((held or len(measured)) - len(measured))
+    return verdicts(pl.concat(made), of_gpus=gpus(*measured, *unmeasured))["job_hang"]
 
 
 HANGS = phases((60, WORKING), (90, RESTING))
@@ -74,15 +74,15 @@ def test_slices_that_wait_busily_have_no_utilisation_to_tell() -> None:
 
 
 def test_a_gpu_that_tells_another_counter_is_seen_at_work() -> None:
-    """One tells utilisation and rests; the other tells the activity of its engine only, and works."""
-    rests = gpu_minutes(phases((90, RESTING), (60, WORKING)))
-    works = rests.with_columns(
+    """One reports utilisation and is idle; the other reports the activity of its engine only, and works."""
+    idle = gpu_minutes(phases((90, RESTING), (60, WORKING)))
+    works = idle.with_columns(
         *(pl.lit(None, pl.Float32).alias(name) for name in WORKING),
         gpu=pl.lit(1, pl.Int16),
         gr_engine_active=pl.lit(0.75, pl.Float32),
     )
-    assert verdicts(rests)["cold_start"].verdict == "yes"
-    assert verdicts(pl.concat([rests, works]))["cold_start"].verdict != "yes"
+    assert verdicts(idle)["cold_start"].verdict == "yes"
+    assert verdicts(pl.concat([idle, works]))["cold_start"].verdict != "yes"
 
 
 def test_a_short_job_that_tells_little_is_not_said_to_be_unsteady() -> None:

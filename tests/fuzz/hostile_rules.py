@@ -20,7 +20,7 @@ from typing import Any
 from mutators import LARGEST, mutate
 
 from tachograph.judge.rules.functions import FUNCTIONS
-from tachograph.judge.rules.model import LoadedPatterns, RankKind, RuleMetric, RuleOutcome, RulePair, Value
+from tachograph.judge.rules.model import LoadedPatterns, RuleLevel, RuleMetric, RuleOutcome, RulePair, Value
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check, evaluate, prepare
 
@@ -229,7 +229,7 @@ class HostileJob:
     gpus: int
     nodes: int
 
-    def labels(self, kind: RankKind) -> Sequence[str]:
+    def labels(self, kind: RuleLevel) -> Sequence[str]:
         """GPUs have names of all sorts."""
         return [f"{kind}\u202e\n{place}" for place in range(self.nodes if kind == "node" else self.gpus)]
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.arrays import Floats
 from tachograph.judge.health import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
-from tachograph.judge.workload.arrays import COUNTERS, MinuteLabeller, classify_rows, needs_rows
-from tachograph.judge.workload.classes import DECIDING, RULED, UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.arrays import COUNTERS, MinuteLabeller, classify_rows
+from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.explained import explained
 from tachograph.judge.workload.rules import GpuReading, classify
 from tachograph.judge.workload.settings import PRESETS, Weights, WorkloadSettings
@@ -104,11 +104,9 @@ def plain(r: GpuReading, weights: Weights) -> tuple[str, float | None]:
 def test_rows_are_what_plain_python_and_single_readings_say(readings: list[GpuReading], weights: Weights) -> None:
     how, values = WorkloadSettings(weights), columns(readings)
     rows = classify_rows(values, len(readings), how)
-    needs = needs_rows(values, len(readings), how, rows=rows)
     for place, reading in enumerate(readings):
         one, (name, real) = classify(reading, how), plain(reading, weights)
         assert WORKLOAD_CLASSES[rows.labels[place]] == one.name == name
-        assert tuple(counter for counter in DECIDING if needs[counter][place]) == one.needs
         for value in (float(rows.real[place]), math.nan if one.real_utilisation is None else one.real_utilisation):
             assert value == pytest.approx(math.nan if real is None else real, abs=1e-12, nan_ok=True)
 
@@ -141,7 +139,6 @@ def test_counters_that_nobody_tells_may_be_left_out() -> None:
     found = classify_rows({}, 3)
     assert [WORKLOAD_CLASSES[place] for place in found.labels] == [UNKNOWN] * 3
     assert np.isnan(found.real).all()
-    assert all(flags.all() for flags in needs_rows({}, 3).values())
     assert classify_rows({}, 0).labels.shape == (0,)
 
 
@@ -156,7 +153,7 @@ def test_the_explanation_of_a_class_is_true(reading: GpuReading, published: bool
     found, reported = classify(reading, how), explained(reading, how)
     if found.name == UNKNOWN:
         named = found.label.removeprefix("unknown (needs ").removesuffix(")")
-        assert f"cannot be told: {named} " in reported
+        assert f"is undetermined: {named} " in reported
         return
     if found.name == WORKLOAD_CLASSES[11]:
         assert reported == "no other rule holds"

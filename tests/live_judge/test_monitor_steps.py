@@ -157,7 +157,7 @@ def test_reasons_name_rule_values_and_what_is_missing() -> None:
     assert (first.classified.name, first.health.state, first.enable) == ("tensor-heavy compute", "OK", {})
     assert second.classified.needs == ("sm_active",)
     assert second.health.needs == ("mem_temp_c",)
-    assert second.why == "tensor-heavy compute cannot be told: SM_ACTIVE is missing"
+    assert second.why == "tensor-heavy compute is undetermined: SM_ACTIVE is missing"
     assert second.enable == {
         "sm_active": "run nv-hostengine",
         "mem_temp_c": "let DCGM record MEMORY_TEMP (DCGM_FI_DEV_MEMORY_TEMP, field 140)",

@@ -1,4 +1,4 @@
-"""What is said of recorded jobs of a real system: every verdict here was read beside the recording by a person."""
+"""Verdicts on recorded jobs of a real system: every verdict here was read beside the recording by a person."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def jobs(lake: Lake) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def found(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:
     """{job: {code: finding}}."""
-    told: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    findings: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in read_verdicts(lake, read_summaries(lake)).iter_rows(named=True):
-        told[row["job_id"]][row["code"]] = row
-    return told
+        findings[row["job_id"]][row["code"]] = row
+    return findings
 
 
-def verdicts(told: dict[str, dict[str, Any]], kind: str) -> dict[str, str]:
-    return {code: row["verdict"] for code, row in told.items() if row["kind"] == kind}
+def verdicts(findings: dict[str, dict[str, Any]], kind: str) -> dict[str, str]:
+    return {code: row["verdict"] for code, row in findings.items() if row["kind"] == kind}
 
 
 def worth_knowing(lake: Lake, job_id: str) -> set[str]:
@@ -118,13 +118,13 @@ def test_a_job_that_began_late_is_no_cold_start_and_is_told_why(
 
 
 def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> None:
-    told = found[LATE]
+    findings = found[LATE]
     assert worth_knowing(lake, LATE) == {"late_start", "time_precision"}
-    assert verdicts(told, "class") == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
-    assert verdicts(told, "score") == {"score_gpu": "yes", "score_gpumem": "no"}
-    assert told["workload"]["verdict"] == told["health"]["verdict"] == "unknown"
-    assert told["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
-    assert told["low_utilisation"]["covered_by"] == "late_start"
+    assert verdicts(findings, "class") == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
+    assert verdicts(findings, "score") == {"score_gpu": "yes", "score_gpumem": "no"}
+    assert findings["workload"]["verdict"] == findings["health"]["verdict"] == "unknown"
+    assert findings["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
+    assert findings["low_utilisation"]["covered_by"] == "late_start"
 
 
 def test_scores_are_of_the_means_of_the_samples(jobs: dict[str, dict[str, Any]], recorded: Path) -> None:
@@ -143,9 +143,9 @@ def test_jobs_that_left_their_gpus_unused(
     seconds, gpus, known = WHOLE[job_id]
     assert (jobs[job_id]["elapsed_s"], jobs[job_id]["gpus"]) == (seconds, gpus)
     assert worth_knowing(lake, job_id) == known | OF_ALL
-    told = verdicts(found[job_id], "class")
-    assert {told.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
-    assert told == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone
+    findings = verdicts(found[job_id], "class")
+    assert {findings.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
+    assert findings == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone
     for code in ("score_gpu", "score_gpumem", "workload", "health"):
         assert found[job_id][code]["verdict"] == "unknown"
         assert found[job_id][code]["needs"]
@@ -160,8 +160,8 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
 ) -> None:
     assert worth_knowing(lake, job_id) == OF_ALL | {"ambiguous_attribution"}
     # too short for a hang, whichever GPUs were its own
-    told = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | {"stable": "unknown"}
-    assert verdicts(found[job_id], "class") == told
+    findings = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | {"stable": "unknown"}
+    assert verdicts(found[job_id], "class") == findings
     for code in ("score_gpu", "score_gpumem", "workload", "health", "one_gpu_of_many", "gpus_never_used"):
         assert found[job_id][code]["verdict"] == "unknown"
 
@@ -170,8 +170,8 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
 def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorded: Path) -> None:
     """What a site gets that calls a shared QOS exclusive: GPUs of others are taken for unused ones."""
     lake = judged(tmp_path, recorded, shared="[]")
-    said = {job_id: worth_knowing(lake, job_id) - OF_ALL for job_id in PART}
-    assert said == {"51567294": {"gpus_never_used"}, "51569945": {"idle_job"}, "51906088": {"one_gpu_of_many"}}
+    reported = {job_id: worth_knowing(lake, job_id) - OF_ALL for job_id in PART}
+    assert reported == {"51567294": {"gpus_never_used"}, "51569945": {"idle_job"}, "51906088": {"one_gpu_of_many"}}
     rules = read_verdicts(lake, read_summaries(lake)).filter(verdict="yes", job_id="51906088", kind="rule")
     assert "load_imbalance_waste" in set(rules.get_column("code"))
     assert rules.get_column("covered_by").unique().to_list() == ["one_gpu_of_many"]
@@ -196,7 +196,7 @@ def test_the_ledger_takes_each_gpu_hour_once(lake: Lake, jobs: dict[str, dict[st
 
 
 def test_one_moment_of_sixteen_gpus_tells_no_class_and_no_health(recorded: Path) -> None:
-    """One of them holds 74,166 MiB at 113.6 W and 0 %: that is not idle, and it cannot be told what it is."""
+    """One of them holds 74,166 MiB at 113.6 W and 0 %: that is not idle; its class is undetermined."""
     folder = recorded / "prometheus_h100"
     gpus: dict[str, dict[str, float]] = defaultdict(dict)
     for name in ("GPU_UTIL", "POWER_USAGE", "FB_USED", "GPU_TEMP"):

@@ -1,4 +1,4 @@
-"""Jobs made for rules: one job with its GPUs, on one or several nodes, and what a rule says of it."""
+"""Jobs made for rules: one job with its GPUs, on one or several nodes, and its verdict by a rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHIPPED = read_rules(RuleOptions())
 
 @dataclass(frozen=True)
 class Job:
-    """A job: what its summary says, one row per GPU (node n1 unless the row says otherwise), host values by node."""
+    """A job: its summary, one row per GPU (node n1 unless the row names another), host values by node."""
 
     given: Row = field(default_factory=dict)
     gpus: Sequence[Row] = ()

@@ -71,9 +71,9 @@ def test_agreement_with_labels_is_counted_one_by_one() -> None:
     labels = {str(n): dice.random() < 0.5 for n in range(100, 300)}
     found = agreement(verdicts, labels)
     tally = {"yes": [0, 0], "no": [0, 0], "unknown": [0, 0]}
-    for key, said in labels.items():
+    for key, holds in labels.items():
         if key in verdicts:
-            tally[verdicts[key]][said] += 1
+            tally[verdicts[key]][holds] += 1
     assert (found.wrong_yes, found.right_yes) == tuple(tally["yes"])
     assert (found.right_no, found.wrong_no) == tuple(tally["no"])
     assert found.undecided == sum(tally["unknown"])

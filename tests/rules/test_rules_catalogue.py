@@ -21,7 +21,7 @@ class Case:
     short: Job
     missing: Job
     needs: tuple[str, ...]
-    said: str  # in the sentence of the job that has it
+    phrase: str  # in the sentence of the job that has it
 
 
 def util(*means: float | None, **others: float | None) -> list[Row]:
@@ -122,7 +122,7 @@ def test_every_rule_has_its_case() -> None:
 def test_a_job_that_has_it(case: Case) -> None:
     one = found(case.has, case.code)
     assert (one.verdict, one.kind, one.severity) == ("yes", "rule", SHIPPED.called(case.code)[0].severity)
-    assert case.said in one.sentence
+    assert case.phrase in one.sentence
     assert one.advice
     assert one.checks
     assert one.needs == ()

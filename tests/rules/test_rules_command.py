@@ -181,7 +181,7 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ((), 2, "ACTION"),
         (("lst",), 2, "lst"),
@@ -214,10 +214,10 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("list", "--lake", "nowhere", "--json", "--frobnicate"), 2, "--frobnicate"),
     ],
 )
-def test_a_mistake_is_one_line(run: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_a_mistake_is_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
     done = run(*arguments)
     assert done.code == code, done
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
     assert done.out == ""
 

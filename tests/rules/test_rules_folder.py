@@ -1,4 +1,4 @@
-"""A site's folder of rules: read anew, its mistakes told one by one, its parameters and what the configuration says."""
+"""A site's folder of rules: read anew, each mistake reported, its parameters and those of the configuration."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
     write(tmp_path, "own.json", rule("hot_gpu"), rule("hung"), rule("busy_site"))
     write(tmp_path, "second.json", rule("busy_site"))
     ruleset = read_rules(of(tmp_path), reserved=RESERVED)
-    said = [problem.message for problem in ruleset.errors]
-    assert [("shipped" in one, "Tachograph" in one, "own.json" in one) for one in said if "taken" in one] == [
+    message = [problem.message for problem in ruleset.errors]
+    assert [("shipped" in one, "Tachograph" in one, "own.json" in one) for one in message if "taken" in one] == [
         (True, False, False), (False, True, False), (False, False, True),
     ]  # fmt: skip
     off = read_rules(of(tmp_path, disabled=("hot_gpu",)), reserved=RESERVED)
@@ -98,7 +98,7 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
     write(tmp_path, "own.json", rule())
     (tmp_path / PARAMETERS).unlink()
     assert "limit" in read_rules(of(tmp_path)).errors[0].message
-    for text, said in (
+    for text, message in (
         ("[busy_site]\nlimit = {", "not valid TOML"),
         ("[busy_site]\nlimit = 3\n", "busy_site"),
         ("[busy_site]\nlimit = { default = nan }\n", "no number"),
@@ -106,11 +106,11 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
     ):
         (tmp_path / PARAMETERS).write_text(text)
         errors = read_rules(of(tmp_path)).errors
-        assert any(said in str(problem) for problem in errors), (text, errors)
+        assert any(message in str(problem) for problem in errors), (text, errors)
 
 
 @pytest.mark.parametrize(
-    ("settings", "where", "said"),
+    ("settings", "where", "message"),
     [
         (RuleOptions(folder="/no/such/folder"), "rules.folder", "No such file"),
         (RuleOptions(disabled=("hot_gpus",)), "rules.disabled", "did you mean hot_gpu?"),
@@ -119,8 +119,8 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
         (RuleOptions(parameters={"hot_gpu": {"hot_c": float("nan")}}), "hot_c", "no threshold"),
     ],
 )
-def test_mistakes_of_the_configuration_name_the_key(settings: RuleOptions, where: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as problem:
+def test_mistakes_of_the_configuration_name_the_key(settings: RuleOptions, where: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as problem:
         read_rules(settings)
     assert where in problem.value.where
 
@@ -148,9 +148,9 @@ def test_files_are_checked_as_they_would_be_in_a_folder(tmp_path: Path) -> None:
     path = write(tmp_path, "own.json", rule(), rule("hot_gpu"))
     checked = read_files([path, tmp_path / "none.json", tmp_path])
     assert [entry.code for entry in checked.entries] == ["busy_site"]
-    said = [problem.message for problem in checked.errors]
-    assert any("no such file" in one for one in said)
-    assert any("shipped rule" in one for one in said)
+    message = [problem.message for problem in checked.errors]
+    assert any("no such file" in one for one in message)
+    assert any("shipped rule" in one for one in message)
 
 
 def test_the_shipped_rules_do_not_depend_on_the_folder(tmp_path: Path) -> None:

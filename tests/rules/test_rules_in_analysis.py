@@ -1,4 +1,4 @@
-"""Rules in an analysis: stored as findings, told once, judged anew when a rule or a value changes."""
+"""Rules in an analysis: stored as findings, reported once, judged anew when a rule or a value changes."""
 
 from __future__ import annotations
 

@@ -39,10 +39,12 @@ def test_work_is_that_of_plain_loops_for_many_jobs_at_once() -> None:
     jobs = random_jobs(3, 40)
     measured = measure(*together(jobs), WORK)
     for place, job in enumerate(jobs):
-        told = any(row["gpu_util_mean"] is not None for row in job.gpus)
+        reported = any(row["gpu_util_mean"] is not None for row in job.gpus)
         seconds = job.given["elapsed_s"]
         ordered = sorted(job.gpus, key=lambda row: (row["node"], row["gpu"]))
-        work = [None if not told or row["gpu_util_mean"] is None else row["gpu_util_mean"] * seconds for row in ordered]
+        work = [
+            None if not reported or row["gpu_util_mean"] is None else row["gpu_util_mean"] * seconds for row in ordered
+        ]
         seen = measured.job(place)
         assert seen.of_ranks("work") == (pytest.approx(work) if None not in work else work)
         nodes = sorted({row["node"] for row in ordered})
@@ -75,7 +77,7 @@ def test_a_gpu_is_called_by_its_node_where_there_are_several() -> None:
 def test_activity_is_of_one_counter_for_the_whole_job() -> None:
     mig = Job(gpus=[{"gr_engine_active_mean": 0.5}, {"gr_engine_active_mean": 0.7, "sm_active_mean": 0.1}])
     assert one(mig, "activity")[1] == {"activity": [0.5, 0.7]}
-    # one GPU tells utilisation: that of the other is not known, and no other counter stands for it
+    # one GPU reports utilisation: that of the other is not known, and no other counter stands for it
     mixed = Job(gpus=[{"gpu_util_mean": 0.5}, {"gr_engine_active_mean": 0.7}])
     assert one(mixed, "activity")[1] == {"activity": [0.5, None]}
 
@@ -103,9 +105,9 @@ def test_host_values_are_means_over_minutes() -> None:
     assert set(OF_HOSTS) >= set(found)
 
 
-@pytest.mark.parametrize(("asked", "tier"), [("80g", 80.0), ("80GB", 80.0), (None, 0.0)])
-def test_the_requested_tier(asked: str | None, tier: float) -> None:
-    assert one(Job({"hbm_request": asked}), "hbm_requested_gb")[0] == {"hbm_requested_gb": tier}
+@pytest.mark.parametrize(("constraint", "tier"), [("80g", 80.0), ("80GB", 80.0), (None, 0.0)])
+def test_the_requested_tier(constraint: str | None, tier: float) -> None:
+    assert one(Job({"hbm_request": constraint}), "hbm_requested_gb")[0] == {"hbm_requested_gb": tier}
 
 
 def test_the_table_is_closed_and_each_name_is_of_one_level() -> None:

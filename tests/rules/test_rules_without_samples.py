@@ -1,4 +1,4 @@
-"""Of a job without a single sample no rule about samples says no."""
+"""Of a job without a single sample no rule about samples is denied."""
 
 from __future__ import annotations
 

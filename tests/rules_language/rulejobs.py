@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tachograph.judge.rules
-from tachograph.judge.rules.model import PatternRule, RankKind, RuleMetric, RuleOutcome, RuleProblem
+from tachograph.judge.rules.model import PatternRule, RuleLevel, RuleMetric, RuleOutcome, RuleProblem
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check, evaluate, prepare
 
@@ -43,7 +43,7 @@ class Job:
     ranks: Mapping[str, Measured] = field(default_factory=dict)
     job: Mapping[str, float | str | None] = field(default_factory=dict)
 
-    def labels(self, kind: RankKind) -> Sequence[str]:
+    def labels(self, kind: RuleLevel) -> Sequence[str]:
         of_kind = [values for name, values in self.ranks.items() if METRICS[name].kind == kind and values is not None]
         count = len(of_kind[0]) if of_kind else 0
         return [f"n1/{place}" if kind == "gpu" else f"n{place + 1}" for place in range(count)]

@@ -1,4 +1,4 @@
-"""What is told of a rule before any job, with file, line, column and term."""
+"""Problems of a rule, found before any job, with file, line, column and term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check, prepare
 
 ALL = "GatherFromAllRanks(SelectMetric(work, OverAll))"
-EXPRESSIONS = {  # of the term `a`, which begins in column 86: what is said, and the character it is said of
+EXPRESSIONS = {  # of the term `a`, which begins in column 86: the message, and its character
     "wrk + 1": "1 unknown name wrk; did you mean work?",
     "SelectMetric(wrk, OverAll)": "14 unknown metric wrk; did you mean work?",
     "SelectMetric(work, OverAll)": "14 SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs",

@@ -1,4 +1,4 @@
-"""What docs/rule-language.md says is so: its examples, its slips, its limits."""
+"""docs/rule-language.md is right: its examples, its slips, its limits."""
 
 from __future__ import annotations
 

@@ -90,9 +90,9 @@ def test_waste_is_what_plain_python_says(name: str, run: str) -> None:
     assert found.values["missed_work"] == pytest.approx(missed)
     assert found.values["threshold_1"] == pytest.approx(ratio)
     assert found.values["threshold_2"] == pytest.approx(waste)
-    said = [f"Load Imbalance Ratio {100 * ratio:.3g}%"] * over
-    said += [f"Load Imbalance of {waste / 3600:.4g} {'cpuh' if run == 'published' else 'GPU-h'}"] * much
-    assert found.text.endswith("; ".join(said))
+    message = [f"Load Imbalance Ratio {100 * ratio:.3g}%"] * over
+    message += [f"Load Imbalance of {waste / 3600:.4g} {'cpuh' if run == 'published' else 'GPU-h'}"] * much
+    assert found.text.endswith("; ".join(message))
     assert bool(found.text) == (over or much)
 
 
@@ -123,17 +123,17 @@ def test_spread_is_what_plain_python_says(name: str) -> None:
         low, _, high = statistics.quantiles(work, n=4, method="inclusive")
         assert published.values["lower_quartile"] == pytest.approx(low)
         assert published.values["upper_quartile"] == pytest.approx(high)
-    mended = shipped("load_imbalance_spread", busy(*work))
-    assert (mended.alert, list(mended.ranks)) == (bool(over), over)
+    fixed = shipped("load_imbalance_spread", busy(*work))
+    assert (fixed.alert, list(fixed.ranks)) == (bool(over), over)
     both = shipped("load_imbalance_two_sided", busy(*work))
     assert (both.alert, set(both.ranks)) == (bool(over or under), {*over, *under})
 
 
 def test_the_published_text_of_spread_names_every_rank_and_the_shipped_one_those_over_it() -> None:
     job = busy(25_000.0, 20_000.0, 20_000.0, 20_000.0)
-    said = "This job was detected as a possible load imbalance issue. Ranks {} exceed imbalance ratio of 0.2"
-    assert outcome(SPREAD, job).text == said.format("n1/0, n1/1, n1/2, n1/3")
-    assert shipped("load_imbalance_spread", job).text == said.format("n1/0")
+    message = "This job was detected as a possible load imbalance issue. Ranks {} exceed imbalance ratio of 0.2"
+    assert outcome(SPREAD, job).text == message.format("n1/0, n1/1, n1/2, n1/3")
+    assert shipped("load_imbalance_spread", job).text == message.format("n1/0")
 
 
 def test_two_sides_are_told_apart() -> None:
@@ -151,7 +151,7 @@ def test_a_median_of_nothing_is_no_alert_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("divisor", "said"),
+    ("divisor", "message"),
     [
         ("median(GatherFromAllRanks(SelectMetric(work, OverAll)))", "the median work of its GPUs"),
         ("max(GatherFromAllRanks(SelectMetric(load, OverAll)))", "the largest load of its nodes"),
@@ -160,10 +160,10 @@ def test_a_median_of_nothing_is_no_alert_and_says_why() -> None:
         ("max(GatherFromAllRanks(SelectMetric(work, OverAll) + 0))", "a divisor"),
     ],
 )
-def test_what_is_zero_is_named(divisor: str, said: str) -> None:
+def test_what_is_zero_is_named(divisor: str, message: str) -> None:
     job = Job({"work": [0.0, 0.0], "load": [0.0]}, {"idle": 0.0})
     found = outcome(written({"share": f"1 / {divisor}", "alert": "share > 2"}), job)
-    assert (found.verdict, found.reasons) == ("unknown", (f"{said} is 0, so share cannot be computed",))
+    assert (found.verdict, found.reasons) == ("unknown", (f"{message} is 0, so share cannot be computed",))
 
 
 @pytest.mark.parametrize("rule", [WASTE, SPREAD])
@@ -181,7 +181,7 @@ def test_what_is_known_decides_where_it_can() -> None:
 
 def test_the_slips_are_taken_with_a_warning_each() -> None:
     assert errors(WASTE) == errors(SPREAD) == []
-    said = [problem.message for text in (WASTE, SPREAD) for problem in problems(text)]
+    message = [problem.message for text in (WASTE, SPREAD) for problem in problems(text)]
     for slip, meant in (
         ("make_tupel", "make_tuple"),
         ("Overall", "OverAll"),
@@ -189,14 +189,14 @@ def test_the_slips_are_taken_with_a_warning_each() -> None:
         ("tollerance_wasted_work", "tolerance_wasted_work"),
         ("load_imbalance_altert", "load_imbalance_alert"),
     ):
-        assert f"{slip} is taken as {meant}" in said
-    assert "there is no such term; load_imbalance is taken" in said
-    assert "upper_quartile is used nowhere" in said
-    assert "median may be zero; where it is, the result is unknown" in said
+        assert f"{slip} is taken as {meant}" in message
+    assert "there is no such term; load_imbalance is taken" in message
+    assert "upper_quartile is used nowhere" in message
+    assert "median may be zero; where it is, the result is unknown" in message
 
 
 @pytest.mark.parametrize(
-    ("mended", "published", "said"),
+    ("fixed", "published", "message"),
     [
         ('altert",\n"output_m', 'altert"\n"output_m', '19:33: error: a comma is missing before "output_metric"'),
         ('threshold"], //', 'threshold"] //', '9:48: error: a comma is missing before "rule_terms"'),
@@ -205,9 +205,9 @@ def test_the_slips_are_taken_with_a_warning_each() -> None:
         ("},\n],", "},\n", "19:9: error: a : within a list; ] is missing before: [ of 10:14 is open"),
     ],
 )  # fmt: skip
-def test_what_was_no_json_is_told_with_its_place(mended: str, published: str, said: str) -> None:
-    assert mended in SPREAD
-    assert errors(SPREAD.replace(mended, published, 1))[0].removeprefix("tried.json:") == said
+def test_what_was_no_json_is_reported_with_its_place(fixed: str, published: str, message: str) -> None:
+    assert fixed in SPREAD
+    assert errors(SPREAD.replace(fixed, published, 1))[0].removeprefix("tried.json:") == message
 
 
 def test_the_shipped_file_has_warnings_of_the_median_only() -> None:

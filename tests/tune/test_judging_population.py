@@ -46,14 +46,14 @@ def test_shares_add_up_and_each_scenario_is_there(truth: pl.DataFrame) -> None:
         assert abs(counts[scenario.name] - 300 * scenario.share) <= 1.5, scenario.name
 
 
-def test_hung_classes_are_where_the_long_rests_are(runs: list[SimulatedRun], truth: pl.DataFrame) -> None:
+def test_hang_classes_are_where_the_long_idle_intervals_are(runs: list[SimulatedRun], truth: pl.DataFrame) -> None:
     """Half a minute at either end apart, which minutes do not show."""
     by_id = {str(row["display_id"]): row for row in truth.iter_rows(named=True)}
     seen = Counter[str]()
     for run in runs:
         row = by_id[str(run.request.job_id)]
-        resting = "".join("r" if rests else "w" for rests in resting_minutes(run))
-        pieces = [(piece, len(piece)) for piece in resting.replace("wr", "w r").replace("rw", "r w").split()]
+        marks = "".join("r" if idle else "w" for idle in resting_minutes(run))
+        pieces = [(piece, len(piece)) for piece in marks.replace("wr", "w r").replace("rw", "r w").split()]
         long = [place for place, (piece, length) in enumerate(pieces) if piece[0] == "r" and length >= 60]
         last = len(pieces) - 1
         assert row["job_hang"] == any(place == last and place > 0 and pieces[place - 1][1] >= 10 for place in long)

@@ -35,7 +35,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(kept: Path) -> Any:
+def accuracy(kept: Path) -> Any:
     return json.loads((kept / "printed.json").read_text(encoding="utf-8"))
 
 
@@ -63,23 +63,23 @@ def labels(path: Path, truth: pl.DataFrame, codes: tuple[str, ...]) -> Path:
 
 
 @pytest.mark.slow
-def test_accuracies_are_those_of_the_classes_of_stored_minutes(kept: Path, told: Any, truth: pl.DataFrame) -> None:
+def test_accuracies_are_those_of_the_classes_of_stored_minutes(kept: Path, accuracy: Any, truth: pl.DataFrame) -> None:
     lake = Lake.open(str(kept / "kept" / "lake"))
     site = config.load(str(kept / "kept" / "cluster" / "tachograph.toml"), {})
     verdicts = classified(lake, read_summaries(lake), site, lambda *_: None)
-    said = {(row["job_key"], row["code"]): row["verdict"] for row in verdicts.iter_rows(named=True)}
-    assert {each["class"] for each in told["classes"]} == {
+    verdict_of = {(row["job_key"], row["code"]): row["verdict"] for row in verdicts.iter_rows(named=True)}
+    assert {each["class"] for each in accuracy["classes"]} == {
         *("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable"),
         *("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host"),
     }
-    stored = [each for each in told["classes"] if each["class"] != "idle_gpus"]  # judged on demand only
+    stored = [each for each in accuracy["classes"] if each["class"] != "idle_gpus"]  # judged on demand only
     for each in stored:
         code = each["class"]
         column = code if code in truth.columns else code.removesuffix("_host")
         pairs = [
-            (row[column], said[row["job_key"], code])
+            (row[column], verdict_of[row["job_key"], code])
             for row in truth.iter_rows(named=True)
-            if row["known"] and (row["job_key"], code) in said and row[column] is not None
+            if row["known"] and (row["job_key"], code) in verdict_of and row[column] is not None
         ]
         assert each["jobs"] == len(pairs)
         assert each["positives"] == sum(holds for holds, _ in pairs)
@@ -91,10 +91,10 @@ def test_accuracies_are_those_of_the_classes_of_stored_minutes(kept: Path, told:
         decided = sum(verdict != "unknown" for _, verdict in pairs)
         assert each["accuracy"] == right / decided
         assert each["accuracy"] > 0.95, code
-    assert told["judged"] + told["ambiguous"] == truth.height
+    assert accuracy["judged"] + accuracy["ambiguous"] == truth.height
     assert JOBS * 0.95 < truth.height <= JOBS  # some may still run when the recording ends
-    assert told["classes"][0]["false_positives"] == 0
-    assert told["classes"][0]["published"] == {"accuracy": 0.955, "jobs": 333, "false_positives": 2}
+    assert accuracy["classes"][0]["false_positives"] == 0
+    assert accuracy["classes"][0]["published"] == {"accuracy": 0.955, "jobs": 333, "false_positives": 2}
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def known(kept: Path) -> pl.DataFrame:
 def test_labels_that_say_otherwise_change_the_settings(
     kept: Path, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Here a cold start is one of 20 minutes: T is searched when asked for, and only then."""
+    """Here a cold start is one of 20 minutes: T is searched when requested, and only then."""
     short = ["cold_start", "short_cold_start"]
     otherwise = truth.with_columns(cold_start=pl.col("scenario").is_in(short))
     file = labels(tmp_path / "labels.csv", otherwise, ("cold_start",))
@@ -179,9 +179,13 @@ def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys:
 def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = tmp_path / "tachograph.toml"
     site.write_text("[site]\n", encoding="utf-8")
-    for target, said in ((site, "tune did not write it"), (tmp_path, "is a folder"), (tmp_path / "a" / "b", "folder")):
+    for target, message in (
+        (site, "tune did not write it"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "a" / "b", "folder"),
+    ):
         code, _, err = run(capsys, "tune", "--propose", "--lake", tmp_path / "none", "-o", target)
-        assert (code, said in err) == (2, True), err
+        assert (code, message in err) == (2, True), err
     assert site.read_text(encoding="utf-8") == "[site]\n"
     site.write_text(to_toml(config.ClassOptions()), encoding="utf-8")
     with pytest.raises(UsageError):

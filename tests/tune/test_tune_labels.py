@@ -66,10 +66,10 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
     assert [(each.line, each.what) for each in found.refused] == [
         *((2, "1"), (3, "404"), (4, "hung"), (5, "perhaps"), (6, "2"), (7, "1"), (9, "")),
     ]
-    told = list(reasons(found.refused, "labels.csv"))
-    assert "2 labels not used, labels that contradict each other: labels.csv:2 (1), labels.csv:7 (1)" in told
-    assert "1 label not used, a job that is not in the lake: labels.csv:3 (404)" in told
-    assert sum(int(line.split()[0]) for line in told) == len(found.refused)
+    lines = list(reasons(found.refused, "labels.csv"))
+    assert "2 labels not used, labels that contradict each other: labels.csv:2 (1), labels.csv:7 (1)" in lines
+    assert "1 label not used, a job that is not in the lake: labels.csv:3 (404)" in lines
+    assert sum(int(line.split()[0]) for line in lines) == len(found.refused)
 
 
 @pytest.mark.parametrize(

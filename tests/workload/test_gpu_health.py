@@ -61,7 +61,7 @@ def test_the_devices_own_slowdown_counts_before_the_table() -> None:
 
 
 def plain(values: dict[str, float | None], limits: HealthLimits) -> str:
-    """Any problem seen is told, worst first; else what is missing is unknown."""
+    """Any problem seen is reported, worst first; else what is missing is unknown."""
     row, failure = values["remapped_rows_uncorrectable"], values["row_remap_failure"]
     if (row is not None and row > 0) or (failure is not None and failure > 0):
         return "CRIT"
@@ -115,7 +115,7 @@ def test_replays_stay_visible_for_a_while_and_no_longer() -> None:
     for t in range(0, 1400, 10):
         memory = remember(memory, t, 7.0 if t < 100 else 9.0, keep_s=600)
         states[t] = health_of(HealthReading(0, 0, memory.replays, 60, 70), A100).state
-    assert states[0] == "unknown"  # one count tells no increase
+    assert states[0] == "unknown"  # one count shows no increase
     assert {states[t] for t in range(10, 100, 10)} == {"OK"}
     assert {states[t] for t in range(100, 700, 10)} == {"WARN"}
     assert {states[t] for t in range(700, 1400, 10)} == {"OK"}

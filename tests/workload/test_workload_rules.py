@@ -132,7 +132,7 @@ def plain(r: GpuReading, weights: tuple[float, ...]) -> str:
     parts = list(zip((r.sm_active, r.tensor_active, r.dram_active, gr), weights, strict=True))
     low = sum((value or 0) * weight for value, weight in parts)
     high = sum((1 if value is None else value) * weight for value, weight in parts)
-    rest: Truth = False if low >= 0.05 else True if high < 0.05 else None
+    unused: Truth = False if low >= 0.05 else True if high < 0.05 else None
     io = some(least(r.pcie_tx_bytes_per_s, 1e9), least(r.pcie_rx_bytes_per_s, 1e9))
     tensor, dfma = r.tensor_active, r.tensor_dfma_active
     if dfma is not None:
@@ -141,7 +141,7 @@ def plain(r: GpuReading, weights: tuple[float, ...]) -> str:
         other, matrix = tensor, False if tensor is not None and tensor < 0.2 else None
     sm, dram = r.sm_active, r.dram_active
     rules = (
-        every(rest, below(gr, 0.05), below(dram, 0.05), negated(io)),
+        every(unused, below(gr, 0.05), below(dram, 0.05), negated(io)),
         every(least(other, 0.5), least(sm, 0.6)),
         every(least(other, 0.15), least(sm, 0.4)),
         every(some(least(r.fp64_active, 0.2), matrix), least(sm, 0.5)),
@@ -241,7 +241,7 @@ def test_three_values_as_plain_python_has_them(weights: tuple[float, float, floa
 
 
 def test_what_is_decided_stays_so_whatever_is_missing() -> None:
-    """Soundness: a class told without a counter is the class with it, whatever its value."""
+    """Soundness: a class determined without a counter is the class with it, whatever its value."""
     draw, checked = random.Random(8), 0
     for reading in drawn(1500):
         before = classify(reading)
@@ -268,7 +268,7 @@ def test_reference_is_the_published_table() -> None:
 
 
 def test_missing_counters_are_not_zero() -> None:
-    """What the published rules say of them: no SM activity is memory-active, no data idle."""
+    """The verdicts of the published rules: no SM activity is memory-active, no data idle."""
     training = GpuReading(tensor_active=0.0, dram_active=0.45, gr_engine_active=0.99, fp64_active=0.0,
                        pcie_tx_bytes_per_s=0.0, pcie_rx_bytes_per_s=0.0)  # fmt: skip
     assert classify(training, REFERENCE).name == "memory-active"
@@ -282,15 +282,15 @@ def test_missing_counters_are_not_zero() -> None:
 
 def test_needs_are_missing_and_enough() -> None:
     """Every counter that is named is missing, has a DCGM field, and with all of them the class is known."""
-    asked = 0
+    tried = 0
     for reading in drawn(1000):
         found = classify(reading)
         assert bool(found.needs) == (found.name == UNKNOWN) == (found.message is not None)
         assert all(getattr(reading, name) is None and COUNTERS[name].dcgm_id for name in found.needs)
         for value in (0.0, 0.33, 0.95) if found.needs else ():
-            asked += 1
+            tried += 1
             assert classify(replace(reading, **dict.fromkeys(found.needs, value))).name != UNKNOWN
-    assert asked > 500
+    assert tried > 500
     assert str(COUNTERS["fp64_active"].dcgm_id) in enabling(["fp64_active"])
 
 

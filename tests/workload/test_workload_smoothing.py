@@ -58,7 +58,7 @@ def test_unknown_comes_and_goes_at_once() -> None:
     missing = replace(BUSY, sm_active=None)
     readings = [(float(t), missing if 20 <= t < 100 else BUSY) for t in range(0, 161, 2)]
     labels = dict(zip((t for t, _ in readings), shown(readings), strict=True))
-    assert labels[20] == "compute-heavy"  # others of the window still tell
+    assert labels[20] == "compute-heavy"  # others of the window still decide
     assert labels[50] == labels[98] == "unknown"
     assert labels[100] == "compute-heavy"
 

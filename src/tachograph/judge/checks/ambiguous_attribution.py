@@ -10,7 +10,7 @@ def decide(job: CheckedJob) -> Found | None:
     if job.summary.get("attribution") != "ambiguous":
         return None
     return Found(
-        "Nothing recorded tells which GPUs of its nodes were its own, or that it had the nodes to itself; "
+        "No record names the GPUs of the job on its nodes, or shows that it had the nodes to itself; "
         "the nodes' average is not the job's, so no GPU numbers are given.",
         job.evidence("gpus", "elapsed_s"),
     )

@@ -12,13 +12,13 @@ def decide(job: CheckedJob) -> Found | None:
     held, seen = job.number("gpus"), job.number("gpus_seen")
     if not samples:
         return None
-    silent = held - seen if held is not None and seen is not None and seen < held else 0
+    unsampled = held - seen if held is not None and seen is not None and seen < held else 0
     few = coverage is not None and coverage < job.thresholds.low_coverage
-    if not few and not silent:
+    if not few and not unsampled:
         return None
     parts = [f"{text(coverage, 'fraction')} of the expected samples are present"] if few else []
-    if silent and held is not None:
-        parts.append(f"{silent:,.0f} of {plural(held, 'GPU')} {'has' if silent == 1 else 'have'} none at all")
+    if unsampled and held is not None:
+        parts.append(f"{unsampled:,.0f} of {plural(held, 'GPU')} {'has' if unsampled == 1 else 'have'} none at all")
     return Found(
         f"{'; '.join(parts)}. What happened in the gaps is not known.",
         job.evidence("coverage", "samples", "gpus", "gpus_seen"),

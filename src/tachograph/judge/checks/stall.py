@@ -26,7 +26,7 @@ def _none(case: HangCase) -> str:
         return "No: its GPUs did no work, so none stood still in between."
     longest = int(case.form.idle_times.longest[case.place])
     if longest < case.form.limits.hang:
-        return f"No: its GPUs rested for {text(longest * 60, 's')} at most; a stall is {case.long} or more."
+        return f"No: its GPUs were idle for {text(longest * 60, 's')} at most; a stall is {case.long} or more."
     return f"No: {case.tally} were idle for {case.long} with work before and after."
 
 

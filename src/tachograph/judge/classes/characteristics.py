@@ -89,7 +89,7 @@ HOST: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
 WORK = 0.02  # arithmetic or memory traffic of the busiest GPU
 SM_BUSY = 0.4  # a hung NCCL collective keeps at most 32 of 100 and more SMs spinning
 # Utilisation from AWAKE on, or SM activity from SM_AWAKE on, is a light load; from a utilisation of SPINNING on it may
-# be a hung collective that waits. Some such minutes do not end a rest: health checks wake a GPU for seconds.
+# be a hung collective that waits. Some such minutes do not end an idle interval: health checks wake a GPU for seconds.
 AWAKE, SM_AWAKE, SPINNING = 0.05, 0.01, 0.9
 FIRST_WORK = 0.01  # activity from which on a sentence reports that a GPU worked
 

@@ -1,4 +1,4 @@
-"""What the three hung classes have in common: votes on an interval in which nothing changes, made a finding."""
+"""What the three hang classes have in common: votes on an interval in which nothing changes, made a finding."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class HangCase:
 
     @property
     def reported_s(self) -> float:
-        """Length of the interval as it is reported: as between its begin and end where these are shown. Seconds."""
+        """Length of the interval as it is reported: as between its begin and end where these are printed. Seconds."""
         begin, end = _bounds(self)
         return self.interval_s if begin is None or end is None else shown_s(begin, end)
 
@@ -252,7 +252,7 @@ def _checks(case: HangCase) -> Iterator[CheckedValue]:
     limits = case.form.limits
     for name, votes in case.votes.items():
         known, level = limits.known[name], limits.level[name]
-        value = float(votes.shown[case.place])
+        value = float(votes.compared[case.place])
         threshold = limits.theta[name] if level is None else level
         holds = _HOLDS[case.own_votes[name]]
         yield CheckedValue(name, None if value != value else value, "<", threshold, known.unit, holds)

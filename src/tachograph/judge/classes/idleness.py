@@ -116,7 +116,7 @@ class IdleCase:
 def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
     form, at = case.form, case.place
     count = int(case.units.offset[at + 1] - case.units.offset[at])
-    shown = [
+    compared = [
         f"{known.label} {text(float(found.least[at]), known.unit)} against {text(float(found.busiest[at]), known.unit)}"
         for name in case.voted_yes
         for known, found in ((form.limits.known[name], case.found[name]),)
@@ -124,20 +124,20 @@ def _found(noun: str, case: IdleCase, affected: Sequence[str]) -> str:
     which = ", ".join(affected[:4]) + (f" and {len(affected) - 4} more" if len(affected) > 4 else "")
     return (
         f"{len(affected)} of {plural(count, noun)} did at most half of what the busiest did"
-        f"{so_far(form.rows[at])} ({which}): {'; '.join(shown)} (least busy, busiest)."
+        f"{so_far(form.rows[at])} ({which}): {'; '.join(compared)} (least busy, busiest)."
     )
 
 
 def _none(noun: str, case: IdleCase) -> str:
     voters = [name for name in case.names if case.found[name].measured[case.place] >= 2]
     if not any(case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters):
-        shown = "; ".join(
+        compared = "; ".join(
             f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, not above "
             f"{text(case.form.limits.busy[name], known.unit)}"
             for name in voters[:1]
             for known in (case.form.limits.known[name],)
         )
-        return f"No: even the busiest {noun} was not busy on average ({shown})."
+        return f"No: even the busiest {noun} was not busy on average ({compared})."
     few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
     return f"No: by {few} the busiest {noun} did twice as much as the least busy one; half are needed."
 

@@ -98,7 +98,7 @@ class ClassJudge(Protocol):
 
 
 def listed(form: ClassInput, names: Sequence[str]) -> str:
-    """Return characteristics as people read them: "power, SM activity"."""
+    """Return characteristics by their labels: "power, SM activity"."""
     return ", ".join(form.limits.known[name].label for name in names)
 
 

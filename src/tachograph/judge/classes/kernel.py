@@ -150,7 +150,7 @@ def _longest(
 def hang_votes(
     values: Singles, works: Bytes, offset: Longs, windows: Longs, spread: Singles, high: Singles, measured: Ints,
     working: Ints, light: int, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
-    vote: Votes, begin: Ints, end: Ints, shown: Singles,
+    vote: Votes, begin: Ints, end: Ints, compared: Singles,
 ) -> None:  # fmt: skip
     """Per job the vote of one characteristic on a hang interval `where`, and the interval (minutes).
 
@@ -158,7 +158,7 @@ def hang_votes(
     minutes of light load is not flat. The vote is YES when there is an
     interval without such windows, NO when there is none even if all that was not measured had been flat, UNDECIDED
     otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under `least` minutes reach it.
-    `shown`: the value that was compared (see `hung`); the highest of one that is UNUSED.
+    `compared`: the value that was compared (see `_compared`); the highest of one that is UNUSED.
     """
     for j in range(offset.shape[0] - 1):
         a, b, wa, wb = offset[j], offset[j + 1], windows[j], windows[j + 1]
@@ -169,12 +169,12 @@ def hang_votes(
                 most = max(most, values[i])
                 if values[i] >= level:
                     used += 1
-        begin[j], end[j], shown[j] = 0, 0, np.float32(np.nan)
+        begin[j], end[j], compared[j] = 0, 0, np.float32(np.nan)
         if there == 0:
             vote[j] = MISSING
             continue
         if level == level and used < least:
-            vote[j], shown[j] = UNUSED, most
+            vote[j], compared[j] = UNUSED, most
             continue
         sure = np.zeros(wb - wa, np.uint8)
         maybe = np.zeros(wb - wa, np.uint8)
@@ -193,14 +193,14 @@ def hang_votes(
         else:
             p, q = _longest(values[a:b], works[a:b], maybe, known, n, width, hang, level, where, least, True)
             vote[j] = UNDECIDED if q > p else NO
-        shown[j] = _shown(spread[wa:wb], high[wa:wb], x, y, width, hang, level, where)
+        compared[j] = _compared(spread[wa:wb], high[wa:wb], x, y, width, hang, level, where)
 
 
 @compiled
-def _shown(
+def _compared(
     spread: Singles, high: Singles, begin: int, end: int, width: int, hang: float, level: float, where: int
 ) -> np.float32:
-    """The value to show: largest of the interval, or of the first or last `hang` minutes; smallest in the middle."""
+    """The compared value: largest of the interval, or of the first or last `hang` minutes; smallest in the middle."""
     windows = high.shape[0]
     span = max(1, int(hang) - width + 1)
     if end > begin:

@@ -55,7 +55,7 @@ class HangVotes:
     vote: Votes
     begin: Ints
     end: Ints
-    shown: Singles
+    compared: Singles
 
 
 def spreads(series: Series, names: Sequence[str], *, width: int) -> WindowSpreads:
@@ -96,7 +96,7 @@ def hang_votes(
         series.of(name), series.works, series.offset, windows.windows, of.spread, of.high, of.measured,
         windows.working, max(1, windows.width // 10), windows.width, int(np.ceil(ENOUGH * windows.width)), theta,
         np.nan if level is None else level, hang_minutes, where, max(1, windows.width // 2),
-        votes.vote, votes.begin, votes.end, votes.shown,
+        votes.vote, votes.begin, votes.end, votes.compared,
     )  # fmt: skip
     return votes
 

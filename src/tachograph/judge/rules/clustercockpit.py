@@ -27,7 +27,7 @@ _FUNCTIONS = {"abs": 1, "min": 2, "max": 2}  # {function: least arguments}
 
 
 class UntranslatableError(Exception):
-    """What has no counterpart here, in words."""
+    """Something without counterpart here: the message names it."""
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ _TRUTHS = ("true", "false")
 def translate(source: str, *, name: Callable[[str], str], text: Callable[[str], str]) -> str:
     """Return an expression in the language of rules; `name` and `text` return what names and texts in it become.
 
-    Errors: UntranslatableError, saying what has no counterpart.
+    Errors: UntranslatableError naming what has no counterpart.
 
     >>> translate("a.avg > 0.5 && !(b == 1)", name=lambda n: n.replace(".", "_"), text=repr)
     'a_avg > 0.5 and (not (b == 1))'

@@ -142,7 +142,7 @@ class _Reader:
 
     def unexpected(self, problem: UnexpectedToken, opened: list[Token]) -> str:
         """What is wrong where brackets, or values and names do not fit."""
-        found = "the end of the file" if problem.token.type == "$END" else _cut(str(problem.token))
+        found = "the end of the file" if problem.token.type == "$END" else cut(str(problem.token))
         expected = problem.accepts or problem.expected
         if expected == {"$END"}:
             return f"{found} where the file should end"
@@ -174,10 +174,10 @@ class _Reader:
             name, value = node.children[0], node.children[-1]
             assert isinstance(name, Token)
             if len(node.children) == 2:
-                self.mistake(_end(name), f"a colon is missing before {_shown(value)}")
+                self.mistake(_end(name), f"a colon is missing before {_first_text(value)}")
             read = self.string(name)
             if str(read.value) in names:
-                self.mistake(_at(name), f"{_cut(str(read.value))} stands here twice")
+                self.mistake(_at(name), f"{cut(str(read.value))} stands here twice")
             names.add(str(read.value))
             members.append((read, self.item(value)))
         return members
@@ -192,7 +192,7 @@ class _Reader:
             elif commas[0] and last:
                 self.warnings.append(Mistake(*self.place(_at(before)), f"the comma before {part} is one too many"))
             elif not any(commas) and not first and not last:
-                self.mistake(_end(before), f"a comma is missing before {_shown(part)}")
+                self.mistake(_end(before), f"a comma is missing before {_first_text(part)}")
 
     def word(self, token: Token) -> float | bool | None:
         if token in _WORDS:
@@ -204,14 +204,14 @@ class _Reader:
         if token.startswith("/"):
             self.mistake(_at(token), "a comment is // to the end of the line, or /* ... */")
         else:
-            self.mistake(_at(token), f"{_cut(token)} is no value; a text needs quotes")
+            self.mistake(_at(token), f"{cut(token)} is no value; a text needs quotes")
         return None
 
     def string(self, token: Token) -> Item:
         line, column = self.place(_at(token))
         raw = token[1:-1]
         if len(token) < 2 or not token.endswith('"') or _escaped_quote(token):
-            self.mistake(_at(token), f"the closing quote of {_cut(token)} is missing")
+            self.mistake(_at(token), f"the closing quote of {cut(token)} is missing")
             raise _StopError
         return Item(self.unescaped(raw, _at(token) + 1) if "\\" in raw else raw, line, column, raw)
 
@@ -253,11 +253,12 @@ def _escaped_quote(text: str) -> bool:
     return (len(body) - len(body.rstrip("\\"))) % 2 == 1
 
 
-def _shown(node: _Node) -> str:
-    return _cut(str(_first(node)))
+def _first_text(node: _Node) -> str:
+    return cut(str(_first(node)))
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return the begin of a text for a message, as printable characters."""
     text = text if len(text) <= 40 else f"{text[:37]}..."
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 

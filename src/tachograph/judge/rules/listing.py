@@ -1,4 +1,4 @@
-"""Rules and verdicts as they are shown: texts and JSON."""
+"""Rules and verdicts as text and as JSON."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
     return lines
 
 
-def _wrapped(words: str, width: int) -> list[str]:
-    return textwrap.wrap(words, width, initial_indent="    ", subsequent_indent="      ")
+def _wrapped(paragraph: str, width: int) -> list[str]:
+    return textwrap.wrap(paragraph, width, initial_indent="    ", subsequent_indent="      ")
 
 
 def rules_json(ruleset: RuleSet) -> dict[str, Any]:

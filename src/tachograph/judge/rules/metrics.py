@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, CounterKind
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_SUMMARIES, JUDGED, PIPES, RATE_VOLUMES, SCORES
-from tachograph.judge.rules.model import RankKind, RuleMetric
+from tachograph.judge.rules.model import RuleLevel, RuleMetric
 from tachograph.pipeline.timelines import ACTIVITY
 
-Level = Literal["job", "gpu", "node"]
-LEVELS: tuple[Level, ...] = ("job", "gpu", "node")
 ACTIVITY_MEAN, ACTIVITY_MAX, ELAPSED = "activity_mean", "activity_max", "_elapsed_s"  # columns that rows are given
 _HEAT, _POWER = 0x8 | 0x20 | 0x40, 0x4 | 0x80  # bits of throttle_reasons: hardware and thermal slowdown; power limits
 _TIER = r"(?i)^(\d+)\s*g"
@@ -33,7 +30,7 @@ class Offered:
     """A metric that is offered: its value is `of` the rows of its level; null where what it `needs` is missing."""
 
     name: str
-    level: Level
+    level: RuleLevel
     unit: str
     sentence: str
     needs: tuple[str, ...]
@@ -244,7 +241,7 @@ class JobRanks:
     measured: MeasuredRanks
     place: int
 
-    def labels(self, kind: RankKind) -> Sequence[str]:
+    def labels(self, kind: RuleLevel) -> Sequence[str]:
         """Return the names of its GPUs or nodes; those of processes are unknown."""
         of_kind = self.measured.labels.get(kind)
         return () if of_kind is None else of_kind[self.place]
@@ -268,7 +265,9 @@ def measure(
     `jobs`: rows of job_summaries. `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes.
     A GPU or node of which nothing was recorded is there, with nulls.
     """
-    wanted = {level: [name for name in sorted(names) if OFFERED[name].level == level] for level in LEVELS}
+    wanted = {
+        level: [name for name in sorted(names) if OFFERED[name].level == level] for level in ("job", "gpu", "node")
+    }
     rows = jobs.with_columns(_activity("mean").alias(ACTIVITY_MEAN), _activity("max").alias(ACTIVITY_MAX))
     of_jobs = rows.select(OFFERED[name].of.alias(name) for name in wanted["job"]).to_dict(as_series=False)
     if not wanted["gpu"] and not wanted["node"]:
@@ -298,7 +297,7 @@ def _activity(statistic: str, of: str = "") -> pl.Expr:
 
 
 def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Rows of job_gpus with activity, run time, and their names for people: with the node where there are several.
+    """Rows of job_gpus with activity, run time, and their labels: with the node where there are several.
 
     The run time is null where not ENOUGH was measured.
     """

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from tachograph.judge.rules.expression import Node
 
-RankKind = Literal["job", "gpu", "node", "process"]
 RuleLevel = Literal["job", "gpu", "node", "process"]
 LEVELS: tuple[RuleLevel, ...] = ("job", "gpu", "node", "process")
 
@@ -23,7 +22,7 @@ class RulePair(NamedTuple):
 
 Scalar = float | bool | str | None  # None: unknown
 Value = Scalar | RulePair | list[float | bool | str | RulePair | None]
-Severity = Literal["error", "warning"]
+ProblemSeverity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class RuleProblem:
     column: int
     term: str
     message: str
-    severity: Severity = "error"
+    severity: ProblemSeverity = "error"
 
     def __str__(self) -> str:
         """`file:line:column: error: message (term x)`.
@@ -58,7 +57,7 @@ class RuleMetric:
     """
 
     name: str
-    kind: RankKind
+    kind: RuleLevel
     unit: str = ""
     text: bool = False
     positive: bool = False
@@ -66,7 +65,7 @@ class RuleMetric:
 
 @dataclass(frozen=True, slots=True)
 class RuleTerm:
-    """One term: its name as the slips are mended, its expression, and where they stand."""
+    """One term: its name with slips corrected, its expression, and where they stand."""
 
     name: str
     source: str
@@ -155,7 +154,7 @@ class LoadedPatterns:
 class Ranks(Protocol):
     """What a rule may know of one job. Sequences are in the order of `labels(kind)`; None: not measured."""
 
-    def labels(self, kind: RankKind) -> Sequence[str]:
+    def labels(self, kind: RuleLevel) -> Sequence[str]:
         """Return the names of the job's GPUs, nodes or processes."""
 
     def of_ranks(self, metric: str) -> Sequence[float | str | None] | None:
@@ -171,7 +170,7 @@ class Budget:
 
     steps: int = 200_000
     text: int = 4_000  # characters of the text for the user; what is longer is cut
-    shown: int = 20  # values of a list that are shown
+    shown: int = 20  # values of a list that a text names
 
 
 BUDGET = Budget()
@@ -181,7 +180,7 @@ BUDGET = Budget()
 class RuleOutcome:
     """What came of one rule over one job.
 
-    alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the reasons in words.
+    alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the reasons.
     values: of every term (None: unknown). output: of what `output_metric` and `template` show, by its source.
     ranks: labels of the GPUs, nodes or processes that alert, of rules below the job, and those that `output_metric`
     names. text: for the user, both texts; "" without alert. steps: what it cost.

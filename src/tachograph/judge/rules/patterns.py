@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tachograph.judge.rules.documents import Item, Members, read
+from tachograph.judge.rules.documents import Item, Members, cut, read
 from tachograph.judge.rules.expression import (
     LONGEST,
     LONGEST_NAME,
@@ -26,6 +26,7 @@ from tachograph.judge.rules.model import (
     LoadedPatterns,
     Pattern,
     PatternRule,
+    ProblemSeverity,
     RuleLevel,
     RuleProblem,
     RuleTerm,
@@ -77,7 +78,7 @@ def _pieces(text: str, at: int, end: int, depth: int) -> tuple[TextPiece, ...]:
         if found["twice"]:
             pieces.append(TextPiece(found["twice"][0]))
         elif condition is None:
-            pieces.append(_shown(text, found, end))
+            pieces.append(_placeholder(text, found, end))
         else:
             semicolon, at = condition
             if depth >= DEEPEST:
@@ -93,7 +94,7 @@ def _plain(text: str) -> list[TextPiece]:
     return [TextPiece(text)] if text else []
 
 
-def _shown(text: str, found: re.Match[str], end: int) -> TextPiece:
+def _placeholder(text: str, found: re.Match[str], end: int) -> TextPiece:
     name = found["braced"] or found["dollar"]
     at = found.start("braced" if found["braced"] else "dollar")
     unit: Literal["", "%", "h"] = ""
@@ -168,18 +169,18 @@ class _Loading:
 
     file: str
     problems: list[RuleProblem] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)  # {severity: problems}, also of those not kept
+    counted: Counter[str] = field(default_factory=Counter)  # {severity: problems}, also of those not kept
     expressions: int = 0  # characters
     rules: int = 0
     all_terms: int = 0
     ids: set[str] = field(default_factory=set)
 
     def problem(
-        self, item: Item, message: str, *, term: str = "", at: int = -1, severity: Literal["error", "warning"] = "error"
+        self, item: Item, message: str, *, term: str = "", at: int = -1, severity: ProblemSeverity = "error"
     ) -> None:
         """Note a problem of a value, or of the character `at` of a text."""
-        self.told[severity] += 1
-        if self.told[severity] > MOST_PROBLEMS:
+        self.counted[severity] += 1
+        if self.counted[severity] > MOST_PROBLEMS:
             return
         column = item.column if at < 0 else item.column_of(at)
         self.problems.append(RuleProblem(self.file, item.line, column, term, message, severity))
@@ -198,7 +199,7 @@ class _Loading:
     def pattern(self, item: Item, members: dict[str, tuple[Item, Item]]) -> Pattern:
         for key, (name, _) in members.items():
             if key not in (*_ABOUT, "name", "rules"):
-                self.problem(name, f"unknown key {_cut(key)!r} of a pattern", severity="warning")
+                self.problem(name, f"unknown key {cut(key)!r} of a pattern", severity="warning")
         rules = []
         for one in self.items(members["rules"][1], "rules"):
             if not isinstance(one.value, Members):
@@ -248,7 +249,7 @@ class _Loading:
 
     def rule(self, item: Item, members: dict[str, tuple[Item, Item]]) -> PatternRule | None:
         """Return the rule; None where it has an error."""
-        errors = self.told["error"]
+        errors = self.counted["error"]
         self.rules += 1
         if self.rules > MOST_RULES:
             self.problem(item, f"a file with more than {MOST_RULES} rules; divide it")
@@ -270,14 +271,14 @@ class _Loading:
             column=item.column,
             metrics=self.metrics(members),
             parameters=self.parameters(members, terms),
-            output_metric=self.shown(members, "output_metric"),
-            template=self.shown(members, "template"),
+            output_metric=self.template(members, "output_metric"),
+            template=self.template(members, "template"),
             details={key: self.joined(members, key) for key in DETAILS if key in members},
         )
         if made.id in self.ids:
             self.problem(item, f"a second rule called {made.id}; give each an `id`")
         self.ids.add(made.id)
-        return made if self.told["error"] == errors else None
+        return made if self.counted["error"] == errors else None
 
     def tag(self, members: dict[str, tuple[Item, Item]], key: str, default: str) -> str:
         tag = self.text(members, key, default)
@@ -302,13 +303,13 @@ class _Loading:
         for key, (name, value) in members.items():
             if found := _METRIC.fullmatch(key):
                 if not _NAME.fullmatch(found[1]):
-                    self.problem(name, f"{_cut(found[1])!r} is no name of a metric")
+                    self.problem(name, f"{cut(found[1])!r} is no name of a metric")
                 elif isinstance(value.value, str) and _NAME.fullmatch(value.value):
                     metrics[SLIPS.get(value.value, value.value)] = found[1]
                 else:
                     self.problem(value, f"what {found[1]} is called in the rule is a name")
             elif key not in (*_RULE_KEYS, *DETAILS, *_ABOUT):
-                self.problem(name, f"unknown key {_cut(key)!r}", severity="warning")
+                self.problem(name, f"unknown key {cut(key)!r}", severity="warning")
         return metrics
 
     def parameters(self, members: dict[str, tuple[Item, Item]], terms: tuple[RuleTerm, ...]) -> tuple[str, ...]:
@@ -353,7 +354,7 @@ class _Loading:
         written = str(name.value)
         if not _NAME.fullmatch(written) or written in ("and", "or", "not", "true", "false", "RANK"):
             self.problem(
-                name, f"{_cut(written)!r} is no name of a term: letters a to z, digits and _, no word of the language"
+                name, f"{cut(written)!r} is no name of a term: letters a to z, digits and _, no word of the language"
             )
             return None
         called = SLIPS.get(written, written)
@@ -390,10 +391,10 @@ class _Loading:
             meant = "load_imbalance"  # so published
             self.problem(item, f"there is no such term; {meant} is taken", severity="warning")
         if meant not in terms:
-            self.problem(item, f"the output {_cut(meant)!r} is no term")
+            self.problem(item, f"the output {cut(meant)!r} is no term")
         return meant
 
-    def shown(self, members: dict[str, tuple[Item, Item]], key: str) -> Text:
+    def template(self, members: dict[str, tuple[Item, Item]], key: str) -> Text:
         source = self.text(members, key)
         if not source:
             return Text("")
@@ -405,7 +406,3 @@ class _Loading:
         except MalformedError as problem:
             self.problem(item, f"{key}: {problem.message}", at=problem.at)
             return Text("")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from tachograph.catalog.errors import InputError
 from tachograph.judge.rules.documents import Item
@@ -21,6 +21,7 @@ from tachograph.judge.rules.model import (
     BUDGET,
     Budget,
     PatternRule,
+    ProblemSeverity,
     Ranks,
     RuleMetric,
     RuleOutcome,
@@ -30,19 +31,19 @@ from tachograph.judge.rules.model import (
     Text,
     TextPiece,
 )
-from tachograph.judge.rules.types import RuleType, Scope, Tell, Typed, typed
+from tachograph.judge.rules.types import Report, RuleType, Scope, Typed, typed
 from tachograph.judge.rules.values import ExhaustedError, Run, State
 
 _MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PreparedPiece:
     """A piece of a text and what computes it. of_ranks: a value for each rank, in rules below the job."""
 
-    piece: TextPiece
+    source: TextPiece
     run: Run | None = None
-    inner: tuple[Shown, ...] = ()
+    inner: tuple[PreparedPiece, ...] = ()
     of_ranks: bool = False
 
 
@@ -54,8 +55,8 @@ class RuleProgram:
     needs: tuple[str, ...] = ()
     terms: tuple[tuple[str, Run], ...] = ()
     of_ranks: frozenset[str] = frozenset()  # terms with a value for each rank, in rules below the job
-    template: tuple[Shown, ...] = ()
-    output_metric: tuple[Shown, ...] = ()
+    template: tuple[PreparedPiece, ...] = ()
+    output_metric: tuple[PreparedPiece, ...] = ()
 
 
 def check(
@@ -105,20 +106,20 @@ class _Checking:
         each = frozenset(name for name, kind in self.scope.terms.items() if kind.is_each)
         return RuleProgram(self.rule, tuple(self.scope.needs), terms, each, template, output_metric)
 
-    def told(
-        self, found: RuleTerm | Text, term: str, at: int, message: str, severity: Literal["error", "warning"] = "error"
+    def problem(
+        self, found: RuleTerm | Text, term: str, at: int, message: str, severity: ProblemSeverity = "error"
     ) -> None:
         """Note a problem at a character of an expression or a text."""
         column = Item(found.source, found.line, found.column, found.raw).column_of(at)
         self.problems.append(RuleProblem(self.rule.file, found.line, column, term, message, severity))
 
-    def teller(self, found: RuleTerm | Text, term: str, begin: int) -> Tell:
+    def reporter(self, found: RuleTerm | Text, term: str, begin: int) -> Report:
         """Return what notes problems of an expression that begins there."""
 
-        def tell(at: int, message: str, severity: Literal["error", "warning"] = "error") -> None:
-            self.told(found, term, begin + at, message, severity)
+        def report(at: int, message: str, severity: ProblemSeverity = "error") -> None:
+            self.problem(found, term, begin + at, message, severity)
 
-        return tell
+        return report
 
     def order(self) -> None:
         """Report terms that use later ones, or themselves: each through which others, if it is a cycle."""
@@ -134,9 +135,9 @@ class _Checking:
                     continue
                 name = self.rule.terms[other].name
                 if reach[other] >> place & 1 or other == place:
-                    self.told(term, term.name, at, f"a cycle: {' -> '.join(self.cycle(uses, place, other))}")
+                    self.problem(term, term.name, at, f"a cycle: {' -> '.join(self.cycle(uses, place, other))}")
                 else:
-                    self.told(term, term.name, at, f"{name} is used before it is defined, in a later term")
+                    self.problem(term, term.name, at, f"{name} is used before it is defined, in a later term")
 
     def cycle(self, uses: list[dict[int, int]], start: int, then: int) -> list[str]:
         """Return the names of a shortest way from a term back to itself."""
@@ -157,7 +158,7 @@ class _Checking:
         """Type a term; from then on its name is known."""
         names = [one.name for one in self.rule.terms]
         self.scope.later = frozenset(names[names.index(term.name) :])
-        found = typed(term.node, self.scope, self.teller(term, term.name, 0))
+        found = typed(term.node, self.scope, self.reporter(term, term.name, 0))
         self.scope.terms[term.name] = found.type
         self.scope.later = self.scope.later - {term.name}
         return found
@@ -170,46 +171,46 @@ class _Checking:
         if term is None or kind.base == "any":
             return
         if kind.base != "boolean":
-            self.told(term, term.name, 0, f"the output {term.name} is true or false; this is {kind}")
+            self.problem(term, term.name, 0, f"the output {term.name} is true or false; this is {kind}")
         elif kind.is_list:
-            self.told(term, term.name, 0, f"the output {term.name} is {kind}; use any(...) or all(...)")
+            self.problem(term, term.name, 0, f"the output {term.name} is {kind}; use any(...) or all(...)")
 
-    def pieces(self, text: Text, pieces: tuple[TextPiece, ...]) -> Iterator[Shown]:
+    def pieces(self, text: Text, pieces: tuple[TextPiece, ...]) -> Iterator[PreparedPiece]:
         """Yield the pieces of a text with what computes them."""
         for piece in pieces:
             if piece.node is None:
-                yield Shown(piece)
+                yield PreparedPiece(piece)
                 continue
 
-            tell = self.teller(text, "", 0 if piece.inner is None else piece.at)
-            found = typed(piece.node, self.scope, tell)
+            report = self.reporter(text, "", 0 if piece.inner is None else piece.at)
+            found = typed(piece.node, self.scope, report)
             if piece.inner is not None and (found.type.base not in ("boolean", "any") or found.type.is_list):
-                tell(0, f"the condition is true or false; this is {found.type}")
+                report(0, f"the condition is true or false; this is {found.type}")
             if piece.unit and found.type.base not in ("number", "any"):
-                self.told(text, "", piece.at, f"{piece.text} is shown as a number; this is {found.type}")
+                self.problem(text, "", piece.at, f"{piece.text} is shown as a number; this is {found.type}")
             inner = tuple(self.pieces(text, piece.inner or ()))
-            yield Shown(piece, found.run, inner, found.type.is_each)
+            yield PreparedPiece(piece, found.run, inner, found.type.is_each)
 
     def parameters(self) -> None:
         """Report parameters without a value, and unused ones."""
         for name in self.rule.parameters:
             if name not in self.scope.used:
-                self.said(f"parameter {name} is used nowhere", "warning")
+                self.rule_problem(f"parameter {name} is used nowhere", "warning")
             elif name not in self.scope.parameters:
-                self.said(f"parameter {name} has no value")
+                self.rule_problem(f"parameter {name} has no value")
             elif not abs(self.scope.parameters[name]) <= 1e300:
-                self.said(f"parameter {name} is no number that can be computed with")
+                self.rule_problem(f"parameter {name} is no number that can be computed with")
             if any(term.name == name for term in self.rule.terms):
-                self.said(f"{name} is a parameter and a term; the term counts", "warning")
+                self.rule_problem(f"{name} is a parameter and a term; the term counts", "warning")
 
-    def said(self, message: str, severity: Literal["error", "warning"] = "error") -> None:
+    def rule_problem(self, message: str, severity: ProblemSeverity = "error") -> None:
         self.problems.append(RuleProblem(self.rule.file, self.rule.line, self.rule.column, "", message, severity))
 
     def unused(self) -> None:
         """Warn of terms that neither the output nor a text leads to."""
         for term in self.rule.terms:
             if term.name not in self.scope.used:
-                self.told(term, term.name, 0, f"{term.name} is used nowhere", "warning")
+                self.problem(term, term.name, 0, f"{term.name} is used nowhere", "warning")
 
 
 def references(node: Node) -> list[Name]:
@@ -281,17 +282,17 @@ def _outcome(program: RuleProgram, state: State, alert: bool | None, budget: Bud
 
 def _alerted(program: RuleProgram, state: State, held: list[int] | None, budget: Budget) -> RuleOutcome:
     """Return the outcome of a rule that alerts, with its texts."""
-    saying = _Saying(state, held, budget)
-    text = saying.text(program.template)
-    of_template, saying.shown = saying.shown, {}
-    metric = saying.text(program.output_metric)
-    if any(shown.piece.node is None or shown.inner for shown in program.output_metric):  # it is more than a value
+    writer = _Writer(state, held, budget)
+    text = writer.text(program.template)
+    of_template, writer.values = writer.values, {}
+    metric = writer.text(program.output_metric)
+    if any(piece.source.node is None or piece.inner for piece in program.output_metric):  # it is more than a value
         text = f"{text} {metric}" if text and metric else text or metric
-    ranks = _labels(saying.ranks(program.rule)) if held is not None else _labels(_texts([*saying.shown.values()]))
+    ranks = _labels(writer.ranks(program.rule)) if held is not None else _labels(_texts([*writer.values.values()]))
     return RuleOutcome(
         True,
         {name: state.values.get(name) for name, _ in program.terms},
-        of_template | saying.shown,
+        of_template | writer.values,
         ranks,
         text if len(text) <= budget.text else f"{text[: budget.text - 3]}...",
         steps=budget.steps - state.left,
@@ -306,38 +307,38 @@ def _labels(found: Sequence[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in found if isinstance(one, str)))
 
 
-class _Saying:
-    """Texts for the user. shown: the values in them, by their source."""
+class _Writer:
+    """Texts for the user. values: those in them, by their source."""
 
     def __init__(self, state: State, held: list[int] | None, budget: Budget) -> None:
         self.state = state
         self.held = held
         self.budget = budget
-        self.shown: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
 
     def ranks(self, rule: PatternRule) -> list[str]:
         """Return the names of the ranks that alert."""
         names = self.state.job.labels(rule.level)
         return [str(names[place])[:200] for place in self.held or () if place < len(names)]
 
-    def text(self, pieces: Sequence[Shown]) -> str:
+    def text(self, pieces: Sequence[PreparedPiece]) -> str:
         """Return a text with its values filled in."""
         phrases: list[str] = []
         conditional = False
-        for shown in pieces:
+        for piece in pieces:
             if sum(map(len, phrases)) > self.budget.text:
                 break  # what follows would be cut anyway
-            if shown.run is None:
-                phrases.append(shown.piece.text)
+            if piece.run is None:
+                phrases.append(piece.source.text)
                 conditional = False
                 continue
-            value = self.of_held(shown.run(self.state), of_ranks=shown.of_ranks)
-            if shown.piece.inner is None:
-                self.shown.setdefault(shown.piece.text, value)
-                phrases.append(self.value(value, shown.piece.unit))
+            value = self.of_held(piece.run(self.state), of_ranks=piece.of_ranks)
+            if piece.source.inner is None:
+                self.values.setdefault(piece.source.text, value)
+                phrases.append(self.value(value, piece.source.unit))
                 conditional = False
             elif value is True or (isinstance(value, list) and True in value):
-                phrases += ["; " if conditional else "", self.text(shown.inner)]
+                phrases += ["; " if conditional else "", self.text(piece.inner)]
                 conditional = True
         return "".join(phrases)
 
@@ -348,7 +349,7 @@ class _Saying:
         return [value[place] for place in self.held if place < len(value)]
 
     def value(self, value: Any, unit: str) -> str:
-        """Return a value as people read it."""
+        """Return a value as text."""
         if isinstance(value, list):
             self.state.spend(self.budget.shown)
             few = [self.value(one, unit) for one in value[: self.budget.shown]]

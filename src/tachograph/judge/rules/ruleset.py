@@ -120,16 +120,11 @@ def read_parameters(source: RuleSource | None) -> tuple[dict[str, dict[str, Rule
                 where = f"{tag}.{name}" if name else tag
                 problems.append(RuleProblem(source.name, 1, 1, "", f"{where}: {str(problem).replace('`', '')}"))
                 continue
-            if is_sane(parameter.default):
+            if math.isfinite(parameter.default):
                 declared.setdefault(tag, {})[name] = parameter
             else:
                 problems.append(RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: the default is no number"))
     return declared, problems
-
-
-def is_sane(value: float) -> bool:
-    """Return whether a number can be compared with."""
-    return math.isfinite(value)
 
 
 _OF_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
@@ -369,7 +364,7 @@ def _of_rule(rule: PatternRule, taken: Mapping[str, str]) -> Iterator[RuleProble
         text = f"the name {rule.id!r} is taken by {taken[rule.id]}; give it another tag or id"
         yield RuleProblem(rule.file, rule.line, rule.column, "", text)
     if rule.level == "process":
-        text = "nobody measures processes; the level may be job, gpu or node"
+        text = "processes are not measured; the level may be job, gpu or node"
         yield RuleProblem(rule.file, rule.line, rule.column, "", text)
 
 
@@ -384,7 +379,7 @@ def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
             do=_meant(unknown[0], entry.values),
         )
     for name, value in given.items():
-        if not is_sane(value):
+        if not math.isfinite(value):
             raise ConfigError(
                 f"{value} is no threshold", where=f"rules.parameters.{entry.code}.{name}", do="give a number"
             )

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from tachograph.judge.rules import values
 from tachograph.judge.rules.expression import (
@@ -24,7 +24,7 @@ from tachograph.judge.rules.expression import (
     walk,
 )
 from tachograph.judge.rules.functions import FUNCTIONS, REDUCTIONS, Base
-from tachograph.judge.rules.model import PatternRule, RankKind, RuleMetric
+from tachograph.judge.rules.model import PatternRule, ProblemSeverity, RuleLevel, RuleMetric
 from tachograph.judge.rules.values import Run, State
 
 
@@ -104,7 +104,7 @@ _STATISTICS: Mapping[str, str] = MappingProxyType(
 _RANKS: Mapping[str, str] = MappingProxyType({"gpu": "GPUs", "node": "nodes"})
 
 
-def in_words(node: Node, rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> str:
+def divisor_name(node: Node, rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> str:
     """Return what a divisor is: `the median work of its GPUs`, the name of a term or metric, or `a divisor`."""
     meant = _defined(node, rule)
     return _statistic(meant, rule, metrics) or (node.name if isinstance(node, Name) else "a divisor")
@@ -118,7 +118,7 @@ def _defined(node: Node, rule: PatternRule) -> Node:
 
 
 def _statistic(node: Node, rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> str:
-    """Words for a statistic of a metric of all ranks; empty for anything else."""
+    """Name of a statistic of a metric of all ranks; empty for anything else."""
     if not isinstance(node, FunctionCall) or len(node.arguments) != 1 or node.function not in _STATISTICS:
         return ""
     gathered = _defined(node.arguments[0], rule)
@@ -132,15 +132,15 @@ def _statistic(node: Node, rule: PatternRule, metrics: Mapping[str, RuleMetric])
     return f"the {_STATISTICS[node.function]} {metric.name} of its {_RANKS[metric.kind]}"
 
 
-_PEOPLE: Mapping[str, RankKind | None] = {"Process": None, "Rank": None, "GPU": "gpu", "Node": "node"}
+_RANK_NAMES: Mapping[str, RuleLevel | None] = {"Process": None, "Rank": None, "GPU": "gpu", "Node": "node"}
 _ARITHMETIC = {"+": values.add, "-": values.subtract, "*": values.multiply}
 _MOST_PROPOSALS = 5  # proposals for misspelt names take time
 
 
-class Tell(Protocol):
+class Report(Protocol):
     """Takes a problem at a character of the expression."""
 
-    def __call__(self, at: int, message: str, severity: Literal["error", "warning"] = "error") -> None:
+    def __call__(self, at: int, message: str, severity: ProblemSeverity = "error") -> None:
         """Take it."""
 
 
@@ -157,13 +157,13 @@ class Scope:
     needs: dict[str, None] = field(default_factory=dict)
     lists: int = 0  # lists made by `if`, to distinguish them
     proposals: int = 0
-    ranks: RankKind | None = None  # see `kind`
+    ranks: RuleLevel | None = None  # see `kind`
 
     def metric(self, name: str) -> RuleMetric | None:
         """Return the metric that a name of the rule means."""
         return self.metrics.get(self.rule.metrics.get(name, name))
 
-    def kind(self) -> RankKind:
+    def kind(self) -> RuleLevel:
         """Return what the ranks of the rule are where an expression leaves it open: what its first metric is of."""
         if self.ranks is not None:
             return self.ranks
@@ -174,7 +174,7 @@ class Scope:
         self.ranks = found
         return found
 
-    def kind_in(self, node: Node) -> RankKind | None:
+    def kind_in(self, node: Node) -> RuleLevel | None:
         """Return what the first metric of ranks in an expression is of."""
         for inner, _ in walk(node):
             if isinstance(inner, FunctionCall) and inner.function == "SelectMetric" and inner.arguments:
@@ -191,9 +191,9 @@ class Scope:
         return f"; did you mean {near[0]}?" if near else ""
 
 
-def typed(node: Node, scope: Scope, tell: Tell, *, guarded: frozenset[str] = frozenset()) -> Typed:
+def typed(node: Node, scope: Scope, report: Report, *, guarded: frozenset[str] = frozenset()) -> Typed:
     """Return type and computation of an expression of a rule; its mistakes are reported."""
-    return _Typer(scope, tell, None if scope.rule.level == "job" else scope.rule.level, guarded).visit(node)
+    return _Typer(scope, report, None if scope.rule.level == "job" else scope.rule.level, guarded).visit(node)
 
 
 @dataclass(slots=True)
@@ -201,12 +201,12 @@ class _Typer:
     """Types one expression. each: what ranks `SelectMetric` reads here, one at a time; None: it may not stand here."""
 
     scope: Scope
-    tell: Tell
-    each: RankKind | None
+    report: Report
+    each: RuleLevel | None
     guarded: frozenset[str] = frozenset()  # names that a condition around looks at
 
     def wrong(self, at: int, message: str) -> Typed:
-        self.tell(at, message)
+        self.report(at, message)
         return WRONG
 
     def visit(self, node: Node) -> Typed:
@@ -267,7 +267,7 @@ class _Typer:
         """Report a value that is not of that base; False where a mistake was reported before."""
         if found.type.base in (base, "any"):
             return found.type.base == base
-        self.tell(at, f"{what} needs {RuleType(base)}, this is {found.type}")
+        self.report(at, f"{what} needs {RuleType(base)}, this is {found.type}")
         return False
 
     def joined(self, at: int, *found: Typed) -> str | None:
@@ -276,13 +276,13 @@ class _Typer:
         if len(lists) < 2:
             return next(iter(lists), "")
         if any(one.is_each for one in lists.values()) and any(one.is_list for one in lists.values()):
-            self.tell(
+            self.report(
                 at, "inside for_each this is a whole list beside the value of one rank; use SelectMetric for both"
             )
         else:
             kinds = sorted(of.removeprefix("each ").partition(" ")[0] for of in lists)
             why = f"one is of {kinds[0]}s, one of {kinds[1]}s" if len(set(kinds)) > 1 else "if(...) took values out"
-            self.tell(at, f"these lists do not have the same length: {why}")
+            self.report(at, f"these lists do not have the same length: {why}")
         return None
 
     def chain(self, node: Chain) -> Typed:
@@ -307,16 +307,16 @@ class _Typer:
     def arithmetic(self, sign: str, right: Node) -> values.Work:
         """Return what computes with two numbers; a division names what it divides by."""
         if sign == "/":
-            return values.divide_by(in_words(right, self.scope.rule, self.scope.metrics))
+            return values.divide_by(divisor_name(right, self.scope.rule, self.scope.metrics))
         return _ARITHMETIC[sign]
 
     def divisor(self, node: Node, found: RuleType) -> None:
         """Warn where a divisor may be zero and no condition around looks at it."""
         if isinstance(node, Number) and node.value == 0:
-            self.tell(node.at, "a division by zero")
+            self.report(node.at, "a division by zero")
         elif not found.positive and not (isinstance(node, Name) and node.name in self.guarded):
             what = node.name if isinstance(node, Name) else "this"
-            self.tell(node.at, f"{what} may be zero; where it is, the result is unknown", "warning")
+            self.report(node.at, f"{what} may be zero; where it is, the result is unknown", "warning")
 
     def compare(self, node: Compare) -> Typed:
         left, right = self.visit(node.left), self.visit(node.right)
@@ -362,7 +362,7 @@ class _Typer:
     def call(self, node: FunctionCall) -> Typed:
         name = node.function
         if name != "if" and ";" in node.separators:
-            self.tell(node.at, f"commas stand between what {name} is given; semicolons are for if")
+            self.report(node.at, f"commas stand between what {name} is given; semicolons are for if")
         if name in ("and", "or"):
             if not node.arguments:
                 return self.wrong(node.at, f"{name} needs values")
@@ -419,7 +419,7 @@ class _Typer:
 
     def select(self, node: Node, over: Node) -> Typed:
         if not isinstance(over, Name) or over.name != "OverAll":
-            self.tell(over.at, "the second of SelectMetric is OverAll: the whole job")
+            self.report(over.at, "the second of SelectMetric is OverAll: the whole job")
         if not isinstance(node, Name):
             return self.wrong(node.at, "the first of SelectMetric is the name of a metric")
         self.scope.used[node.name] = None
@@ -439,13 +439,13 @@ class _Typer:
         return Typed(RuleType(base, f"each {metric.kind}", positive=metric.positive), run)
 
     def for_each(self, who: Node, inner: Node) -> Typed:
-        if not isinstance(who, Name) or who.name not in _PEOPLE:
-            return self.wrong(who.at, f"the first of for_each is {', '.join(_PEOPLE)}")
-        return self.gather(inner, _PEOPLE[who.name])
+        if not isinstance(who, Name) or who.name not in _RANK_NAMES:
+            return self.wrong(who.at, f"the first of for_each is {', '.join(_RANK_NAMES)}")
+        return self.gather(inner, _RANK_NAMES[who.name])
 
-    def gather(self, inner: Node, kind: RankKind | None) -> Typed:
+    def gather(self, inner: Node, kind: RuleLevel | None) -> Typed:
         kind = kind or self.scope.kind_in(inner) or self.scope.kind()
-        found = _Typer(self.scope, self.tell, kind, self.guarded).visit(inner)
+        found = _Typer(self.scope, self.report, kind, self.guarded).visit(inner)
         if found.type.base == "any":
             return WRONG
         if found.type.is_list:
@@ -469,11 +469,11 @@ class _Typer:
 
     def condition(self, node: FunctionCall, condition: Node, then: Node, otherwise: list[Node]) -> Typed:
         if "," in node.separators:
-            self.tell(node.at, "semicolons stand between what if is given: if(condition; value)")
+            self.report(node.at, "semicolons stand between what if is given: if(condition; value)")
         holds = self.visit(condition)
         fine = self.needs(condition.at, "if", holds, "boolean")
         named = frozenset(inner.name for inner, _ in walk(condition) if isinstance(inner, Name))
-        inside = _Typer(self.scope, self.tell, self.each, self.guarded | named)
+        inside = _Typer(self.scope, self.report, self.each, self.guarded | named)
         found = [inside.visit(one) for one in (then, *otherwise)]
         of = self.joined(node.at, holds, *found) if fine else None
         if of is None or any(one.type.base == "any" for one in found):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tachograph.judge.rules.model import RankKind, Ranks, RulePair
+from tachograph.judge.rules.model import Ranks, RuleLevel, RulePair
 
 LARGEST = 1.7976931348623157e308
 
@@ -278,7 +278,7 @@ def known_number(value: object) -> float | None:
     return None
 
 
-def select_ranks(metric: str, kind: RankKind, *, text: bool) -> Run:
+def select_ranks(metric: str, kind: RuleLevel, *, text: bool) -> Run:
     """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where there are no ranks."""
 
     def run(state: State) -> Any:
@@ -317,7 +317,7 @@ def _text(value: object) -> str | None:
     return value[:200] if isinstance(value, str) else None
 
 
-def labels(kind: RankKind) -> Run:
+def labels(kind: RuleLevel) -> Run:
     """Return what reads the names of the ranks."""
 
     def run(state: State) -> Any:
@@ -328,7 +328,7 @@ def labels(kind: RankKind) -> Run:
     return run
 
 
-def each(kind: RankKind, inner: Run) -> Run:
+def each(kind: RuleLevel, inner: Run) -> Run:
     """Return a list of a value for each rank, also where it is the same for all."""
 
     def run(state: State) -> Any:

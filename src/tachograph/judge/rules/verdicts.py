@@ -57,10 +57,10 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
         outcome = evaluate(entry.program, job, entry.values)
         checks = tuple(comparison.check(outcome, job, entry.values) for comparison in comparisons)
         holds = outcome.verdict == "yes"
-        blind = check.of_samples and outcome.verdict == "no" and job_key in unseen
-        columns["verdict"].append("unknown" if blind else outcome.verdict)
+        unmeasured = check.of_samples and outcome.verdict == "no" and job_key in unseen
+        columns["verdict"].append("unknown" if unmeasured else outcome.verdict)
         columns["severity"].append(check.severity)
-        columns["sentence"].append(_NO_SAMPLE if blind else rule_sentence(entry, outcome, checks))
+        columns["sentence"].append(_NO_SAMPLE if unmeasured else rule_sentence(entry, outcome, checks))
         columns["advice"].append(check.advice if holds else None)
         columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
@@ -108,7 +108,7 @@ class Comparison:
 
 
 def comparisons_of(entry: RuleEntry) -> Iterator[Comparison]:
-    """Yield the comparisons of a rule of which a value and its threshold can be shown, each once."""
+    """Yield the comparisons of a rule that have a value and a threshold, each once."""
     found: dict[Comparison, None] = {}
     for term in entry.rule.terms:
         for node, _ in walk(term.node):

@@ -20,7 +20,7 @@ _DO = f"write a table with the columns {', '.join(NEEDED)} and, where ids repeat
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One line: whether a job is of a class. `job_id` as people write it, or Slurm's raw id."""
+    """One line: whether a job is of a class. `job_id` as it is displayed, or Slurm's raw id."""
 
     line: int
     job_id: str
@@ -128,7 +128,7 @@ def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.Da
 
 
 def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
-    """{id as written, or raw: {cluster: job_key of the latest run}}; what people write goes before what is raw."""
+    """{id as written, or raw: {cluster: job_key of the latest run}}; displayed ids go before raw ones."""
     ordered = jobs.sort("submit", "start", nulls_last=False).select("job_id", "display_id", "cluster", "job_key")
     raw: dict[str, dict[str | None, str]] = {}
     written: dict[str, dict[str | None, str]] = {}

@@ -22,7 +22,7 @@ from tachograph.judge.classes.series import Extremes, Units, extremes
 from tachograph.judge.classes.windows import hang_votes, majority
 from tachograph.judge.job_classes import CLASS_BY_CODE, JOB_CLASSES, class_inputs
 
-NOT_ASKED = -9  # a class that does not apply to the job: idle_nodes of one node
+NOT_APPLICABLE = -9  # a class that does not apply to the job: idle_nodes of one node
 # classes that detect an interval in which nothing changes: {class: where it lies}
 HANG_PLACES: Mapping[str, int] = MappingProxyType(
     {each.code: each.where for each in JOB_CLASSES if each.where is not None}
@@ -99,14 +99,14 @@ class Population:
         for code in codes:
             known, job_class = self._forms[code.endswith(HOST_SUFFIX)], CLASS_BY_CODE[code]
             form = replace(known.form, limits=class_limits(settings, host=known.form.host))
-            here = np.full(len(known.place), NOT_ASKED, np.int8)
+            here = np.full(len(known.place), NOT_APPLICABLE, np.int8)
             for place, finding in job_class.judge(job_class, form):
                 here[place] = _CODE_OF[finding.verdict]
             found[code] = self._placed(known, here)
         return found
 
     def _placed(self, known: _KnownInput, here: Answers) -> Answers:
-        found = np.full(len(self.job_keys), NOT_ASKED, np.int8)
+        found = np.full(len(self.job_keys), NOT_APPLICABLE, np.int8)
         found[known.place] = here
         return found
 
@@ -169,7 +169,7 @@ def _idle(known: _KnownInput, kind: str, units: Units, busy: Mapping[str, float]
     counts = np.diff(units.offset)
     measured = np.max([each.measured for each in found.values()], axis=0)
     answer[(answer == NO) & (measured < counts)] = UNDECIDED
-    answer[counts < 2] = NOT_ASKED
+    answer[counts < 2] = NOT_APPLICABLE
     return answer
 
 

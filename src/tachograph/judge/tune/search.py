@@ -21,7 +21,7 @@ from tachograph.judge.accuracy import Answers, Truths, VerdictScore, score_verdi
 from tachograph.judge.classes.characteristics import GPU, HOST, Characteristic
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 from tachograph.judge.job_classes import CLASS_BY_CODE
-from tachograph.judge.tune.population import HANG_PLACES, NOT_ASKED, Population, base, candidates
+from tachograph.judge.tune.population import HANG_PLACES, NOT_APPLICABLE, Population, base, candidates
 
 TEST_SHARE = 0.3
 BY = ("user", "time")
@@ -36,7 +36,7 @@ def by_user(users: Sequence[str | None]) -> NDArray[np.bool_]:
     """
     jobs = Counter(users)
     if len(jobs) < 2:
-        raise UsageError("all labelled jobs are of one user", do="label jobs of others too, or say --split time")
+        raise UsageError("all labelled jobs are of one user", do="label jobs of others too, or use --split time")
     ordered = sorted(jobs, key=lambda user: hashlib.sha256(repr(user).encode()).digest())
     chosen: set[str | None] = set()
     for user in ordered:
@@ -287,7 +287,9 @@ def tune(
     codes = tuple(truths)
     room = class_space(codes, hang_minutes=HANG_MINUTES if tune_length else ())
     start = room.settings(base(configured))
-    train = {code: _asked(population, start, code, counts & ~test, truth) for code, (counts, truth) in truths.items()}
+    train = {
+        code: _applicable(population, start, code, counts & ~test, truth) for code, (counts, truth) in truths.items()
+    }
     found = search(
         start,
         room,
@@ -333,7 +335,7 @@ def _truths(
     truths, too_few = dict[str, tuple[Truths, Truths]](), dict[str, str]()
     for code in sorted(labels):
         if code not in population.codes:
-            too_few[code] = "nothing was recorded that it is told from"
+            too_few[code] = "nothing was recorded that decides it"
             continue
         counts, truth = (np.zeros(len(place), np.bool_) for _ in range(2))
         for key, holds in labels[code].items():
@@ -347,12 +349,12 @@ def _truths(
     return {code: truths[code] for code in population.codes if code in truths}, too_few
 
 
-def _asked(
+def _applicable(
     population: Population, settings: ClassOptions, code: str, counts: Truths, truth: Truths
 ) -> tuple[Truths, Truths]:
     """Which jobs count: not those to which the class does not apply; and the truth of all."""
-    requested = counts & (population.answers(settings, [code])[code] != NOT_ASKED)
-    return requested, truth
+    applies = counts & (population.answers(settings, [code])[code] != NOT_APPLICABLE)
+    return applies, truth
 
 
 def _scores(
@@ -366,7 +368,7 @@ def _scores(
 
 
 def _score(answers: Answers, counts: Truths, truth: Truths) -> VerdictScore:
-    there = counts & (answers != NOT_ASKED)
+    there = counts & (answers != NOT_APPLICABLE)
     return score_verdicts(answers[there], truth[there])
 
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tachograph.catalog.arrays import Bytes, Flags, Floats, Singles
+from tachograph.catalog.arrays import Bytes, Floats, Singles
 from tachograph.judge.workload.classes import (
     CONDITIONS,
-    DECIDING,
     IO_BYTES_PER_S,
     IO_COPY,
-    MADE_OF,
     MAYBE,
     NO,
     PCIE,
@@ -75,40 +73,6 @@ def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSet
     labels[requested[labels, np.arange(size)] == MAYBE] = RULE_COUNT + 1
     low, high = bounds["real"]
     return WorkloadRows(labels.astype(np.uint8), np.where(low == high, low, np.nan), verdicts)
-
-
-def needs_rows(
-    values: Mapping[str, Floats],
-    size: int,
-    settings: WorkloadSettings | None = None,
-    *,
-    rows: WorkloadRows | None = None,
-) -> Mapping[str, Flags]:
-    """Return which readings are unknown for want of a counter: {each of DECIDING: flag per reading}.
-
-    `rows`: what `classify_rows` returned for them, where that is known already.
-
-    >>> found = needs_rows({"tensor_active": np.zeros(1), "dram_active": np.zeros(1), "gpu_util": np.ones(1)}, 1)
-    >>> [name for name, flags in found.items() if flags[0]]
-    ['sm_active', 'fp64_active', 'pcie_tx_bytes_per_s', 'pcie_rx_bytes_per_s']
-    """
-    rows = rows or classify_rows(values, size, settings)
-    open_ = (rows.verdicts == MAYBE) & (np.cumsum(rows.verdicts == YES, axis=0) == 0) & (rows.labels == RULE_COUNT + 1)
-    missing = {name: np.isnan(values[name]) if name in values else np.ones(size, np.bool_) for name in DECIDING}
-    if "gpu_util" in values:
-        missing["gr_engine_active"] = missing["gr_engine_active"] & np.isnan(values["gpu_util"])
-    if (settings or WorkloadSettings()).published:
-        return {name: np.zeros(size, np.bool_) for name in DECIDING}
-    moved = np.zeros(size, np.bool_)  # by one direction: then the other is not needed
-    for name in PCIE:
-        if name in values:
-            threshold = next(c.threshold for rule in CONDITIONS for c in rule if c.quantity == "io")
-            moved |= values[name] >= threshold
-    found: dict[str, Flags] = {}
-    for name in DECIDING:
-        querying = [any(name in MADE_OF[c.quantity] for c in rule) for rule in CONDITIONS]
-        found[name] = open_[querying].any(axis=0) & missing[name] & ~(moved if name in PCIE else False)
-    return found
 
 
 def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadSettings) -> Bounds:

@@ -1,4 +1,4 @@
-"""Why a reading is of its class, in words: the rule that holds, with its values beside their thresholds."""
+"""Why a reading is of its class: the rule that holds, with its values beside their thresholds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tachograph.judge.workload.classes import (
     WORKLOAD_CLASSES,
     WorkloadCondition,
 )
-from tachograph.judge.workload.rules import GpuReading, KnownReading, classify, known_of, verdicts, with_zeros
+from tachograph.judge.workload.rules import GpuReading, KnownReading, classify, known_of, verdicts
 from tachograph.judge.workload.settings import WorkloadSettings
 
 NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "fp64": "FP64"}
@@ -24,18 +24,17 @@ def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> 
     >>> explained(GpuReading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
     'TENSOR 61 % >= 50 %, SM 72 % >= 60 %'
     >>> explained(GpuReading(sm_active=0.9, dram_active=0.2, gpu_util=0.9))
-    'tensor-heavy compute cannot be told: TENSOR_ACTIVE, FP64_ACTIVE are missing'
+    'tensor-heavy compute is undetermined: TENSOR_ACTIVE, FP64_ACTIVE are missing'
     """
     settings = settings or WorkloadSettings()
-    seen = with_zeros(reading) if settings.published else reading
-    known = known_of(seen, settings)
-    found = verdicts(seen, settings)
+    known = known_of(reading, settings)
+    found = verdicts(reading, settings)
     place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
     if place == len(found):
         return "no other rule holds"
     if found[place] == MAYBE:
-        return f"{WORKLOAD_CLASSES[place]} cannot be told: {_missing(reading, settings)}"
-    return ", ".join(_said(condition, known, settings) for condition in CONDITIONS[place])
+        return f"{WORKLOAD_CLASSES[place]} is undetermined: {_missing(reading, settings)}"
+    return ", ".join(_condition(condition, known, settings) for condition in CONDITIONS[place])
 
 
 def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
@@ -43,7 +42,7 @@ def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
     return f"{label} {'are' if ',' in label else 'is'} missing"
 
 
-def _said(condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings) -> str:
+def _condition(condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings) -> str:
     """A condition that holds."""
     sign = ">=" if condition.least else "<"
     if condition.quantity == "io":
@@ -98,4 +97,4 @@ def _near(value: float, threshold: float) -> bool:
 
 def _digits(value: float, threshold: float) -> str:
     """A number with as many digits as distinguish it from another."""
-    return next((told for digits in range(3, 18) if float(told := f"{value:.{digits}g}") != threshold), repr(value))
+    return next((short for digits in range(3, 18) if float(short := f"{value:.{digits}g}") != threshold), repr(value))

@@ -79,7 +79,7 @@ class Classified:
 
     @property
     def label(self) -> str:
-        """The class as people read it.
+        """The class, and the counters it lacks.
 
         >>> classify(GpuReading(dram_active=0.1, tensor_active=0, fp64_active=0)).label
         'unknown (needs SM_ACTIVE, GR_ENGINE_ACTIVE, PCIE_TX_BYTES, PCIE_RX_BYTES)'
@@ -102,14 +102,13 @@ def classify(reading: GpuReading, settings: WorkloadSettings | None = None) -> C
     'unknown'
     """
     settings = settings or WorkloadSettings()
-    known = with_zeros(reading) if settings.published else reading
-    found = verdicts(known, settings)
+    found = verdicts(reading, settings)
     place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
-    real = real_utilisation(known, settings)
+    real = real_utilisation(reading, settings)
     if place < len(found) and found[place] == MAYBE:
         first = next((place for place, verdict in enumerate(found) if verdict == YES), len(found))
         unsure = [rule for rule in range(first) if found[rule] == MAYBE]
-        return Classified(UNKNOWN, "unknown", real, _needs(known, unsure))
+        return Classified(UNKNOWN, "unknown", real, _needs(reading, unsure))
     return Classified(WORKLOAD_CLASSES[place], RULED[place].bottleneck, real)
 
 
@@ -120,32 +119,34 @@ def verdicts(reading: GpuReading, settings: WorkloadSettings) -> tuple[int, ...]
 
 
 def known_of(reading: GpuReading, settings: WorkloadSettings) -> KnownReading:
-    """Return what the rules look at of a reading."""
+    """Return what the rules look at of a reading; as published, what is missing is 0."""
     published = settings.published
+    missing = 0.0 if published else _NAN
     return KnownReading(
-        sm=_number(reading.sm_active),
-        tensor=_number(reading.tensor_active),
-        dram=_number(reading.dram_active),
-        gr=_number(reading.engine),
-        fp64=_number(reading.fp64_active),
+        sm=_number(reading.sm_active, missing),
+        tensor=_number(reading.tensor_active, missing),
+        dram=_number(reading.dram_active, missing),
+        gr=_number(reading.engine, missing),
+        fp64=_number(reading.fp64_active, missing),
         dfma=0.0 if published else _number(reading.tensor_dfma_active),
-        tx=_number(reading.pcie_tx_bytes_per_s),
-        rx=_number(reading.pcie_rx_bytes_per_s),
-        copy=_number(reading.mem_copy_util) if published else 0.0,
+        tx=_number(reading.pcie_tx_bytes_per_s, missing),
+        rx=_number(reading.pcie_rx_bytes_per_s, missing),
+        copy=_number(reading.mem_copy_util, missing) if published else 0.0,
     )
 
 
 def real_utilisation(reading: GpuReading, settings: WorkloadSettings | None = None) -> float | None:
-    """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing.
+    """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing (as published: it is 0).
 
     >>> real_utilisation(GpuReading(sm_active=0.8, tensor_active=0.4, dram_active=0.5, gpu_util=1.0))
     0.62
     """
-    weights = (settings or WorkloadSettings()).weights
+    settings = settings or WorkloadSettings()
     values = (reading.sm_active, reading.tensor_active, reading.dram_active, reading.engine)
-    if any(value is None and weight for value, weight in zip(values, weights, strict=True)):
+    weighted = tuple(zip(values, settings.weights, strict=True))
+    if not settings.published and any(value is None and weight for value, weight in weighted):
         return None
-    together = math.fsum((value or 0.0) * weight for value, weight in zip(values, weights, strict=True))
+    together = math.fsum((value or 0.0) * weight for value, weight in weighted)
     return min(1.0, max(0.0, together))
 
 
@@ -155,8 +156,10 @@ def enabling(counters: Iterable[str]) -> str:
     >>> enabling(["sm_active"])
     'let DCGM record SM_ACTIVE (DCGM_FI_PROF_SM_ACTIVE, field 1002)'
     """
-    told = [f"{_short(name)} (DCGM_FI_{COUNTERS[name].dcgm_name}, field {COUNTERS[name].dcgm_id})" for name in counters]
-    return f"let DCGM record {', '.join(told)}"
+    named = [
+        f"{_short(name)} (DCGM_FI_{COUNTERS[name].dcgm_name}, field {COUNTERS[name].dcgm_id})" for name in counters
+    ]
+    return f"let DCGM record {', '.join(named)}"
 
 
 def reading_of(row: Mapping[str, object], end: str = "") -> GpuReading:
@@ -171,15 +174,8 @@ def _short(name: str) -> str:
     return dcgm.removeprefix("PROF_").removeprefix("DEV_").removeprefix("PIPE_")
 
 
-def _number(value: float | None) -> float:
-    return _NAN if value is None else float(value)
-
-
-def with_zeros(reading: GpuReading) -> GpuReading:
-    """The reading as the published classifier sees it: what is missing is 0."""
-    engine = reading.engine or 0.0
-    values = {field.name: getattr(reading, field.name) or 0.0 for field in fields(GpuReading)}
-    return GpuReading(**(values | {"gr_engine_active": engine}))
+def _number(value: float | None, missing: float = _NAN) -> float:
+    return missing if value is None else float(value)
 
 
 def _needs(reading: GpuReading, rules: list[int]) -> tuple[str, ...]:
@@ -189,5 +185,5 @@ def _needs(reading: GpuReading, rules: list[int]) -> tuple[str, ...]:
         missing.discard("gr_engine_active")
     if any((getattr(reading, name) or 0.0) >= IO_BYTES_PER_S for name in PCIE):
         missing -= set(PCIE)  # the other direction decides
-    asked = {name for rule in rules for condition in CONDITIONS[rule] for name in MADE_OF[condition.quantity]}
-    return tuple(name for name in DECIDING if name in asked & missing)
+    deciding = {name for rule in rules for condition in CONDITIONS[rule] for name in MADE_OF[condition.quantity]}
+    return tuple(name for name in DECIDING if name in deciding & missing)

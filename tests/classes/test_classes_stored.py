@@ -1,4 +1,4 @@
-"""What is told of classes: once, the same from stored minutes as while analysing, of recorded jobs too."""
+"""Findings of classes: one of each, the same from stored minutes as while analysing, of recorded jobs too."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_a_time_too_short_for_a_class_is_reported() -> None:
 
 def test_idle_gpus_decide_load_imbalance_which_more_specific_findings_cover() -> None:
     busy = {"gpu_util_mean": 0.9, "sm_active_mean": 0.5, "power_w_mean": 200.0, "gpu_model": "A100 SXM 40GB"}
-    rest = {"gpu_util_mean": 0.0, "sm_active_mean": 0.0, "power_w_mean": 50.0, "gpu_model": "A100 SXM 40GB"}
+    idle = {"gpu_util_mean": 0.0, "sm_active_mean": 0.0, "power_w_mean": 50.0, "gpu_model": "A100 SXM 40GB"}
     rows = gpu_minutes(phases((30, WORKING)))
-    found = both(rows, gpus(busy, rest), gpu_util_mean=0.45, elapsed_s=1800.0)
+    found = both(rows, gpus(busy, idle), gpu_util_mean=0.45, elapsed_s=1800.0)
     assert found["one_gpu_of_many"].reported
     assert found["load_imbalance_waste"].covered_by == "one_gpu_of_many"
-    found = both(rows, gpus(busy, rest | {"gpu_util_mean": 0.1}), gpu_util_mean=0.5, elapsed_s=1800.0)
+    found = both(rows, gpus(busy, idle | {"gpu_util_mean": 0.1}), gpu_util_mean=0.5, elapsed_s=1800.0)
     assert not set(found) & {"one_gpu_of_many", "gpus_never_used", "imbalanced_gpus"}
     assert found["load_imbalance_waste"].reported
     assert "idle_gpus" not in found
@@ -91,8 +91,8 @@ def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None
     """The lake's own way: samples every 30 s over a midnight, of a job that hangs and one that works."""
     begin = START.replace(hour=22)
     samples = []
-    for node, rested in (("n1", 80), ("n2", 0)):
-        for place, each in enumerate(phases((170 - rested, WORKING), (rested, RESTING))):
+    for node, idle in (("n1", 80), ("n2", 0)):
+        for place, each in enumerate(phases((170 - idle, WORKING), (idle, RESTING))):
             assert each is not None
             for second in (0, 30):
                 t = begin + timedelta(minutes=place, seconds=second)
@@ -111,7 +111,7 @@ def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None
     assert stored.equals(again.filter(pl.col("code") != "idle_gpus"))  # it decides load_imbalance_waste
     holds = again.filter(pl.col("verdict") == "yes").select("job_id", "code").rows()
     assert holds == [("1", "job_hang")]
-    assert again.height == 2 * 5  # one node: idle_nodes is not asked
+    assert again.height == 2 * 5  # one node: idle_nodes does not apply
 
 
 def test_every_class_has_its_row_and_its_evidence_a_name() -> None:
@@ -161,6 +161,6 @@ def test_a_recorded_job_that_began_late(recorded: Path) -> None:
 
 
 def test_without_a_sample_no_class_is_denied() -> None:
-    told = verdicts(elapsed_s=20.0, samples=0, gpus=2, gpus_seen=0)
-    assert {finding.verdict for finding in told.values()} == {"unknown"}
-    assert {"job_hang", "cold_start", "stall"} <= set(told)
+    found = verdicts(elapsed_s=20.0, samples=0, gpus=2, gpus_seen=0)
+    assert {finding.verdict for finding in found.values()} == {"unknown"}
+    assert {"job_hang", "cold_start", "stall"} <= set(found)

@@ -13,24 +13,24 @@ from tachograph.judge.classes.series import gpu_series
 from tachograph.judge.classes.windows import hang_votes, spreads
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-SILENT = slice(60, 140)  # minutes
+GAP = slice(60, 140)  # minutes
 
 
-def votes(told: int, *, gpus: int = 8) -> list[int]:
-    """The vote of each characteristic on a stall, of a job that seems at rest while `told` of its GPUs tell."""
+def votes(measured: int, *, gpus: int = 8) -> list[int]:
+    """The vote of each characteristic on a stall, of a job that seems idle while `measured` of its GPUs report."""
     minutes = np.arange(240)
-    rests = (minutes >= SILENT.start) & (minutes < SILENT.stop)
-    level = np.where(rests, 0.0, 0.4)
+    idle = (minutes >= GAP.start) & (minutes < GAP.stop)
+    level = np.where(idle, 0.0, 0.4)
     timeline = pl.DataFrame(
         {
             "job_key": ["c:1:1"] * 240,
             "minute": pl.Series(minutes, dtype=pl.Int32),
-            "gpu_util": np.where(rests, 0.0, 0.95),
+            "gpu_util": np.where(idle, 0.0, 0.95),
             "work": level,
             "sm_active": level,
             "mean_sm_active": level / 2,
             "mean_dram_active": level / 2,
-            "measured_gpus": np.where(rests, told, gpus),
+            "measured_gpus": np.where(idle, measured, gpus),
         }
     )
     end = BEGIN + timedelta(minutes=240)
@@ -48,6 +48,6 @@ def test_all_gpus_at_rest_are_a_stall() -> None:
     assert votes(8) == [YES, YES]
 
 
-@pytest.mark.parametrize("told", [1, 4, 7])
-def test_with_some_silent_it_cannot_be_told(told: int) -> None:
-    assert votes(told) == [UNDECIDED, UNDECIDED]
+@pytest.mark.parametrize("measured", [1, 4, 7])
+def test_with_some_unmeasured_it_is_undetermined(measured: int) -> None:
+    assert votes(measured) == [UNDECIDED, UNDECIDED]

@@ -34,7 +34,7 @@ EXAMPLES = {"job_hang": HANGING, "cold_start": STARTING, "stall": STALLING}
 Parts = tuple[tuple[int, Levels | None], ...]
 
 
-def told(parts: Parts, **given: object) -> dict[str, str]:
+def verdict_of(parts: Parts, **given: object) -> dict[str, str]:
     found = verdicts(gpu_minutes(phases(*parts)), **given)  # type: ignore[arg-type]
     return {code: found[code].verdict for code in HUNG}
 
@@ -78,8 +78,8 @@ def test_the_sentence_and_the_clock_say_the_same_length(ended_s: int, minutes: i
 def test_one_minute_short_of_an_hour_is_none(code: str) -> None:
     short = {minutes: tuple((minutes, lv) if lv is RESTING else (n, lv) for n, lv in EXAMPLES[code])
              for minutes in (59, 60)}  # fmt: skip
-    assert told(short[60])[code] == "yes"
-    assert told(short[59])[code] == "no"
+    assert verdict_of(short[60])[code] == "yes"
+    assert verdict_of(short[59])[code] == "no"
 
 
 def test_the_sentence_says_how_short() -> None:
@@ -89,7 +89,7 @@ def test_the_sentence_says_how_short() -> None:
         == "No: GPU activity stayed under 1 % for the first 59 min; a cold start is 1 h or more."
     )
     found = verdicts(gpu_minutes(phases((50, WORKING), (20, RESTING), (50, WORKING))))
-    assert found["stall"].sentence == "No: its GPUs rested for 20 min at most; a stall is 1 h or more."
+    assert found["stall"].sentence == "No: its GPUs were idle for 20 min at most; a stall is 1 h or more."
     assert found["job_hang"].sentence == "No: its GPUs were in use to its end; a hang is 1 h or more without work."
 
 
@@ -117,23 +117,23 @@ def test_a_hung_collective_looks_busy() -> None:
 def test_a_light_load_is_work() -> None:
     """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and tensor cores idle."""
     light = RESTING | {"gpu_util": 0.2, "sm_active": 0.1, "power_w": 97.0}
-    assert told(((70, WORKING), (80, light)))["job_hang"] == "no"
+    assert verdict_of(((70, WORKING), (80, light)))["job_hang"] == "no"
 
 
 def test_what_wakes_a_gpu_for_seconds_does_not_end_a_rest() -> None:
     blip = RESTING | {"gpu_util": 0.1, "sm_active": 0.004}
-    assert told(((60, RESTING), (2, blip), (58, RESTING), (60, WORKING)))["cold_start"] == "yes"
-    assert told(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
+    assert verdict_of(((60, RESTING), (2, blip), (58, RESTING), (60, WORKING)))["cold_start"] == "yes"
+    assert verdict_of(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
 
 
 def test_little_work_that_goes_on_is_no_hang() -> None:
     little = RESTING | {"gpu_util": 0.04, "sm_active": 0.025, "dram_active": 0.008, "tensor_active": 0.003}
-    assert told(((70, WORKING), (90, little)))["job_hang"] == "no"
+    assert verdict_of(((70, WORKING), (90, little)))["job_hang"] == "no"
 
 
 def test_one_gpu_of_sixteen_at_work_is_no_hang() -> None:
-    resting = [gpu_minutes(phases(*HANGING)) for _ in range(15)]
-    rows = [frame.with_columns(gpu=pl.lit(place + 1, pl.Int16)) for place, frame in enumerate(resting)]
+    idle = [gpu_minutes(phases(*HANGING)) for _ in range(15)]
+    rows = [frame.with_columns(gpu=pl.lit(place + 1, pl.Int16)) for place, frame in enumerate(idle)]
     rows.append(gpu_minutes(phases((70, WORKING), (80, WORKING))))
     assert verdicts(pl.concat(rows), gpus=16)["job_hang"].verdict == "no"
 
@@ -196,11 +196,11 @@ def test_a_running_job_is_judged_as_of_its_last_minute() -> None:
 
 
 def test_a_gap_is_neither_flat_nor_work() -> None:
-    assert told(((70, WORKING), (4, None), (80, RESTING)))["job_hang"] == "yes"  # before it
-    assert told(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "unknown"  # may have hung
-    assert told(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"  # too short to hold one
-    assert told(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "unknown"
-    assert told(((80, None), (70, WORKING)))["cold_start"] == "unknown"
+    assert verdict_of(((70, WORKING), (4, None), (80, RESTING)))["job_hang"] == "yes"  # before it
+    assert verdict_of(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "unknown"  # may have hung
+    assert verdict_of(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"  # too short to hold one
+    assert verdict_of(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "unknown"
+    assert verdict_of(((80, None), (70, WORKING)))["cold_start"] == "unknown"
 
 
 def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
@@ -213,8 +213,8 @@ def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
 
 
 def test_the_end_may_be_unmeasured_for_some_minutes() -> None:
-    assert told(HANGING, elapsed_s=153 * 60.0)["job_hang"] == "yes"
-    assert told(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "unknown"  # what it did in the end is not known
+    assert verdict_of(HANGING, elapsed_s=153 * 60.0)["job_hang"] == "yes"
+    assert verdict_of(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "unknown"  # what it did in the end is not known
 
 
 def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
@@ -225,11 +225,11 @@ def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
 
 
 def test_of_ambiguous_jobs_nothing_can_be_told() -> None:
-    told = verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous")
-    assert {code: finding.verdict for code, finding in told.items()} == {
+    found = verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous")
+    assert {code: finding.verdict for code, finding in found.items()} == {
         each.code: "unknown"
         for each in JOB_CLASSES
-        if each.code != "idle_nodes"  # of one node it is not asked
+        if each.code != "idle_nodes"  # of one node it does not apply
     }
 
 
@@ -272,7 +272,7 @@ def test_a_job_whose_hosts_have_it(code: str) -> None:
     }
     assert found[f"{code}_host"].evidence["interval_s"] >= 80 * 60
     assert "stayed flat" in found[f"{code}_host"].sentence
-    assert found[code].verdict == "unknown"  # nobody measured the GPUs
+    assert found[code].verdict == "unknown"  # the GPUs were not measured
 
 
 def test_a_host_that_worked_for_less_than_an_hour_did_not_hang() -> None:
