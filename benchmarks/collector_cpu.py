@@ -105,8 +105,8 @@ def one_round(feed: SourceFeed, lake: Lake, now: datetime) -> Round:
     chunks = list(feed.poll(lambda stream: watermark(lake, stream), now=now))
     asked = time.process_time() - process
     parse = time.thread_time() - thread
-    if feed.asked.unreachable:
-        raise RuntimeError(f"no answer: {feed.asked.unreachable}")
+    if feed.outcome.unreachable:
+        raise RuntimeError(f"no answer: {feed.outcome.unreachable}")
     process = time.process_time()
     report = ingest(lake, chunks, now=now + timedelta(seconds=EVERY_S))
     return Round(asked - parse, parse, time.process_time() - process, report.rows.get(GPU_SAMPLES.name, 0))

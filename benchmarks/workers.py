@@ -79,7 +79,7 @@ def main() -> int:
         prepared = prepare(options.samples, Path(folder))
         configuration = config.load(str(Path(folder) / "cluster" / "tachograph.toml"), {})
         for count in found:
-            with workers(str(count), WorkerOptions(), prepared.lake, say=print) as pool:
+            with workers(str(count), WorkerOptions(), prepared.lake, report=print) as pool:
                 measure(prepared.lake, configuration, pool)  # compiles or loads the kernel
                 found[count] = [measure(prepared.lake, configuration, pool) for _ in range(options.pairs)]
                 peaks[count] = peak_mib(pool)

@@ -88,7 +88,7 @@ class Tape:
     """A source that has ten minutes of a node to tell; says `done` once the lake has them."""
 
     def __init__(self, node: str, done: Callable[[], None]) -> None:
-        self.node, self.done, self.asked = node, done, PollOutcome()
+        self.node, self.done, self.outcome = node, done, PollOutcome()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what the lake does not have."""

@@ -50,7 +50,7 @@ class Tape:
     sample_s: float = 0.001
     size: int = 20
     began: float = field(default_factory=time.monotonic)
-    asked: PollOutcome = field(default_factory=PollOutcome)
+    outcome: PollOutcome = field(default_factory=PollOutcome)
     closed: bool = False
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -72,7 +72,7 @@ class Scripted:
 
     answers: Sequence[Answer]
     polls: list[datetime] = field(default_factory=list)
-    asked: PollOutcome = field(default_factory=PollOutcome)
+    outcome: PollOutcome = field(default_factory=PollOutcome)
     closed: bool = False
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:

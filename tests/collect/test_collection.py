@@ -20,7 +20,7 @@ from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import CollectOptions
 from tachograph.catalog.errors import ConfigError, InputError, LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
-from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan
 from tachograph.service.collect.readers import PolledSource
@@ -156,7 +156,7 @@ class Full(Lake):
         self.is_full = True
         self.refused = 0
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
         if self.is_full and table is GPU_SAMPLES:
             self.refused += 1
             raise LakeError("the disk is full", where=self.uri(table))

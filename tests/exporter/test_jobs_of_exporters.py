@@ -18,7 +18,7 @@ from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.pipeline.attribution import attribute, build_runs
-from tachograph.sources.dcgm_exporter import connect_exporters
+from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
 from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows
@@ -75,7 +75,7 @@ def test_a_requeued_job_holds_in_each_run_what_it_held_then(tmp_path: Path) -> N
     """Job 7 has GPU 0, then, requeued, GPU 1, which was job 8's: neither takes from the other."""
     lake, looked = Lake.create(str(tmp_path / "lake")), {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"}
     with exporter({"n1": {gpu: {UTIL: 50} for gpu in range(2)}}) as server:
-        feed = connect_exporters(ExporterSettings(source=DCGM_EXPORTER, urls=tuple(server.urls)), cluster=None)
+        feed = ScrapeFeed(ExporterSettings(source=DCGM_EXPORTER, urls=tuple(server.urls)), cluster=None)
         for minute, holders in looked.items():
             for gpu, holder in enumerate(holders):
                 server.hold("n1", gpu, holder)

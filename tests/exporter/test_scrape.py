@@ -22,7 +22,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
-from tachograph.sources.dcgm_exporter import ScrapeFeed, connect_exporters
+from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, MAX_ENDPOINTS, ExporterSettings, expand_url
 from tachograph.sources.metrics import LabelNames
 from tachograph.sources.registry import load_feed, settings_of
@@ -35,7 +35,7 @@ TWO_NODES = {name: {gpu: {UTIL: 10 * gpu + 5, ENERGY: 1e6} for gpu in range(2)} 
 @contextmanager
 def feeding(server: Exporter, **settings: Any) -> Iterator[ScrapeFeed]:
     given = {"urls": tuple(server.urls), "timeout_s": 0.5, "every_s": 0.5, **settings}
-    feed = connect_exporters(ExporterSettings(source=DCGM_EXPORTER, **given), cluster="c1")
+    feed = ScrapeFeed(ExporterSettings(source=DCGM_EXPORTER, **given), cluster="c1")
     try:
         yield feed
     finally:
@@ -104,13 +104,13 @@ def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said
         chunk = poll(feed)
         assert time.monotonic() - began < 5
         assert nodes(chunk) == ["n1"]
-        (label,) = feed.asked.unreachable
+        (label,) = feed.outcome.unreachable
         assert label in server.url("n2")
-        assert said in feed.asked.unreachable[label]
+        assert said in feed.outcome.unreachable[label]
         server.fail("n2", None)
         if fault not in ("slow", "drip"):  # of those the old answer may still be under way
             assert nodes(poll(feed)) == ["n1", "n2"]
-            assert feed.asked.unreachable == {}
+            assert feed.outcome.unreachable == {}
 
 
 def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
@@ -119,14 +119,14 @@ def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
         poll(feed)
         server.set("n1", 0, {UTIL: 77})
         poll(feed)
-        assert list(feed.asked.unreachable.values()) == ["is still answering since the round before"]
+        assert list(feed.outcome.unreachable.values()) == ["is still answering since the round before"]
         assert [entry.node for entry in server.served].count("n2") == 1
         server.fail("n2", None)
 
 
 def test_nobody_answering_is_an_error_that_says_where_and_why() -> None:
     settings = ExporterSettings(source=DCGM_EXPORTER, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"))
-    feed = connect_exporters(settings, cluster=None)
+    feed = ScrapeFeed(settings, cluster=None)
     with pytest.raises(InputError, match=r"127\.0\.0\.1:\d: cannot connect: connection refused \(and 1 other\)"):
         poll(feed)
     feed.close()
@@ -173,7 +173,7 @@ def test_clocks_that_are_ahead_are_noticed() -> None:
     with exporter(TWO_NODES) as server, feeding(server) as feed:
         server.nodes["n2"].clock_ahead_s = 120
         poll(feed)
-        ahead = {label: round(skew) for label, skew in feed.asked.skew_s.items()}
+        ahead = {label: round(skew) for label, skew in feed.outcome.skew_s.items()}
     assert sorted(ahead.values())[1] == pytest.approx(120, abs=1)
     assert sorted(ahead.values())[0] == pytest.approx(0, abs=1)
 
@@ -207,9 +207,7 @@ def test_secrets_reach_every_exporter(tmp_path: Path) -> None:
 
 def test_many_exporters_behind_tls_share_what_is_costly() -> None:
     settings = ExporterSettings(source=DCGM_EXPORTER, urls=("https://n[001-500]:9400",))
-    assert (
-        own_seconds(lambda: connect_exporters(settings, cluster=None).close(), enough=5) < 5
-    )  # 25 s where each reads them
+    assert own_seconds(lambda: ScrapeFeed(settings, cluster=None).close(), enough=5) < 5  # 25 s where each reads them
 
 
 def test_rounds_land_as_a_stream_with_what_was_removed(tmp_path: Path) -> None:

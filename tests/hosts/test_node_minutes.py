@@ -25,7 +25,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
-from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.query import read_node_minutes, read_summaries, rows_that_count
 from tachograph.pipeline.run import analyze
 from tachograph.pipeline.state import seen_last
@@ -153,7 +153,7 @@ def test_a_job_without_gpus_does_no_harm(tmp_path: Path) -> None:
 class Dying(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
         return super().append(table, frame, **how)
@@ -189,7 +189,7 @@ def test_what_a_later_analysis_superseded_is_dropped(tmp_path: Path) -> None:
 
 def test_a_lake_of_an_earlier_version_takes_its_node_samples_as_new(tmp_path: Path) -> None:
     class Earlier(Lake):
-        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
             if table is ANALYSES:
                 frame = frame.with_columns(node_samples_version=pl.lit(None, pl.Int64))
             return super().append(table, frame, **how)

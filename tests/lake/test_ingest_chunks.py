@@ -16,7 +16,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import ldms as source
 
@@ -33,7 +33,7 @@ class Dying(Lake):
         super().__init__(location)
         self.appends = appends
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
         if not self.appends:
             raise KeyboardInterrupt
         self.appends -= 1

@@ -14,7 +14,7 @@ from lake_rows import NOW, START, lying, merged_rows, samples
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, REJECTS, LakeTable
-from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import ingest, new_rows, watermark
 
 STREAM = "prometheus:main"
@@ -74,7 +74,7 @@ def test_a_key_with_null_is_found_again(lake: Lake) -> None:
 class DyingBeforeRejects(Lake):
     """A lake whose process dies when the rows of a chunk have landed and its watermark has not."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
         if table is REJECTS:
             raise KeyboardInterrupt
         return super().append(table, frame, **how)
@@ -112,7 +112,7 @@ def test_a_row_that_another_process_lands_at_the_last_moment_lands_once(lake: La
 
         others: ClassVar[list[Chunk]] = [part_of_stream([0, 10], until=20)]
 
-        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
             if self.others:
                 ingest(lake, [self.others.pop()], now=NOW)
             return super().append(table, frame, **how)

@@ -16,7 +16,7 @@ from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
 from tachograph.lake.conform import resolve
-from tachograph.lake.delta import DataFile, Lake, Landed
+from tachograph.lake.delta import AppendResult, DataFile, Lake
 from tachograph.lake.ingest import ingest
 
 
@@ -105,7 +105,7 @@ def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: 
 class NoDevicesLake(Lake):
     """A process is killed once samples have landed, and before the GPUs they show have."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **given: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **given: Any) -> AppendResult:
         if table is DEVICES:
             raise KeyboardInterrupt
         return super().append(table, frame, **given)

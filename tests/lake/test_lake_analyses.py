@@ -13,7 +13,7 @@ from lake_rows import NOW, WAIT, at_once, lying, started
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, LakeTable
-from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_summaries
 
@@ -43,7 +43,7 @@ def only_once(tmp_path: Path) -> Lake:
 class NoSummaries(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
         return super().append(table, frame, **how)
@@ -92,7 +92,7 @@ def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -
 
 def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:
     class Compacting(Lake):
-        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
+        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
             landed = super().append(table, frame, **how)
             if table is JOB_MINUTES:
                 compacted(lake, datetime.now(UTC))

@@ -33,12 +33,12 @@ def test_staged_rows_are_seen_when_they_land_and_once(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
     staged = [lake.stage(JOB_MINUTES, minutes(0, 1), day=DAY), lake.stage(JOB_MINUTES, minutes(2), day=DAY)]
     assert read(lake) == []
-    assert lake.land(JOB_MINUTES, staged, app_id="a", mark=1)
+    assert lake.commit(JOB_MINUTES, staged, app_id="a", mark=1)
     assert read(lake) == [0, 1, 2]
     again = [lake.stage(JOB_MINUTES, minutes(0, 1, 2), day=DAY)]
-    assert not lake.land(JOB_MINUTES, again, app_id="a", mark=1)
+    assert not lake.commit(JOB_MINUTES, again, app_id="a", mark=1)
     assert read(lake) == [0, 1, 2]
-    assert lake.land(JOB_MINUTES, [lake.stage(JOB_MINUTES, minutes(3), day=DAY)], app_id="a", mark=2)
+    assert lake.commit(JOB_MINUTES, [lake.stage(JOB_MINUTES, minutes(3), day=DAY)], app_id="a", mark=2)
     assert read(lake) == [0, 1, 2, 3]
     assert lake.mark(JOB_MINUTES, "a") == 2
 
@@ -46,7 +46,7 @@ def test_staged_rows_are_seen_when_they_land_and_once(tmp_path: Path) -> None:
 def test_what_is_discarded_is_gone_and_what_landed_stays(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
     landed, dropped = (lake.stage(JOB_MINUTES, minutes(number), day=DAY) for number in (0, 1))
-    lake.land(JOB_MINUTES, [landed], app_id="a", mark=1)
+    lake.commit(JOB_MINUTES, [landed], app_id="a", mark=1)
     lake.discard(JOB_MINUTES, [landed, dropped])
     assert read(lake) == [0]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
@@ -59,6 +59,6 @@ def test_a_file_that_was_vacuumed_meanwhile_does_not_land(tmp_path: Path) -> Non
     assert table is not None
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     with pytest.raises(LakeError, match="taken away before they counted"):
-        lake.land(JOB_MINUTES, staged, app_id="a", mark=1)
+        lake.commit(JOB_MINUTES, staged, app_id="a", mark=1)
     assert read(lake) == []
     assert lake.mark(JOB_MINUTES, "a") is None

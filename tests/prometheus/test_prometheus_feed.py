@@ -225,8 +225,8 @@ def test_clocks_that_differ_are_told_and_lose_nothing(tmp_path: Path) -> None:
             reached = watermark(lake, "prometheus:prometheus")
             assert reached is not None
             assert abs((reached - moment(END - 200)).total_seconds()) < 3
-            assert feed.asked.skew_s["127.0.0.1"] == pytest.approx(-200, abs=2)
-            assert feed.asked.skew_s["n1"] == pytest.approx(-200 + 42, abs=2)
+            assert feed.outcome.skew_s["127.0.0.1"] == pytest.approx(-200, abs=2)
+            assert feed.outcome.skew_s["n1"] == pytest.approx(-200 + 42, abs=2)
             assert_rows(lake, before(made, reached.timestamp()))
 
 

@@ -25,7 +25,7 @@ from tachograph.catalog.tables import JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources import sacct
-from tachograph.sources.registry import settings_of
+from tachograph.sources.registry import convert_settings
 from tachograph.sources.sacct import AccountingFeed, SacctSettings, connect
 from tachograph.sources.slurm.commands import FIELDS, AccountingSpan, SacctCommand
 from tachograph.sources.slurm.exports import frame_of
@@ -247,7 +247,7 @@ def test_only_fields_that_this_slurm_knows_are_asked_for() -> None:
         asked.extend(arguments)
         return b"JobID\x1fStart\n"
 
-    SacctCommand(old, clusters=("a", "b")).ask(AccountingSpan(moment(0), moment(60)))
+    SacctCommand(old, clusters=("a", "b")).fetch(AccountingSpan(moment(0), moment(60)))
     assert "--format=JobID,JobIDRaw,Account,Start,End,State" in asked
     assert "--clusters=a,b" in asked
 
@@ -293,7 +293,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path, befor
     version = fake_sacct.parent
     raw = {"source": "sacct", "command": [*before, str(fake_sacct)], "from": "2026-11-21"}
     configuration = Configuration(site=SiteOptions(time_zone="America/New_York"))
-    feed = connect(settings_of(raw, where="test"), configuration=configuration)
+    feed = connect(convert_settings(raw, SacctSettings, where="test"), configuration=configuration)
     landing = Landing()
     landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 21, 12, tzinfo=UTC)))
     feed.close()
@@ -360,7 +360,9 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
 )
 def test_settings_that_do_not_fit(given: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"sacct.*{said}"):
-        connect(settings_of({"source": "sacct", **given}, where="test"), configuration=Configuration())
+        connect(
+            convert_settings({"source": "sacct", **given}, SacctSettings, where="test"), configuration=Configuration()
+        )
 
 
 def test_the_night_in_which_an_hour_comes_twice(tmp_path: Path) -> None:

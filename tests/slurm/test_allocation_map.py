@@ -288,7 +288,7 @@ def test_a_line_of_a_table_that_cannot_be_read_is_counted(write: Write, line: st
     reading = read_map(path, cluster=SlurmCluster())
     assert held(reading) == {("6", "gpu01", 1)}
     assert reading.rejected == [(3, reason, line)]
-    assert allocation_map.rejected_rows(path, configuration=Configuration()) == [(3, reason, line)]
+    assert allocation_map.read_map(path, cluster=SlurmCluster()).rejected == [(3, reason, line)]
 
 
 @pytest.mark.parametrize(

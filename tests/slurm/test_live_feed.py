@@ -18,7 +18,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import JOBS
 from tachograph.sources import slurm_live
 from tachograph.sources.allocation_map import read_map
-from tachograph.sources.registry import settings_of
+from tachograph.sources.registry import convert_settings
 from tachograph.sources.slurm.controller import ControllerCommands
 from tachograph.sources.slurm.records import SlurmCluster
 from tachograph.sources.slurm_live import RunningJobsFeed
@@ -128,7 +128,7 @@ def test_the_clock_of_the_controller(version: str, told: int) -> None:
     ticks = count(told + 100)
     feed, landing = live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))), Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
-    assert -104 < feed.asked.skew_s["slurmctld"] < -99
+    assert -104 < feed.outcome.skew_s["slurmctld"] < -99
 
 
 def test_a_record_that_cannot_be_read_is_counted_once_and_the_others_land() -> None:
@@ -190,5 +190,6 @@ def test_settings_that_do_not_fit() -> None:
     for given, said in (({"url": "http://x"}, 'how is "command"'), ({"format": "xml"}, "Invalid enum value 'xml'")):
         with pytest.raises(ConfigError, match=said):
             slurm_live.connect(
-                settings_of({"source": "slurm-live", **given}, where="test"), configuration=Configuration()
+                convert_settings({"source": "slurm-live", **given}, slurm_live.SETTINGS, where="test"),
+                configuration=Configuration(),
             )

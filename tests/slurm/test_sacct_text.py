@@ -189,7 +189,8 @@ def test_a_row_that_cannot_be_read_is_counted_and_shown(
     reading = read_text(text(GOOD, bad, GOOD))
     assert len(reading.jobs) == 2
     assert reading.rejects() == (Reject(reason, None, 1, f"3: {bad}"[:200]),)
-    assert sacct.rejected_rows(write(text(GOOD, bad, GOOD)), configuration=Configuration()) == [(3, reason, bad)]
+    (reading,) = sacct.read_file(write(text(GOOD, bad, GOOD)), cluster=SlurmCluster())
+    assert reading.rejected == [(3, reason, bad)]
 
 
 def test_a_row_that_is_cut_off_is_counted(read_text: ReadText) -> None:

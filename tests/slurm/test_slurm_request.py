@@ -67,7 +67,7 @@ def test_each_component_has_its_own_options() -> None:
     assert (
         read_submit_line(line, 0).constraint,
         read_submit_line(line, 0).exclusive,
-        read_submit_line(line, 0).asks_for_gpus,
+        read_submit_line(line, 0).requests_gpus,
     ) == (
         "cpu",
         None,
@@ -76,7 +76,7 @@ def test_each_component_has_its_own_options() -> None:
     assert (
         read_submit_line(line, 1).constraint,
         read_submit_line(line, 1).exclusive,
-        read_submit_line(line, 1).asks_for_gpus,
+        read_submit_line(line, 1).requests_gpus,
     ) == (
         "gpu&hbm80g",
         True,
@@ -98,7 +98,7 @@ def test_each_component_has_its_own_options() -> None:
     ],
 )
 def test_asking_for_gpus(line: str, asks: bool) -> None:
-    assert read_submit_line(line).asks_for_gpus is asks
+    assert read_submit_line(line).requests_gpus is asks
 
 
 def test_a_very_long_line_of_quotes_is_read_in_time() -> None:

@@ -18,8 +18,8 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import JOBS
 from tachograph.sources import slurm_live
-from tachograph.sources.registry import SourceFeed, settings_of
-from tachograph.sources.sacct import connect
+from tachograph.sources.registry import SourceFeed, convert_settings
+from tachograph.sources.sacct import SacctSettings, connect
 from tachograph.sources.slurm.exports import frame_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -65,7 +65,9 @@ def token(tmp_path: Path) -> Path:
 
 def feed_of(server: Faulty, token: Path, **more: object) -> SourceFeed:
     raw = {"source": "sacct", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
-    return connect(settings_of({**raw, "attempts": 1, **more}, where="test"), configuration=Configuration())
+    return connect(
+        convert_settings({**raw, "attempts": 1, **more}, SacctSettings, where="test"), configuration=Configuration()
+    )
 
 
 def version_of(server: Faulty) -> str:
@@ -166,7 +168,7 @@ def test_what_is_no_slurmrestd_says_so(token: Path) -> None:
 
 def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
     raw = {"source": "slurm-live", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
-    feed = slurm_live.connect(settings_of(raw, where="test"), configuration=Configuration())
+    feed = slurm_live.connect(convert_settings(raw, slurm_live.SETTINGS, where="test"), configuration=Configuration())
     landing = Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
     feed.close()

@@ -92,7 +92,7 @@ def test_a_job_that_ends_is_asked_for_again(
 ) -> None:
     lake = copied(raw, folder)
     shape = replace(SHAPE, log_directory=str(folder / "logs"))
-    with workers("slurm:1", shape, lake, say=lambda words: None) as pool:
+    with workers("slurm:1", shape, lake, report=lambda words: None) as pool:
         first = ours(slurm, "R")
         slurm.command("scancel", *first)
         wait_for(lambda: not pool.everywhere(len, ""), "the worker's end", 30)
@@ -109,7 +109,7 @@ def test_what_slurm_refuses_is_told_in_its_words(raw: Lake, folder: Path) -> Non
     shape = replace(SHAPE, partition="none", log_directory=str(folder / "logs"))
     with (
         pytest.raises(WorkersError, match=r"^Slurm refuses the job: .*partition.*; fix \[workers\] of the conf"),
-        workers("slurm:1", shape, raw, say=lambda words: None),
+        workers("slurm:1", shape, raw, report=lambda words: None),
     ):
         pass
 
@@ -119,7 +119,7 @@ def test_jobs_that_do_not_start_are_told_and_taken_back(slurm: SlurmCluster, raw
     shape = replace(SHAPE, wait_s=3.0, job_extra_directives=("--hold",), log_directory=str(logs))
     with (
         pytest.raises(WorkersError, match=rf"^0 of 2 workers came within 3 s; see {logs}; workers.wait_s is"),
-        workers("slurm:2", shape, raw, say=lambda words: None),
+        workers("slurm:2", shape, raw, report=lambda words: None),
     ):
         pass
     assert not ours(slurm)

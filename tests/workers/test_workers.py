@@ -64,7 +64,7 @@ def pool(raw: Lake) -> Iterator[DaskPool]:
 
 @contextmanager
 def started(words: str, lake: Lake, settings: WorkerOptions | None = None) -> Iterator[DaskPool]:
-    with workers(words, settings or WorkerOptions(wait_s=60), lake, say=lambda words: None) as made:
+    with workers(words, settings or WorkerOptions(wait_s=60), lake, report=lambda words: None) as made:
         yield made
 
 

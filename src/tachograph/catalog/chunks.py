@@ -99,6 +99,17 @@ class PendingChunk:
     fetch: Callable[[], Chunk]
 
 
+def counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> tuple[Reject, ...]:
+    """Return the reject that counts `mask`, with the first of `values` under it, or none where nothing is set.
+
+    >>> import polars as pl
+    >>> counted("unreadable_time", None, pl.Series([True, False]), pl.Series(["x", "2026-01-01"]))
+    (Reject(reason='unreadable_time', column=None, count=1, example='x'),)
+    """
+    count = int(mask.sum() or 0)
+    return (Reject(reason, column, count, first_as_text(values.filter(mask))),) if count else ()
+
+
 def first_as_text(values: pl.Series) -> str | None:
     """Return the first value as Python writes it, 200 characters at most; None for null.
 

@@ -272,15 +272,15 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     return True
 
 
-def meant(said: str, struct: type[msgspec.Struct]) -> str:
-    """Return the key that an unknown one is close to, as a question; "" where `said` is another problem.
+def meant(problem: str, struct: type[msgspec.Struct]) -> str:
+    """Return the key that an unknown one is close to, as a question; "" where `problem` is another problem.
 
-    `said`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
+    `problem`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
 
     >>> meant("Object contains unknown field 'time_zon' - at '$.site'", Configuration)
     'did you mean time_zone?'
     """
-    found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", said)
+    found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", problem)
     if not found:
         return ""
     sections = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}

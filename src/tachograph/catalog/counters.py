@@ -278,3 +278,5 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
     HostCounter("memory_power_w", _HOST_INSTANT, "W", "Power drawn by host memory.", high=1e5),
     HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.", high=1e6),
 )  # fmt: skip
+
+HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})

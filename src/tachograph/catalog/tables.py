@@ -67,7 +67,7 @@ _SEQ = TableColumn(
     "seq",
     pl.Int64(),
     "",
-    "Version of the table in which the row landed: of two rows with one key the higher one wins.",
+    "Version of the table in which the row was committed: of two rows with one key the higher one wins.",
     None,
 )
 _CLUSTER = TableColumn("cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not recorded")
@@ -353,6 +353,11 @@ _JOB_COLUMNS = tuple(
     }
 )
 
+_XID_EVENTS = (
+    _i("xid_events", "Changes of the XID code."),
+    _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
+)
+
 JOB_SUMMARIES = LakeTable(
     "job_summaries",
     "one row per run of a job that held, or may have held, GPUs",
@@ -397,8 +402,7 @@ JOB_SUMMARIES = LakeTable(
         ),
         _s("health", "Worst of its GPUs: CRIT, WARN, HOT, unknown, OK.", "no samples"),
         *_waste(),
-        _i("xid_events", "Changes of the XID code."),
-        _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
+        *_XID_EVENTS,
         TableColumn(
             "intensity_histogram",
             pl.List(pl.Int64()),
@@ -451,8 +455,7 @@ JOB_GPUS = LakeTable(
         ),
         _i("remapped_rows_uncorrectable_last", "Rows remapped after uncorrectable errors, up to its last sample."),
         _s("health", "CRIT, WARN, HOT, OK, or unknown: not all was measured.", "no samples"),
-        _i("xid_events", "Changes of the XID code."),
-        _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
+        *_XID_EVENTS,
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "node", "gpu", "mig"),

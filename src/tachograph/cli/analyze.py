@@ -85,7 +85,7 @@ def _pool(option: str | None, settings: WorkerOptions, lake: Lake, narrator: Nar
         if (problem.name or "").partition(".")[0] not in OF_DASK:
             raise
         raise UsageError("--workers needs Dask", do="pip install 'tachograph[dask]'") from None
-    with workers(option, settings, lake, say=narrator.say) as pool:
+    with workers(option, settings, lake, report=narrator.say) as pool:
         yield pool
 
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.chunks import TEXT_BLANKS, Reject, first_as_text
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted, first_as_text
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.limits import ValueLimits
@@ -106,19 +106,19 @@ def _cast(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> tuple[pl.Da
             blank = stripped.is_in(TEXT_BLANKS)
             numbers = stripped.cast(pl.Float64, strict=False)
             bad = numbers.is_null() & series.is_not_null() & ~blank
-            rejects += _counted("missing_mark", series.name, blank & (stripped != ""), series)
-            rejects += _counted("not_a_number", series.name, bad, series)
+            rejects += counted("missing_mark", series.name, blank & (stripped != ""), series)
+            rejects += counted("not_a_number", series.name, bad, series)
             series = numbers
         if wanted.is_integer() and series.dtype.is_float():
             fits = series.is_nan() | series.is_infinite() | (series != series.round()) | (series.abs() > 9.2e18)
             if fits.any() and series.name not in _COUNTER_NAMES:
-                rejects += _counted("not_an_integer", series.name, fits.fill_null(value=False), series)
+                rejects += counted("not_an_integer", series.name, fits.fill_null(value=False), series)
                 series = pl.select(pl.when(~fits).then(series)).to_series().alias(series.name)
         if series.name in _COUNTER_NAMES:
             columns.append(series)
         else:
             cast = series.cast(wanted, strict=False)
-            rejects += _counted("out_of_range", series.name, cast.is_null() & series.is_not_null(), series)
+            rejects += counted("out_of_range", series.name, cast.is_null() & series.is_not_null(), series)
             columns.append(cast)
     return pl.DataFrame(columns), rejects
 
@@ -129,13 +129,6 @@ _COUNTERS_OF: Mapping[str, tuple[Counter | HostCounter, ...]] = MappingProxyType
 
 
 _COUNTER_NAMES = frozenset(counter.name for counters in _COUNTERS_OF.values() for counter in counters)
-
-
-def _counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> list[Reject]:
-    count = int(mask.sum() or 0)
-    if not count:
-        return []
-    return [Reject(reason, column, count, first_as_text(values.filter(mask.fill_null(value=False))))]
 
 
 def _remove_impossible(
@@ -156,7 +149,7 @@ def _remove_impossible(
         if kept.null_count() > raw.null_count():
             present = raw.is_not_null()
             for reason, removed in limits.removals(numbers).items():
-                rejects += _counted(reason, counter.name, pl.Series(removed) & present, raw)
+                rejects += counted(reason, counter.name, pl.Series(removed) & present, raw)
         columns.append(kept.cast(STORAGE_TYPES[counter.storage]))
     return frame.with_columns(columns), rejects
 
@@ -168,7 +161,7 @@ def _remove_non_finite(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]
         if series.dtype.is_float():
             bad = (series.is_nan() | series.is_infinite()).fill_null(value=False)
             if bad.any():
-                rejects += _counted("not_finite", series.name, bad, series)
+                rejects += counted("not_finite", series.name, bad, series)
                 columns.append(pl.select(pl.when(~bad).then(series)).to_series().alias(series.name))
     return frame.with_columns(columns), rejects
 

@@ -77,7 +77,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class AppendResult:
     """What became of an append: duplicate rows merged within it; whether it was there already.
 
     `overtaken`: nothing was committed, as another append got further than the one expected.
@@ -182,7 +182,7 @@ class Lake:
         mark: int = 1,
         after: int | None = None,
         seq: int | None = None,
-    ) -> Landed:
+    ) -> AppendResult:
         """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version of their commit
@@ -193,24 +193,24 @@ class Lake:
         rows, duplicates = resolve(stamped, table)
         for attempt in range(COMMIT_ATTEMPTS):
             delta = self._opened(table)
-            landed = delta.transaction_version(app_id)
-            if landed is not None and landed >= mark:
-                return Landed(duplicates, known=True)
-            if after is not None and landed is not None and landed > after:
-                return Landed(duplicates, known=False, overtaken=True)
+            reached = delta.transaction_version(app_id)
+            if reached is not None and reached >= mark:
+                return AppendResult(duplicates, known=True)
+            if after is not None and reached is not None and reached > after:
+                return AppendResult(duplicates, known=False, overtaken=True)
             if seq is None:
                 rows = rows.with_columns(pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq"))
             with self._writing(table) as written:
                 for day, part in self._split_by_day(table, rows):
                     written.append(self._write(table, day, part, data_change=True))
                 if self._commit(delta, table, written, Transaction(app_id, mark, _milliseconds())):
-                    return Landed(duplicates, known=False)
+                    return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
             _wait(attempt)
         raise _overtaken(self.uri(table))
 
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date) -> AddAction:
-        """Write rows of a day as a data file that no reader sees until its commit; return what `land` needs.
+        """Write rows of a day as a data file that no reader sees until its commit; return what `commit` needs.
 
         Grain: `rows` are in the table's schema and order, each key once, and only the caller writes these keys.
         A file that is never committed is an orphan, which `vacuum` deletes; so commit within an hour.
@@ -220,7 +220,7 @@ class Lake:
         with lake_errors(self.uri(table), writing=True):
             return self._write_quickly(table, day, rows, data_change=True, level=STAGED_ZSTD_LEVEL)
 
-    def land(self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int) -> bool:
+    def commit(self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int) -> bool:
         """Make staged files count, all in one step, once; False where that mark of `app_id` was reached before.
 
         Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing has changed.
@@ -230,8 +230,8 @@ class Lake:
         with lake_errors(self.uri(table), writing=True):
             for attempt in range(COMMIT_ATTEMPTS):
                 delta = self._opened(table)
-                landed = delta.transaction_version(app_id)
-                if landed is not None and landed >= mark:
+                reached = delta.transaction_version(app_id)
+                if reached is not None and reached >= mark:
                     return False
                 if self._commit(delta, table, staged, Transaction(app_id, mark, _milliseconds())):
                     return True

@@ -55,10 +55,10 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
 
 
 def describe_nodes(lake: Lake, progress: Callable[[str, int, int], None] | None = None) -> pl.DataFrame:
-    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and all silence (s).
+    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and their sum (s).
 
-    A gap is a silence of a GPU of more than three times its sampling interval; a node's are those of its GPU
-    with most silence. One partition is in memory at a time.
+    A gap is more than three sampling intervals without a sample of a GPU; a node's are those of its GPU with the most
+    time in gaps. One partition is in memory at a time.
     """
     parts = list(partitions(lake, GPU_SAMPLES))
     pieces = []
@@ -66,16 +66,16 @@ def describe_nodes(lake: Lake, progress: Callable[[str, int, int], None] | None 
         frame, _ = read_partition(lake, GPU_SAMPLES, part, [*GPU_KEY, "t"])
         distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(GPU_KEY)
         timed = frame.with_columns(d=distance).with_columns(typical=pl.col("d").median().over(GPU_KEY))
-        silent = pl.col("d") > GAP_INTERVALS * pl.col("typical")
+        is_gap = pl.col("d") > GAP_INTERVALS * pl.col("typical")
         pieces.append(
             timed.group_by(GPU_KEY).agg(
                 pl.len().alias("samples"),
                 pl.col("t").min().alias("first"),
                 pl.col("t").max().alias("last"),
                 pl.col("typical").first(),
-                silent.sum().alias("gaps"),
-                pl.col("d").filter(silent).max().alias("longest"),
-                pl.col("d").filter(silent).sum().alias("silence"),
+                is_gap.sum().alias("gaps"),
+                pl.col("d").filter(is_gap).max().alias("longest"),
+                pl.col("d").filter(is_gap).sum().alias("silence"),
             )
         )
         if progress:
@@ -90,16 +90,16 @@ _NODES = {
 
 
 def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Days of a GPU put together, silence across midnight included; then GPUs of a node."""
+    """Days of a GPU put together, gaps across midnight included; then GPUs of a node."""
     ordered = pieces.sort(*GPU_KEY, "first")
     across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(GPU_KEY)
     ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(GPU_KEY))
-    silent = pl.col("across") > GAP_INTERVALS * pl.col("usual")
+    is_gap = pl.col("across") > GAP_INTERVALS * pl.col("usual")
     gpus = ordered.group_by(GPU_KEY).agg(
         pl.col("samples").sum(), pl.col("first").min(), pl.col("last").max(), pl.col("usual").first(),
-        (pl.col("gaps").sum() + silent.sum()).alias("gaps"),
-        pl.max_horizontal(pl.col("longest").max(), pl.col("across").filter(silent).max()).alias("longest"),
-        (pl.col("silence").sum() + pl.col("across").filter(silent).sum()).alias("silence"),
+        (pl.col("gaps").sum() + is_gap.sum()).alias("gaps"),
+        pl.max_horizontal(pl.col("longest").max(), pl.col("across").filter(is_gap).max()).alias("longest"),
+        (pl.col("silence").sum() + pl.col("across").filter(is_gap).sum()).alias("silence"),
     )  # fmt: skip
     return (
         gpus.group_by("node")

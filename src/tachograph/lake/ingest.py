@@ -106,8 +106,8 @@ def ingest(
 
 def watermark(lake: Lake, stream: str) -> datetime | None:
     """Return up to when the stream has been read into the lake; None where nothing of it was."""
-    landed = lake.mark(REJECTS, stream)
-    return None if landed is None else EPOCH + timedelta(microseconds=landed)
+    reached = lake.mark(REJECTS, stream)
+    return None if reached is None else EPOCH + timedelta(microseconds=reached)
 
 
 def _mark(chunk: Chunk) -> int:
@@ -123,11 +123,11 @@ def _microseconds(moment: datetime) -> int:
 def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> None:
     report.rows_read += chunk.rows_read
     mark = _mark(chunk)
-    landed = lake.mark(REJECTS, chunk.id)
-    if landed is not None and landed >= mark:
+    reached = lake.mark(REJECTS, chunk.id)
+    if reached is not None and reached >= mark:
         report.chunks_known += 1
         return
-    since = (landed or 0) if chunk.since is None else _microseconds(chunk.since)
+    since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
     rejected: list[tuple[str, Reject]] = []
     ready = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
     for app_id, part, conformed in zip(_names(chunk), chunk.parts, ready, strict=True):
@@ -170,9 +170,9 @@ def _append(
         there = lake.mark(table, app_id) or 0
         overlaps = part.overlaps or since < there < mark
         fresh = new_rows(lake, table, frame) if overlaps else frame
-        landed = lake.append(table, fresh, app_id=app_id, mark=mark, after=there)
-        if not landed.overtaken:
-            return fresh, landed.duplicates
+        appended = lake.append(table, fresh, app_id=app_id, mark=mark, after=there)
+        if not appended.overtaken:
+            return fresh, appended.duplicates
 
 
 def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str, mark: int) -> None:

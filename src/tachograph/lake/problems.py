@@ -34,8 +34,8 @@ _OF_STORE = {
     "InvalidAccessKeyId": ("the object store does not know the access key", _GIVE_KEY),
     "SignatureDoesNotMatch": ("the secret access key is wrong", _GIVE_KEY),
     "ExpiredToken": ("the credentials have expired", "get new ones, then run it again"),
-    "AccessDenied": ("not permitted by the object store", "ask for permission, or name another lake with --lake"),
-    "403 Forbidden": ("not permitted by the object store", "ask for permission, or name another lake with --lake"),
+    "AccessDenied": ("not permitted by the object store", "request permission, or name another lake with --lake"),
+    "403 Forbidden": ("not permitted by the object store", "request permission, or name another lake with --lake"),
     "dns error": ("the object store's name is not known", "see AWS_ENDPOINT_URL and AWS_REGION"),
     "tcp connect error": ("the object store does not answer", "see AWS_ENDPOINT_URL, then run it again"),
     "retry_timeout": ("the object store does not answer", "run it again later; what was there is unchanged"),
@@ -85,7 +85,7 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
         ) from problem
 
 
-def _of_store(said: str, where: str) -> LakeError | None:
+def _of_store(text: str, where: str) -> LakeError | None:
     """Return what an object store's answer means; None for what comes from elsewhere.
 
     >>> str(_of_store("404 Not Found: <Code>NoSuchBucket</Code>", "s3://b/lake"))
@@ -93,34 +93,34 @@ def _of_store(said: str, where: str) -> LakeError | None:
     """
     if "://" not in where:
         return None
-    known = next((known_error for mark, known_error in _OF_STORE.items() if mark in said), None)
+    known = next((known_error for mark, known_error in _OF_STORE.items() if mark in text), None)
     return LakeError(known[0], where=where, do=known[1]) if known else None
 
 
-def _of_system(number: int, where: str, said: str) -> LakeError:
+def _of_system(number: int, where: str, text: str) -> LakeError:
     """Return what an error of the operating system means."""
     if number in _FULL:
         what = "a file may not grow so large" if number == errno.EFBIG else "the disk is full"
         return LakeError(what, where=where, do="free some space or raise the limit, then run it again")
     if number in _NOT_PERMITTED:
-        return LakeError("not permitted", where=where, do="ask for permission, or name another lake with --lake")
-    if number == errno.ENOENT and said:
+        return LakeError("not permitted", where=where, do="request permission, or name another lake with --lake")
+    if number == errno.ENOENT and text:
         return LakeError(
-            f"a file of the lake is missing: {said}",
+            f"a file of the lake is missing: {text}",
             where=where,
             do="restore it from a backup, or ingest into a new lake",
         )
-    reason = os.strerror(number) if number else said
+    reason = os.strerror(number) if number else text
     return LakeError(reason, where=where, do="name another lake with --lake; what was there is unchanged")
 
 
-def _errno_in(said: str) -> int:
+def _errno_in(text: str) -> int:
     """Return the errno that a message quotes, 0 where it quotes none.
 
     >>> _errno_in("Generic error: No space left on device (os error 28)"), _errno_in("unexpected end")
     (28, 0)
     """
-    found = _OS_ERROR.search(said)
+    found = _OS_ERROR.search(text)
     return int(found[1]) if found else 0
 
 

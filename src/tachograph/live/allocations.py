@@ -178,7 +178,7 @@ class _SlurmControllers:
                 with entry_errors(settings.title):
                     check_how(settings.how, url=settings.url, command=settings.command)
                     controller = controller_of(settings)
-                self._pollers.append(controller.ask_controller)
+                self._pollers.append(controller.fetch_jobs)
                 self._where.append(controller.where)
 
 

@@ -238,15 +238,15 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
 
 
-def _named_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+def _named_units(named: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     """Named GPUs; one that is cut into MIG slices and was given whole stands for all its slices."""
     slices = inventory.filter(pl.col("mig").is_not_null()).select("node", "gpu", slice="mig")
-    joined = told.join(slices, on=["node", "gpu"], how="left")
+    joined = named.join(slices, on=["node", "gpu"], how="left")
     return joined.with_columns(mig=pl.coalesce("mig", "slice")).select(*INTERVALS_SCHEMA, "rank").unique()
 
 
 def _whole_nodes(
-    unnamed: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
+    unnamed: pl.DataFrame, named: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Of nodes whose GPUs are not recorded: those that a run had whole, as claims on every GPU; and the others.
 
@@ -257,8 +257,8 @@ def _whole_nodes(
     nodes = unnamed.select("run", "node").unique().join(there, on="node", how="left")
     unknown = pl.col("there").is_null().any()
     counted = nodes.group_by("run").agg(counted=pl.when(~unknown).then(pl.col("there").sum()))
-    named = told.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
-    sized = unnamed.join(counted, on="run", how="left").join(named, on="run", how="left")
+    numbers = named.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
+    sized = unnamed.join(counted, on="run", how="left").join(numbers, on="run", how="left")
     sized = sized.join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
     shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 LOOK_S = 5.0  # waiting for a result: how often the workers are counted
 FETCH_S = 600.0  # for a result that is there to arrive
-ASKED_AGAIN, ASK_AGAIN_S = 10, 2.0  # it takes the scheduler some seconds to see that a worker is gone
+ATTEMPTS, RETRY_S = 10, 2.0  # it takes the scheduler some seconds to see that a worker is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,11 @@ class DaskPool:
 
         Those that leave meanwhile do not count. Errors: WorkersError where that does not end.
         """
-        for _ in range(ASKED_AGAIN):
+        for _ in range(ATTEMPTS):
             try:
                 return cast("Mapping[str, T]", self._client.run(function, *arguments))
             except CommClosedError:
-                time.sleep(ASK_AGAIN_S)
+                time.sleep(RETRY_S)
         raise WorkersError("workers leave while they are checked", do=f"see {self._crew.logs}")
 
     def look_after(self) -> None:
@@ -183,11 +183,11 @@ _SETTINGS: dict[str, Any] = {
     "distributed.admin.large-graph-warning-threshold": "1GB",
     "distributed.scheduler.http.routes": [],  # no pages
 }
-_SILENT = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+_WITHOUT_PAGES = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
 
 @contextmanager
-def workers(words: str, settings: WorkerOptions, lake: Lake, *, say: Callable[[str], None]) -> Iterator[DaskPool]:
+def workers(words: str, settings: WorkerOptions, lake: Lake, *, report: Callable[[str], None]) -> Iterator[DaskPool]:
     """The pool that `words` names for the time of the block; what was started for it is gone afterwards.
 
     Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not see the lake.
@@ -202,7 +202,7 @@ def workers(words: str, settings: WorkerOptions, lake: Lake, *, say: Callable[[s
                 crew, first = _running(place, settings, stack), 1
             case SlurmWorkers():
                 crew, first = _jobs(place, settings, stack), 1
-                say(f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; logs: {crew.logs}")
+                report(f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; logs: {crew.logs}")
         _await(crew, first, settings.wait_s)
         yield DaskPool(crew, lake, wait_s=settings.wait_s)
 
@@ -216,7 +216,7 @@ def _processes(place: LocalWorkers, stack: ExitStack) -> Crew:
             security=True,
             silence_logs=logging.CRITICAL,
             dashboard_address=None,
-            scheduler_kwargs=_SILENT,
+            scheduler_kwargs=_WITHOUT_PAGES,
             env={"POLARS_MAX_THREADS": os.environ.get("POLARS_MAX_THREADS", "1")},
         )
     )
@@ -236,8 +236,8 @@ def _running(place: RunningScheduler, settings: WorkerOptions, stack: ExitStack)
             do="start one with `dask scheduler`, or name the one that runs",
         ) from problem
     logs = "the output of `dask worker` on their machines"
-    _await(Crew(client, 1, 0, _nobody, logs), 1, settings.wait_s)
-    return Crew(client, sum(client.nthreads().values()), 0, _nobody, logs)
+    _await(Crew(client, 1, 0, _hire_none, logs), 1, settings.wait_s)
+    return Crew(client, sum(client.nthreads().values()), 0, _hire_none, logs)
 
 
 def _address(file: Path) -> str:
@@ -280,7 +280,7 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
             job_script_prologue=[f"export POLARS_MAX_THREADS={settings.cores}", *settings.prologue],
             log_directory=str(folder),
             security=_certificate(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".", dir=folder)))),
-            scheduler_options=_SILENT,
+            scheduler_options=_WITHOUT_PAGES,
             silence_logs=logging.CRITICAL,
         )
     )
@@ -331,13 +331,13 @@ def _try(script: str) -> None:
         raise WorkersError(f"Slurm refuses the job: {refusal(done.stderr)}", do="fix [workers] of the configuration")
 
 
-def refusal(said: str) -> str:
+def refusal(printed: str) -> str:
     """Return why Slurm refuses, from what sbatch wrote: its last line without what every line begins with.
 
     >>> refusal("sbatch: error: x\\nsbatch: error: Batch job submission failed: Invalid account\\n")
     'Invalid account'
     """
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason given")
+    last = next((line for line in reversed(printed.splitlines()) if line.strip()), "no reason given")
     return re.sub(r"^(sbatch: |error: |fatal: |allocation failure: |Batch job submission failed: )+", "", last.strip())
 
 
@@ -351,5 +351,5 @@ def _await(crew: Crew, count: int, wait_s: float) -> None:
         ) from None
 
 
-def _nobody() -> None:
+def _hire_none() -> None:
     """Start none: these workers are started by others."""

@@ -20,7 +20,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.attribution import Attribution
 from tachograph.pipeline.kernel import MINUTE_US, spacing
-from tachograph.pipeline.minutes import Landing
+from tachograph.pipeline.minutes import StagedFiles
 from tachograph.pipeline.reduction import overlapping_day, part_nodes
 
 
@@ -76,7 +76,7 @@ STRETCHES: Mapping[str, pl.DataType] = MappingProxyType(
     }
 )
 _PLACE = ("run", "node", "start", "end")
-_NOBODY = pl.lit(-1, dtype=pl.Int32).alias("run")
+_NO_RUN = pl.lit(-1, dtype=pl.Int32).alias("run")
 
 
 def exclusive_stays(
@@ -89,7 +89,7 @@ def exclusive_stays(
     `intervals` (run, node, start, end) of GPUs owned; `unsure` of runs that own none and may have had some; `contested`
     (node, start, end) of GPUs that two runs claim. Runs without GPUs do not count.
     """
-    claimed = contested.select(_NOBODY, "node", "start", "end")
+    claimed = contested.select(_NO_RUN, "node", "start", "end")
     present = _union(pl.concat([intervals.select(_PLACE), unsure.select(_PLACE), claimed]))
     who = pl.col("run").cast(pl.Int64)
     events = pl.concat(
@@ -406,7 +406,7 @@ class HostMinutes:
         self.lake, self.number, self.max_gap_intervals = lake, number, max_gap_intervals
         self.keys = runs.select("run", "job_key", "job_id", "start")
         self.starts: Mapping[int, datetime] = dict(runs.select("run", "start").iter_rows())
-        self.landing = Landing(lake, JOB_NODE_MINUTES, number)
+        self.staged = StagedFiles(lake, JOB_NODE_MINUTES, number)
         self.days = lake.days(NODE_SAMPLES)
         self.stretches = _stretches(owned, self.keys) if self.days else pl.DataFrame()
         self.carried = merge_carried([])
@@ -422,7 +422,7 @@ class HostMinutes:
         """Take all days that are left, and what waits for another."""
         self.up_to(date.max)
         self._write(minutes_of_sums(self.carried.sums))
-        self.landing.land()
+        self.staged.commit()
 
     def take(self, runs: pl.DataFrame) -> pl.DataFrame:
         """Return the minutes of the nodes of some runs, and remove them: one row per (job_key, node, minute)."""
@@ -434,7 +434,7 @@ class HostMinutes:
 
     def discard(self) -> None:
         """Delete what was written and will not be committed."""
-        self.landing.discard()
+        self.staged.discard()
 
     def _take_day(self, day: date) -> None:
         stretches = overlapping_day(self.stretches, day)
@@ -451,7 +451,7 @@ class HostMinutes:
                 sums = sums.join(mine, on="node", how="anti")
         self._write(minutes_of_sums(sums))
         self.carried, self.done = merge_carried(parts), day
-        self.landing.land()
+        self.staged.commit()
 
     def _reduce(self, part: Partition, stretches: pl.DataFrame, carried: CarriedHostSums) -> CarriedHostSums:
         columns = ["t", "node", *(name for name in HOST_COUNTERS_READ if part.has(name))]
@@ -468,7 +468,7 @@ class HostMinutes:
         keyed = minutes.join(self.keys, on="run", how="left", maintain_order="left")
         begin = pl.col("start") + pl.duration(minutes=pl.col("minute"))
         rows = keyed.with_columns(begin.alias("t"), pl.lit(self.number, dtype=pl.Int64).alias("seq"))
-        self.landing.stage(rows.select(*JOB_NODE_MINUTES.schema).sort(*JOB_NODE_MINUTES.sort))
+        self.staged.stage(rows.select(*JOB_NODE_MINUTES.schema).sort(*JOB_NODE_MINUTES.sort))
         self.kept.append(minutes)
 
 

@@ -53,37 +53,17 @@ def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
 
 
 @compiled
-def count_segments(
-    t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs
-) -> tuple[int, int]:
-    """Return how many segments and slots there are: `low`/`high`: the intervals of each stripe."""
-    segments, slots = 0, 0
-    for s in range(stripes.shape[0] - 1):
-        i, b = stripes[s], stripes[s + 1]
-        for k in range(low[s], high[s]):
-            i += np.searchsorted(t[i:b], start[k])
-            if i >= b or t[i] >= end[k]:
-                continue
-            segments += 1
-            edge = zero[k] + ((t[i] - zero[k]) // MINUTE_US + 1) * MINUTE_US
-            slots += 1
-            while i < b and t[i] < end[k]:
-                if t[i] >= edge:
-                    edge = zero[k] + ((t[i] - zero[k]) // MINUTE_US + 1) * MINUTE_US
-                    slots += 1
-                i += 1
-    return segments, slots
-
-
-@compiled
-def fill_segments(
+def place_segments(
     t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs,
     seg_a: Longs, seg_b: Longs, seg_stripe: Longs, seg_interval: Longs, seg_slot: Longs,
     slot_a: Longs, slot_seg: Longs, slot_minute: Ints,
-) -> None:  # fmt: skip
-    """Fill the rows [seg_a, seg_b) of each segment, its stripe, interval and first slot; each slot's first row,
-    segment and minute. Arrays over segments and slots have one more element than `count_segments` returns, as a guard.
+) -> tuple[int, int]:  # fmt: skip
+    """Return how many segments and slots there are. `low`/`high`: the intervals of each stripe.
+
+    Where `seg_slot` is not empty, fill the rows [seg_a, seg_b) of each segment, its stripe, interval and first slot;
+    each slot's first row, segment and minute. `seg_slot` has one element more than there are segments, as a guard.
     """
+    fill = seg_slot.size > 0
     g, m = 0, 0
     for s in range(stripes.shape[0] - 1):
         i, b = stripes[s], stripes[s + 1]
@@ -91,18 +71,23 @@ def fill_segments(
             i += np.searchsorted(t[i:b], start[k])
             if i >= b or t[i] >= end[k]:
                 continue
-            seg_a[g], seg_stripe[g], seg_interval[g], seg_slot[g] = i, s, k, m
+            if fill:
+                seg_a[g], seg_stripe[g], seg_interval[g], seg_slot[g] = i, s, k, m
             edge = np.int64(-(1 << 62))
             while i < b and t[i] < end[k]:
                 if t[i] >= edge:
                     minute = (t[i] - zero[k]) // MINUTE_US
                     edge = zero[k] + (minute + 1) * MINUTE_US
-                    slot_a[m], slot_seg[m], slot_minute[m] = i, g, minute
+                    if fill:
+                        slot_a[m], slot_seg[m], slot_minute[m] = i, g, minute
                     m += 1
                 i += 1
-            seg_b[g] = i
+            if fill:
+                seg_b[g] = i
             g += 1
-    seg_slot[g] = m
+    if fill:
+        seg_slot[g] = m
+    return g, m
 
 
 # A loop over a slice that begins at 0 vectorises; one from a to b does not, as a might be negative.

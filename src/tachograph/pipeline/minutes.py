@@ -28,13 +28,13 @@ from tachograph.pipeline.kernel import MINUTE_US
 from tachograph.pipeline.timelines import empty_timeline, timeline_of_minutes, timeline_of_slots, timelines_of
 
 
-class Landing:
-    """The staged files of one table; each `land` commits what came since the last one, in one step."""
+class StagedFiles:
+    """The staged files of one table; each `commit` makes what came since the last one count, in one step."""
 
     def __init__(self, lake: Lake, table: LakeTable, number: int) -> None:
         self.lake, self.table, self.number = lake, table, number
         self.staged: list[AddAction] = []
-        self.landed = 0
+        self.commits = 0
 
     def take(self, file: AddAction) -> None:
         """Take a file that was staged elsewhere."""
@@ -46,11 +46,11 @@ class Landing:
             if isinstance(day[0], date):
                 self.staged.append(self.lake.stage(self.table, of_day, day=day[0]))
 
-    def land(self) -> None:
+    def commit(self) -> None:
         """Commit what is staged."""
         if self.staged:
-            self.landed += 1
-            self.lake.land(self.table, self.staged, app_id=f"analysis:{self.number}", mark=self.landed)
+            self.commits += 1
+            self.lake.commit(self.table, self.staged, app_id=f"analysis:{self.number}", mark=self.commits)
             self.staged = []
 
     def discard(self) -> None:
@@ -187,13 +187,13 @@ class MinuteWriter:
 
     def __init__(self, lake: Lake, keys: pl.DataFrame, number: int, *, idle_util: float) -> None:
         self.keys, self.number, self.idle_util = keys, number, idle_util
-        self.landing = Landing(lake, JOB_MINUTES, number)
+        self.staged = StagedFiles(lake, JOB_MINUTES, number)
         self.cut = pl.DataFrame(schema=CUT_MINUTES)
 
     def add(self, part: Accumulators) -> None:
         """Take what one partition has written, and what it left."""
         if part.minutes_file is not None:
-            self.landing.take(part.minutes_file)
+            self.staged.take(part.minutes_file)
         self.cut = pl.concat([self.cut, part.cut_minutes])
 
     def end_day(self, day: date) -> pl.DataFrame:
@@ -201,12 +201,12 @@ class MinuteWriter:
         midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
         waits = pl.col("t") + pl.duration(minutes=1) > midnight
         done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)
-        return self._land(done)
+        return self._commit(done)
 
     def close(self) -> pl.DataFrame:
         """No day follows: commit what waits; return its timeline."""
         done, self.cut = self.cut, self.cut.clear()
-        return self._land(done)
+        return self._commit(done)
 
     def unfinished(self) -> pl.DataFrame:
         """Runs of which a minute waits for the next day."""
@@ -214,12 +214,12 @@ class MinuteWriter:
 
     def discard(self) -> None:
         """Delete what was written and will not be committed."""
-        self.landing.discard()
+        self.staged.discard()
 
-    def _land(self, cut: pl.DataFrame) -> pl.DataFrame:
+    def _commit(self, cut: pl.DataFrame) -> pl.DataFrame:
         joined = joined_minutes(cut)
-        self.landing.stage(self._rows(joined))
-        self.landing.land()
+        self.staged.stage(self._rows(joined))
+        self.staged.commit()
         return timeline_of_minutes(joined, idle_util=self.idle_util)
 
     def _rows(self, minutes: pl.DataFrame) -> pl.DataFrame:

@@ -172,7 +172,11 @@ def _lay_out(
     zero = np.array([_epoch_us(starts[run]) for run in intervals.get_column("run")], np.int64)
     interval_us = np.empty(len(stripes) - 1)
     kernel.spacing(t, stripes, interval_us)
-    segments, slots = kernel.count_segments(t, stripes, low, high, start, end, zero)
+    times = (t, stripes, low, high, start, end, zero)
+    nothing = np.empty(0, np.int64)
+    segments, slots = kernel.place_segments(
+        *times, nothing, nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.int32)
+    )
     layout = _Layout(
         t=t,
         stripes=stripes,
@@ -187,8 +191,8 @@ def _lay_out(
         slot_seg=np.empty(slots, np.int64),
         slot_minute=np.empty(slots, np.int32),
     )
-    kernel.fill_segments(
-        t, stripes, low, high, start, end, zero,
+    kernel.place_segments(
+        *times,
         layout.seg_a, layout.seg_b, layout.seg_stripe, layout.seg_interval, layout.seg_slot,
         layout.slot_a, layout.slot_seg, layout.slot_minute,
     )  # fmt: skip

@@ -254,7 +254,7 @@ class _Analysis:
     def _reduce(self, pool: TaskPool, *, full: bool) -> _Tally:
         """Reduce day by day, and summarize what is over by the end of each."""
         tally = _Tally()
-        for day, part in reduce_days(self.reduction, pool=pool, everything=full, progress=self._tell):
+        for day, part in reduce_days(self.reduction, pool=pool, everything=full, progress=self._report):
             if part is not None:
                 tally.add(part)
                 self.minutes.add(part)
@@ -268,7 +268,7 @@ class _Analysis:
         self._finish(self.waiting)
         return tally
 
-    def _tell(self, day: date, done: int, total: int) -> None:
+    def _report(self, day: date, done: int, total: int) -> None:
         if self.progress:
             self.progress(f"analyze {day}", done, total)
 

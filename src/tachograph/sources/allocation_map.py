@@ -126,18 +126,10 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
         reading.rejected.append((entry.place, problem.reason, entry.text))
 
 
-def rejected_rows(path: Path, *, configuration: Configuration) -> list[tuple[int, str, str]]:
-    """Return (line or position in the list, reason, text) of every record that could not be read.
-
-    Errors: InputError for a file that is no map.
-    """
-    return read_map(path, cluster=SlurmCluster.of(configuration)).rejected
-
-
 def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
     """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
     for path in expand(options.files, SUFFIXES):
-        for row in rejected_rows(path, configuration=configuration):
+        for row in read_map(path, cluster=SlurmCluster.of(configuration)).rejected:
             yield str(path), *row
 
 
@@ -177,7 +169,7 @@ class AllocationLogFeed:
     """Growing files as a stream: a chunk per poll."""
 
     def __init__(self, patterns: Iterable[str], stream: str, cluster: SlurmCluster) -> None:
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         self._patterns = tuple(patterns)
         self._stream = stream
         self._cluster = cluster
@@ -189,7 +181,7 @@ class AllocationLogFeed:
 
         Errors: InputError where there is no file, or none can be read.
         """
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         before = watermark(self._stream)
         events, rejected, rows_read = self._new_events(None if before is None else min(before, now))
         rows = [*self._intervals.ended(events), *self._intervals.open(events)]
@@ -210,15 +202,15 @@ class AllocationLogFeed:
             try:
                 text = self._new_text(path, None if mark is None else mark - LONG_AGO)
             except OSError as problem:
-                self.asked.unreachable[str(path)] = problem.strerror or str(problem)
+                self.outcome.unreachable[str(path)] = problem.strerror or str(problem)
                 continue
             read += 1
             found, bad, lines = read_events(text, cluster=self._cluster)
             events += found
             rejected += bad
             count += lines
-        if not read and self.asked.unreachable:
-            first, reason = next(iter(self.asked.unreachable.items()))
+        if not read and self.outcome.unreachable:
+            first, reason = next(iter(self.outcome.unreachable.items()))
             raise InputError(reason, where=first, do="make it readable for who collects")
         return sorted(events, key=lambda event: event.time), rejected, count
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, outside_names
+from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, HOST_UNITS, outside_names
 
 # what distinguishes the rows of one node and time, in order of preference, lower case
 INSTANCE_NAMES = ("llite", "fs_name", "iface", "interface", "cpu", "name", "instance", "instance_name")
@@ -27,7 +27,6 @@ _TOTALS = ("cpu",)  # procstat2's row of the sum, beside cpu0, cpu1, ...
 _LEFT_OUT = re.compile(r"^(lo\d*|(osc|mdc)\..*)$")
 _SECOND = "second"
 _LOAD = "load_average"
-UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | Non
     (None, HostColumnMeaning(counter='cpu_user_s', copy='', unit='jiffy'))
     """
     lower = name.lower().strip()
-    if lower in UNITS:
-        return HostColumnMeaning(lower, "", UNITS[lower])
+    if lower in HOST_UNITS:
+        return HostColumnMeaning(lower, "", HOST_UNITS[lower])
     if found := _names().get(lower) or _bare_names().get((sampler, lower)):
         return HostColumnMeaning(found[0], "", found[1])
     base, _, copy = lower.partition("#")
@@ -144,13 +143,13 @@ def host_values(rows: pl.DataFrame, host: Mapping[str, HostColumns], instance: p
     before (at the begin, with its first): a sum that fell or jumped because one was missing would look like a reset,
     or like traffic. Null where no copy was ever read.
     """
-    told_apart = instance is not None and _is_several(rows["node"], instance)
+    several = instance is not None and _is_several(rows["node"], instance)
     alone = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
-    of = (instance.cast(pl.String) if instance is not None and told_apart else alone).alias("instance")
+    of = (instance.cast(pl.String) if instance is not None and several else alone).alias("instance")
     keyed = rows.with_columns(of)
     values = [_added_up(keyed, found.columns).alias(counter) for counter, found in host.items()]
     made = keyed.select("t", "node", "instance").with_columns(_hundredths(v, host) for v in values)
-    return _over_instances(made, list(host)) if told_apart else made.drop("instance")
+    return _over_instances(made, list(host)) if several else made.drop("instance")
 
 
 def _is_several(nodes: pl.Series, instances: pl.Series) -> bool:
@@ -328,7 +327,7 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
     host, again = gathered((name, means) for name, means in hosts if means.counter not in taken)
     instance = _first(given, INSTANCE_NAMES) if host and gpu is None else None
     if host:  # then node values are host counters, too
-        host |= {column: HostColumns((name,), UNITS[column]) for name, column in node_values.items()}
+        host |= {column: HostColumns((name,), HOST_UNITS[column]) for name, column in node_values.items()}
         node_values = {}
     left = tuple(name for name in unknown if name != instance)
     return RecognisedColumns(

@@ -9,25 +9,26 @@ from __future__ import annotations
 import argparse
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import parse_time, plural
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
-from tachograph.sources.files import BROKEN_GZIP, expand, fingerprint, open_file
+from tachograph.sources.files import expand, fingerprint, read_unpacked
 from tachograph.sources.http import HttpServer, RequestError
 from tachograph.sources.metrics import refuse_unknown_metrics
-from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, settings_of
+from tachograph.sources.registry import PollOutcome, Watermark, settings_in
 from tachograph.sources.series import SeriesMemory, SeriesRereads, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
@@ -46,14 +47,13 @@ class ScrapeFeed:
     def __init__(
         self,
         settings: ExporterSettings,
-        endpoints: Sequence[ExporterEndpoint],
         *,
         cluster: str | None = None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         self._settings = settings
-        self._endpoints = tuple(endpoints)
+        self._endpoints = endpoints_of(settings)
         self._cluster = cluster
         self._steady = steady
         vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
@@ -67,15 +67,15 @@ class ScrapeFeed:
         Where the clock was set back the watermark is just behind the last one.
         Errors: InputError when no exporter answered with metrics.
         """
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         rows = SeriesRows(self._memory)
         began = self._steady()
         for endpoint, page in self._pages(began):
             t = now + timedelta(seconds=page.at_s - began)
             if not rows.add_page(page.content, t=t, node=endpoint.node):
-                self.asked.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
+                self.outcome.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
             if endpoint.server.skew_s is not None:
-                self.asked.skew_s[endpoint.label] = endpoint.server.skew_s
+                self.outcome.skew_s[endpoint.label] = endpoint.server.skew_s
         if not rows.known:
             raise self._nothing()
         parts = with_cluster(rows.parts(), self._cluster)
@@ -95,17 +95,17 @@ class ScrapeFeed:
         for endpoint in self._endpoints:
             late = self._late.get(endpoint.label)
             if late is not None and not late.done():
-                self.asked.unreachable[endpoint.label] = "is still answering since the round before"
+                self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
             else:
                 self._late.pop(endpoint.label, None)
-                waiting[self._pool.submit(self._ask, endpoint.server)] = endpoint
+                waiting[self._pool.submit(self._fetch, endpoint.server)] = endpoint
         try:
             for answered in as_completed(tuple(waiting), timeout=self._round_s):
                 endpoint = waiting.pop(answered)
                 try:
                     yield endpoint, answered.result()
                 except RequestError as problem:
-                    self.asked.unreachable[endpoint.label] = problem.what
+                    self.outcome.unreachable[endpoint.label] = problem.what
         except TimeoutError:
             self._leave(waiting, self._steady() - began)
 
@@ -120,32 +120,32 @@ class ScrapeFeed:
             else:
                 why = f"no whole answer within {after_s:.0f} s"
                 self._late[endpoint.label] = future
-            self.asked.unreachable[endpoint.label] = why
+            self.outcome.unreachable[endpoint.label] = why
 
-    def _ask(self, server: HttpServer) -> _ScrapedPage:
+    def _fetch(self, server: HttpServer) -> _ScrapedPage:
         content = server.get("").content
         return _ScrapedPage(content, self._steady())
 
     def _nothing(self) -> InputError:
-        label, why = next(iter(self.asked.unreachable.items()), ("", "no exporter is named"))
-        others = len(self.asked.unreachable) - 1
+        label, why = next(iter(self.outcome.unreachable.items()), ("", "no exporter is named"))
+        others = len(self.outcome.unreachable) - 1
         more = f" (and {plural(others, 'other')})" if others > 0 else ""
         return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
 
 
-def connect_exporters(settings: ExporterSettings, *, cluster: str | None) -> ScrapeFeed:
-    """Return the feed; nothing is requested yet.
-
-    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
-    """
-    return ScrapeFeed(settings, endpoints_of(settings), cluster=cluster)
-
-
 def with_cluster(parts: Iterable[ChunkPart], cluster: str | None) -> tuple[ChunkPart, ...]:
     """Return parts whose allocations are of a cluster."""
-    name = pl.lit(cluster, dtype=pl.String)
+    return _with_allocations(parts, cluster=pl.lit(cluster, dtype=pl.String))
+
+
+def _without_starts(parts: Iterable[ChunkPart]) -> tuple[ChunkPart, ...]:
+    """The parts; one scrape does not show since when a job holds its GPU."""
+    return _with_allocations(parts, start=pl.lit(None, dtype=TIME))
+
+
+def _with_allocations(parts: Iterable[ChunkPart], **columns: pl.Expr) -> tuple[ChunkPart, ...]:
     return tuple(
-        replace(part, frame=part.frame.with_columns(cluster=name))
+        replace(part, frame=part.frame.with_columns(**columns))
         if part.table == "allocations" and part.frame.height
         else part
         for part in parts
@@ -168,14 +168,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 SETTINGS = ExporterSettings
 
 
-def connect(settings: FeedSettings, *, configuration: Configuration) -> ScrapeFeed:
+def connect(settings: ExporterSettings, *, configuration: Configuration) -> ScrapeFeed:
     """Return the feed; nothing is requested yet.
 
-    Errors: ConfigError for settings that do not fit, naming the key.
+    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
     """
-    if not isinstance(settings, ExporterSettings):
-        raise ConfigError(f"these are settings of {settings.source}", do=f"use source = {DCGM_EXPORTER!r}")
-    return connect_exporters(settings, cluster=configuration.site.cluster or None)
+    return ScrapeFeed(settings, cluster=configuration.site.cluster or None)
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
@@ -185,22 +183,13 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     configuration's.
     Errors: InputError for a page that cannot be read, and, behind the chunk, naming exporters that did not answer.
     """
-    settings = _configured(configuration)
+    settings = cast("ExporterSettings", settings_in(configuration, DCGM_EXPORTER)[0])
     if options.files and options.url:
         raise UsageError("pages and --url are both given", do="give one of them")
     if options.files:
         yield from _read_pages(options, settings, configuration, now)
     else:
         yield from _scrape_once(tuple(options.url), settings, configuration, now)
-
-
-def _configured(configuration: Configuration) -> ExporterSettings:
-    """The first entry of the configuration that is about exporters; else the defaults."""
-    raw = next(
-        (entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER), {"source": DCGM_EXPORTER}
-    )
-    settings = settings_of(raw, where="[[sources]]")
-    return settings if isinstance(settings, ExporterSettings) else ExporterSettings(source=DCGM_EXPORTER)
 
 
 def _scrape_once(
@@ -214,21 +203,14 @@ def _scrape_once(
     once = f"{DCGM_EXPORTER}-once:{socket.gethostname()}:{now.isoformat()}"  # no stream: others poll theirs
     try:
         for chunk in feed.poll(lambda stream: None, now=now):
-            yield replace(chunk, id=once, watermark=None, parts=tuple(map(_without_start, chunk.parts)))
+            yield replace(chunk, id=once, watermark=None, parts=_without_starts(chunk.parts))
     finally:
         feed.close()
-    missing = feed.asked.unreachable
+    missing = feed.outcome.unreachable
     if missing:
         first = next(iter(missing))
         more = f" (and {plural(len(missing) - 1, 'other')})" if len(missing) > 1 else ""
         raise InputError(f"{missing[first]}{more}", where=first, do="the others are read")
-
-
-def _without_start(part: ChunkPart) -> ChunkPart:
-    """The part; one scrape does not show since when a job holds its GPU."""
-    if part.table != "allocations" or part.frame.is_empty():
-        return part
-    return replace(part, frame=part.frame.with_columns(start=pl.lit(None, dtype=TIME)))
 
 
 def _read_pages(
@@ -255,13 +237,7 @@ def _changed(path: Path) -> datetime:
 
 
 def _content(path: Path) -> bytes:
-    with open_file(path) as file:
-        try:
-            content = file.read()
-        except BROKEN_GZIP as problem:
-            raise InputError(f"damaged gzip: {problem}", where=str(path), do="copy it again") from None
-    if not content.strip():
-        raise InputError("the file is empty", where=str(path), do="save the page again")
+    content = read_unpacked(path)
     if content.lstrip()[:1] in (b"{", b"["):
         raise InputError("this is JSON, no page of an exporter", where=str(path), do="save what /metrics answers")
     return content
@@ -276,4 +252,4 @@ def _parts(rows: SeriesRows, path: Path, *, in_folder: bool, cluster: str | None
         )
     if not rows.known:
         return (ChunkPart("gpu_samples", pl.DataFrame(), rejects=(Reject("no_counter", None, 1, str(path)[-200:]),)),)
-    return tuple(map(_without_start, with_cluster(rows.parts(), cluster)))
+    return _without_starts(with_cluster(rows.parts(), cluster))

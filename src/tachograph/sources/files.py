@@ -16,7 +16,7 @@ from typing import IO, Literal, cast
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import Reject
+from tachograph.catalog.chunks import Reject, counted
 from tachograph.catalog.errors import InputError
 
 
@@ -136,6 +136,21 @@ def open_file(path: Path) -> IO[bytes]:
         return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
     except OSError as problem:
         raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+
+
+def read_unpacked(path: Path) -> bytes:
+    """Return the content, unpacked where it is gzip.
+
+    Errors: InputError when the file cannot be read, is damaged or holds nothing but blanks.
+    """
+    try:
+        with open_file(path) as file:
+            content = file.read()
+    except BROKEN_GZIP as problem:
+        raise _damaged_gzip(path, problem) from None
+    if not content.removeprefix(b"\xef\xbb\xbf").strip():
+        raise InputError("the file is empty", where=str(path), do="export it again")
+    return content
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:
@@ -309,7 +324,7 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
     rejects: list[Reject] = []
     if header.line is not None:
         again = lines == header.line
-        rejects += _count_lines("repeated_header", lines, again)
+        rejects += counted("repeated_header", None, again, lines)
         lines = lines.filter(~again)
     quotes = lines.str.count_matches('"', literal=True)
     quoted = bool(quotes.max())
@@ -324,7 +339,7 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
         cut = lines.str.slice(0, lines.str.len_chars() - 1)
         lines = pl.select(pl.when(longer).then(cut).otherwise(lines)).to_series()
     ragged = ((fields != wanted) & ~longer) | bare.str.contains('"', literal=True)
-    return lines.filter(~ragged), [*rejects, *_count_lines("ragged_row", lines, ragged)]
+    return lines.filter(~ragged), [*rejects, *counted("ragged_row", None, ragged, lines)]
 
 
 def _join_quoted(lines: pl.Series, odd: pl.Series) -> pl.Series:
@@ -343,11 +358,6 @@ def _join_quoted(lines: pl.Series, odd: pl.Series) -> pl.Series:
         else:
             place += 1
     return pl.Series("line", records, dtype=pl.String).drop_nulls()
-
-
-def _count_lines(reason: str, lines: pl.Series, mask: pl.Series) -> list[Reject]:
-    count = int(mask.sum() or 0)
-    return [Reject(reason, None, count, str(lines.filter(mask)[0])[:200])] if count else []
 
 
 def _cells(path: Path, lines: pl.Series, names: Sequence[str], delimiter: str) -> pl.DataFrame:
@@ -375,13 +385,7 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
     Rejects: `unreadable_line` counts the lines of such a file that are no JSON.
     Errors: InputError when it is no JSON, naming the place.
     """
-    try:
-        with open_file(path) as file:
-            content = file.read().removeprefix(b"\xef\xbb\xbf")
-    except BROKEN_GZIP as problem:
-        raise _damaged_gzip(path, problem) from None
-    if not content.strip():
-        raise InputError("the file is empty", where=str(path), do="export it again")
+    content = read_unpacked(path).removeprefix(b"\xef\xbb\xbf")
     try:
         return msgspec.json.decode(content), ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -290,11 +290,11 @@ class _RequestClock:
     skew_s: float | None = None
     _took_s: float = float("inf")
 
-    def note(self, date: float | None, asked: float, answered: float) -> None:
+    def note(self, date: float | None, sent: float, answered: float) -> None:
         """Take one answer into account; `Date` has whole seconds, so half a second is added to it."""
-        took = answered - asked
+        took = answered - sent
         if date is not None and 0 <= took <= max(1.0, self._took_s):
-            self.skew_s, self._took_s = date + 0.5 - (asked + answered) / 2, took
+            self.skew_s, self._took_s = date + 0.5 - (sent + answered) / 2, took
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,31 +355,31 @@ class HttpServer:
 
         Errors: RequestError when there is none, or one of an error, after all attempts.
         """
-        return self._ask(_Exchange("GET", path, params=params), _whole)
+        return self._send(_Exchange("GET", path, params=params), _whole)
 
     def post(self, path: str, form: UrlQuery) -> HttpAnswer:
         """Return the answer to POST of a form. Errors: as `get`."""
-        return self._ask(_Exchange("POST", path, form=form), _whole)
+        return self._send(_Exchange("POST", path, form=form), _whole)
 
     def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
         """Return what `read` makes of the answer to POST; a RequestError that may pass is retried."""
-        return self._ask(
+        return self._send(
             _Exchange("POST", path, form=form), lambda chunks, response, where: read(_whole(chunks, response, where))
         )
 
     def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
         """Return what `read` makes of the lines of an answer while they come; it starts anew with each attempt."""
-        return self._ask(_Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
+        return self._send(_Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
 
     def close(self) -> None:
         """Close connections."""
         self._client.close()
 
-    def _ask(self, question: _Exchange, read: _Read[T]) -> T:
+    def _send(self, exchange: _Exchange, read: _Read[T]) -> T:
         attempt = 1
         while True:
             try:
-                return self._once(question, read)
+                return self._once(exchange, read)
             except RequestError as problem:
                 if problem.refused:
                     raise
@@ -388,14 +388,14 @@ class HttpServer:
                 self._pace.sleep(self._wait_s(attempt, problem.retry_after_s))
             attempt += 1
 
-    def _once(self, question: _Exchange, read: _Read[T]) -> T:
+    def _once(self, exchange: _Exchange, read: _Read[T]) -> T:
         """One attempt, with the secrets as they are now."""
-        where = self.where + question.path
+        where = self.where + exchange.path
         sent = self._client.build_request(
-            question.method,
-            self.address + question.path,
-            params=question.params,
-            data=question.form,
+            exchange.method,
+            self.address + exchange.path,
+            params=exchange.params,
+            data=exchange.form,
             headers=self._credentials.headers(),
         )
         began, requested = self._pace.steady(), self._pace.now()

@@ -75,7 +75,7 @@ class LdmsOptions:
     rows: int = CHUNK_ROWS
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def key_parts(self) -> tuple[str, ...]:
         """What changes the rows that are read from the same file."""
         starts = (f"{job}={start.isoformat()}" for job, start in sorted(self.job_starts.items()))
         return (NAME, self.zone_name, self.cluster or "", str(self.rows), *starts)
@@ -135,7 +135,7 @@ def read_file(path: Path, setting: LdmsOptions | None = None) -> Iterator[Chunk]
 def _fingerprint(path: Path, setting: LdmsOptions) -> str:
     """Name of what is read from a file: its sampler changes what its columns mean."""
     sampler = sampler_of(path)
-    return fingerprint(path, *setting.said, *([sampler] if sampler else []))
+    return fingerprint(path, *setting.key_parts, *([sampler] if sampler else []))
 
 
 def short_nodes(nodes: pl.Series) -> pl.Series:

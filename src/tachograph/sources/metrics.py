@@ -17,7 +17,14 @@ from typing import Literal
 
 import msgspec
 
-from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, CounterKind, jobstats_names, outside_names
+from tachograph.catalog.counters import (
+    COUNTERS_BY_NAME,
+    HOST_COUNTERS,
+    HOST_UNITS,
+    CounterKind,
+    jobstats_names,
+    outside_names,
+)
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import factor
 
@@ -224,7 +231,6 @@ _FACTS = (
 )
 NODE_INFO = "node_uname_info"  # node_exporter reports its host here and nowhere else
 _LOOPBACK = "lo"
-_HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})
 
 
 def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
@@ -269,7 +275,7 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
     Errors: ConfigError naming a counter that does not exist or a unit that cannot be converted.
     """
     for metric, (counter, unit) in own.items():
-        inside = COUNTERS_BY_NAME[counter].unit if counter in COUNTERS_BY_NAME else _HOST_UNITS.get(counter)
+        inside = COUNTERS_BY_NAME[counter].unit if counter in COUNTERS_BY_NAME else HOST_UNITS.get(counter)
         if inside is None:
             what, do = f"metrics.{metric}: no counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)

@@ -39,28 +39,18 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
 
 
-# {option: key of the settings}
-_KEYS = {
-    "url": "url",
-    "selector": "selector",
-    "how": "how",
-    "step_s": "step_s",
-    "window_s": "window_s",
-    "parallel": "parallel",
-    "refresh_s": "refresh_s",
-    "token_file": "token_file",
-    "user": "user",
-    "password_file": "password_file",
-    "ca_file": "ca_file",
-    "timeout_s": "timeout_s",
-}
+# options that are keys of the settings
+_KEYS = (
+    *("url", "selector", "how", "step_s", "window_s", "parallel", "refresh_s"),
+    *("token_file", "user", "password_file", "ca_file", "timeout_s"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the server and the time to read, or files."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="saved answers (JSON), in place of a server")
     parser.add_argument("--url", help="address of the server, with its path")
-    parser.add_argument("--name", help="entry of [[sources]] that says the rest, where there are several")
+    parser.add_argument("--name", help="entry of [[sources]] with the other settings, where there are several")
     parser.add_argument("--from", dest="from_", metavar="TIME", help="first time: 2026-04-23T10:30, or 12h before now")
     parser.add_argument("--to", metavar="TIME", help="first time no longer read (default now)")
     parser.add_argument("--selector", help="""matchers every series must fulfil: '{job="dcgm"}'""")
@@ -69,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range")
     parser.add_argument("--window", dest="window_s", type=float, metavar="S", help="queried at a time (default 3600)")
-    parser.add_argument("--parallel", type=int, metavar="N", help="questions at a time (default 4)")
+    parser.add_argument("--parallel", type=int, metavar="N", help="queries at a time (default 4)")
     parser.add_argument(
         "--refresh", dest="refresh_s", type=float, metavar="S", help="between readings of the exporters"
     )
@@ -80,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="header to send; repeatable"
     )
-    parser.add_argument("--timeout", dest="timeout_s", type=float, metavar="S", help="longest silence (default 30)")
+    parser.add_argument("--timeout", dest="timeout_s", type=float, metavar="S", help="longest wait (default 30)")
 
 
 def settings_of_options(options: argparse.Namespace, configuration: Configuration) -> PrometheusSettings:
@@ -89,7 +79,7 @@ def settings_of_options(options: argparse.Namespace, configuration: Configuratio
     Errors: UsageError where no server is named, or several are; ConfigError for an entry that does not fit.
     """
     raw = dict(_entry(options, configuration))
-    raw |= {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
+    raw |= {key: value for key in _KEYS if (value := getattr(options, key)) is not None}
     raw["headers"] = {**_headers_of(raw), **dict(_header(written) for written in options.header)}
     if not raw.get("url") and not options.files:
         raise UsageError("no server is named", do="name one with --url, or in [[sources]] of tachograph.toml")
@@ -214,7 +204,7 @@ class PrometheusFeed:
     querying: PrometheusQueries
     memory: SeriesMemory
     zone_name: str = "UTC"
-    asked: PollOutcome = field(default_factory=PollOutcome)
+    outcome: PollOutcome = field(default_factory=PollOutcome)
     _late_memory: SeriesMemory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -229,7 +219,7 @@ class PrometheusFeed:
 
         Errors: RequestError when the server gives nothing; what was yielded before stays.
         """
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         if self.querying.how == "auto":
             self.querying.how = self.querying.choose()
         until = self._until(now)
@@ -300,7 +290,7 @@ class PrometheusFeed:
         """How far clocks are ahead: the server's, by its answers, and those of nodes that report theirs."""
         server = self.querying.server
         if server.skew_s is not None:
-            self.asked.skew_s[httpx2.URL(server.address).host] = server.skew_s
+            self.outcome.skew_s[httpx2.URL(server.address).host] = server.skew_s
         try:
             found = self.querying.node_skew_s()
         except RequestError:  # samples were read; a clock that is not reported is not known
@@ -308,7 +298,7 @@ class PrometheusFeed:
         for run in found.runs:
             host = self.memory.vocabulary.host_of(run.labels)
             if host is not None:
-                self.asked.skew_s[host] = (server.skew_s or 0.0) + float(run.values[-1])
+                self.outcome.skew_s[host] = (server.skew_s or 0.0) + float(run.values[-1])
 
 
 def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
@@ -369,7 +359,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
             yield read_saved(Path(file), memory)
         return
     if options.from_ is None:
-        raise UsageError("--from is missing", do="say from when on: a time, or a span before now such as 12h")
+        raise UsageError("--from is missing", do="give the first time, or a span before now such as 12h")
     zone_name = configuration.site.time_zone
     start = milliseconds(parse_time(options.from_, now=now, zone_name=zone_name))
     end = milliseconds(parse_time(options.to, now=now, zone_name=zone_name)) if options.to else milliseconds(now)

@@ -356,7 +356,7 @@ class PrometheusQueries:
         found = SeriesAnswer()
         batches = list(self._batches((end - start) / 1000))
         with ThreadPoolExecutor(self.settings.parallel) as pool:
-            requested = [pool.submit(self._ask, batch, start, end) for batch in batches]
+            requested = [pool.submit(self._divided, batch, start, end) for batch in batches]
             for answer in requested:
                 found.add(answer.result())
         return found
@@ -368,7 +368,7 @@ class PrometheusQueries:
         """
         version = self._version()
         self._closed = bool(version) and version.partition(".")[0] in ("1", "2")
-        nothing = self._selector(["tachograph_asks"])
+        nothing = self._selector(["tachograph_probe"])
         if self.settings.how != "auto":
             return self.settings.how
         for how, path, form in (
@@ -431,7 +431,7 @@ class PrometheusQueries:
             batch, unseen = batch + unseen, []
         yield from (names for names in (batch, unseen) if names)
 
-    def _ask(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
+    def _divided(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
         """The samples of some metrics; in halves where they are too many for the server or for one answer."""
         try:
             return self._once(names, start, end)
@@ -441,7 +441,7 @@ class PrometheusQueries:
                 raise
         found = SeriesAnswer()
         for half in halves:
-            found.add(self._ask(*half))
+            found.add(self._divided(*half))
         return found
 
     def _once(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:

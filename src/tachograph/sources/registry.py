@@ -130,13 +130,13 @@ class SourceFeed(Protocol):
     watermarks. They include chunks that are not committed yet.
     """
 
-    asked: PollOutcome
+    outcome: PollOutcome
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what is new since the watermarks, as chunks of streams, in order.
 
         A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark records
-        that it was read. `asked` is about this poll, from its end to the begin of the next.
+        that it was read. `outcome` is about this poll, from its end to the begin of the next.
         Errors: InputError naming address and reason, when nothing could be read; the next poll continues there.
         """
         ...

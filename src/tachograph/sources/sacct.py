@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 
@@ -16,7 +16,7 @@ from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
 from tachograph.catalog.units import parse_time
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, entry_errors, settings_in, start_time
+from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_in, start_time
 from tachograph.sources.slurm.commands import AccountingAccess, AccountingSpan, SacctCommand, check_how
 from tachograph.sources.slurm.exports import ROWS_PER_CHUNK, AccountingReading, frame_of, read_content
 from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
@@ -48,10 +48,8 @@ class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, k
 SETTINGS = SacctSettings
 
 
-def connect(settings: FeedSettings, *, configuration: Configuration) -> AccountingFeed:
+def connect(settings: SacctSettings, *, configuration: Configuration) -> AccountingFeed:
     """Return the feed; nothing is requested yet. Errors: ConfigError naming the key."""
-    if not isinstance(settings, SacctSettings):
-        raise ConfigError("these are no settings of accounting", where=settings.source, do="see docs/accounting.md")
     with entry_errors(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
         for key, least in (("overlap_s", 0), ("recheck_s", 0), ("step_s", 60)):
@@ -76,27 +74,27 @@ class AccountingFeed:
     """
 
     def __init__(self, accounting: AccountingAccess, settings: SacctSettings, cluster: SlurmCluster) -> None:
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         self._accounting = accounting
         self._settings = settings
         self._cluster = cluster
         self._rechecked: datetime | None = None
         self._names_gpus = False
-        self._told = RejectedBefore()
+        self._rejected_before = RejectedBefore()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what changed since the watermark, span by span.
 
         Errors: InputError naming the address and the reason; the watermark stays where it was.
         """
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         for span in self._spans(watermark(self._settings.stream), now.replace(microsecond=0)):
             reading = self._read(span)
             yield Chunk(
                 id=self._settings.stream,
                 source=SACCT,
                 origin=self._accounting.where,
-                parts=_parts_of(reading, self._untold(reading)),
+                parts=_parts_of(reading, self._new_rejects(reading)),
                 rows_read=reading.rows_read,
                 watermark=span.last,
             )
@@ -110,7 +108,7 @@ class AccountingFeed:
         for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
-            parts = _parts_of(reading, self._untold(reading))
+            parts = _parts_of(reading, self._new_rejects(reading))
             yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
@@ -131,7 +129,7 @@ class AccountingFeed:
             self._rechecked = now
 
     def _read(self, span: AccountingSpan) -> AccountingReading:
-        content = self._accounting.ask(span)
+        content = self._accounting.fetch(span)
         (reading,) = read_content(
             content,
             where=self._accounting.where,
@@ -143,12 +141,12 @@ class AccountingFeed:
         self._names_gpus |= reading.names_gpus
         return reading
 
-    def _untold(self, reading: AccountingReading) -> tuple[Reject, ...]:
+    def _new_rejects(self, reading: AccountingReading) -> tuple[Reject, ...]:
         """What was removed for the first time: the same record is read again as long as spans overlap."""
-        fresh = AccountingReading(rejected=self._told.new(reading.rejected), no_raw_id=reading.no_raw_id)
+        fresh = AccountingReading(rejected=self._rejected_before.new(reading.rejected), no_raw_id=reading.no_raw_id)
         for job in reading.jobs:
             for name in _broken(job):
-                if self._told.first_time("invalid_utf8", job["cluster"], job["job_id"], job["submit"], name):
+                if self._rejected_before.first_time("invalid_utf8", job["cluster"], job["job_id"], job["submit"], name):
                     fresh.replaced[name] += 1
         return fresh.rejects()
 
@@ -236,7 +234,7 @@ def _run(options: argparse.Namespace, configuration: Configuration, now: datetim
     if first >= last:
         raise UsageError("--from is not before --to", do="swap them")
     for settings in settings_in(configuration, NAME):
-        feed = connect(settings, configuration=configuration)
+        feed = connect(cast("SacctSettings", settings), configuration=configuration)
         try:
             yield from feed.between(first, last)
         finally:
@@ -281,19 +279,12 @@ def read_file(
     )
 
 
-def rejected_rows(
-    path: Path, *, configuration: Configuration, fields: str | None = None, delimiter: str | None = None
-) -> list[tuple[int, str, str]]:
-    """Return (line or position in the list, reason, text) of every record that could not be read.
-
-    Errors: InputError for a file that is no accounting.
-    """
-    readings = read_file(path, cluster=SlurmCluster.of(configuration), fields=fields, delimiter=delimiter)
-    return [row for reading in readings for row in reading.rejected]
-
-
 def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
     """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
     for path in expand(options.files, SUFFIXES):
-        for row in rejected_rows(path, configuration=configuration, fields=options.fields, delimiter=options.delimiter):
-            yield str(path), *row
+        readings = read_file(
+            path, cluster=SlurmCluster.of(configuration), fields=options.fields, delimiter=options.delimiter
+        )
+        for reading in readings:
+            for row in reading.rejected:
+                yield str(path), *row

@@ -20,10 +20,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
 from tachograph.sources.allocation_map import AllocationMapReading, read_map_content
-from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, entry_errors, settings_in
+from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_in
 from tachograph.sources.slurm.commands import check_how
 from tachograph.sources.slurm.controller import (
     NO_JOBS,
@@ -57,10 +57,8 @@ class SlurmLiveSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=Tru
 SETTINGS = SlurmLiveSettings
 
 
-def connect(settings: FeedSettings, *, configuration: Configuration) -> RunningJobsFeed:
+def connect(settings: SlurmLiveSettings, *, configuration: Configuration) -> RunningJobsFeed:
     """Return the feed; nothing is requested yet. Errors: ConfigError naming the key."""
-    if not isinstance(settings, SlurmLiveSettings):
-        raise ConfigError("these are no settings of running jobs", where=settings.source, do="see docs/attribution.md")
     with entry_errors(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
         return RunningJobsFeed(controller_of(settings), settings.stream, SlurmCluster.of(configuration))
@@ -84,25 +82,25 @@ class RunningJobsFeed:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.asked = PollOutcome()
+        self.outcome = PollOutcome()
         self._controller = controller
         self._stream = stream
         self._cluster = cluster
         self._clock = clock
-        self._told = RejectedBefore()
+        self._rejected_before = RejectedBefore()
         self._config_at = float("-inf")
         self._config_skew_s: float | None = None
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what runs now. Errors: InputError naming the address and the reason."""
-        self.asked = PollOutcome()
-        chunk = self.ask(self._stream)
+        self.outcome = PollOutcome()
+        chunk = self.fetch(self._stream)
         yield replace(chunk, watermark=next_watermark(now, before=watermark(self._stream)))
 
-    def ask(self, name: str) -> Chunk:
+    def fetch(self, name: str) -> Chunk:
         """Return what runs now, as a chunk called `name`. Errors: as `poll`."""
         requested = self._clock()
-        content = self._controller.ask_controller()
+        content = self._controller.fetch_jobs()
         middle = (requested + self._clock()) / 2
         where = self._controller.where
         if content.startswith(NO_JOBS):
@@ -110,7 +108,7 @@ class RunningJobsFeed:
         self._look_at_config(named=content[:1] == b"{")
         reading = read_map_content(content, where=where, cluster=self._cluster)
         self._note_skew(reading, middle)
-        rejects = counted_rejects(self._told.new(reading.rejected))
+        rejects = counted_rejects(self._rejected_before.new(reading.rejected))
         parts = (
             ChunkPart("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
             ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=rejects, overlaps=True),
@@ -140,7 +138,7 @@ class RunningJobsFeed:
         reported = polled_at(reading.document)
         skew = self._config_skew_s if reported is None else reported + 0.5 - middle
         if skew is not None:
-            self.asked.skew_s["slurmctld"] = skew
+            self.outcome.skew_s["slurmctld"] = skew
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +150,6 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     for settings in settings_in(configuration, SLURM_LIVE):
         feed = connect(cast("SlurmLiveSettings", settings), configuration=configuration)
         try:
-            yield feed.ask(f"{settings.stream}-once:{now.isoformat()}")
+            yield feed.fetch(f"{settings.stream}-once:{now.isoformat()}")
         finally:
             feed.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tachograph.catalog.chunks import TEXT_BLANKS, Reject, first_as_text
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import zone
@@ -90,16 +90,6 @@ def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = 
         second = _second_pass(naive, twice, order)
         first = pl.select(pl.when(second).then(last).otherwise(first)).to_series()
     return TimeColumn(first.dt.convert_time_zone("UTC").alias(name), bad, counted("nonexistent_time", None, bad, naive))
-
-
-def counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> tuple[Reject, ...]:
-    """Return the reject that counts `mask`, with the first of `values` under it, or none where nothing is set.
-
-    >>> counted("unreadable_time", None, pl.Series([True, False]), pl.Series(["x", "2026-01-01"]))
-    (Reject(reason='unreadable_time', column=None, count=1, example='x'),)
-    """
-    count = int(mask.sum() or 0)
-    return (Reject(reason, column, count, first_as_text(values.filter(mask)) or "None"),) if count else ()
 
 
 def _none_bad(given: pl.Series) -> pl.Series:

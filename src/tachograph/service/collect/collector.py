@@ -383,8 +383,8 @@ def check_source(source: PolledSource, lake: Lake, *, now: datetime) -> SourceCh
             _count(checked, chunk, now)
     except TachographError as problem:
         checked.problem = " ".join(str(problem).split())
-    checked.unreachable = dict(source.feed.asked.unreachable)
-    checked.skew_s = dict(source.feed.asked.skew_s)
+    checked.unreachable = dict(source.feed.outcome.unreachable)
+    checked.skew_s = dict(source.feed.outcome.skew_s)
     return checked
 
 

@@ -263,7 +263,7 @@ class SourceReader(threading.Thread):
             self._journal.failure(name, problem, utc_now())
             return failures + 1
         finally:
-            self._journal.end_poll(name, self._feed.asked, time.monotonic() - began)
+            self._journal.end_poll(name, self._feed.outcome, time.monotonic() - began)
         self._waiting.put(QueuedChunk(name, polled, None, self._reading))
         return 0
 

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tachograph.sources.metrics import short_node
 from tachograph.sources.slurm.fields import (
     BadRowError,
     expand_nodes,
-    from_epoch,
     instants,
     job_id,
     json_number,
     json_text,
+    json_time,
     json_value,
-    short_name,
 )
-from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow
+from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow, allocation_row
 
 MAX_INDEX = 4095  # a node has fewer GPUs
 
@@ -129,38 +129,13 @@ def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> 
     nodes = expand_nodes(json_text(job.get("nodes")) or "")
     if len(nodes) != len(held):
         raise BadRowError("index_count_mismatch", "gpu")
-    seconds = json_number(job.get("start_time"))
-    start = None if seconds is None else from_epoch(seconds)
+    start = json_time(job.get("start_time"))
     name = json_text(job.get("cluster")) or cluster.name
     return [
         allocation_row(name, str(raw), node, gpu, start=start)
         for node, gpus in zip(nodes, held, strict=True)
         for gpu in gpus
     ]
-
-
-def allocation_row(
-    cluster: str | None,
-    job: str,
-    node: str,
-    gpu: int,
-    *,
-    mig: int | None = None,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    provenance: str = "live_index",
-) -> SlurmRow:
-    """Return one row of `allocations`."""
-    return {
-        "cluster": cluster,
-        "job_id": job,
-        "node": node,
-        "gpu": gpu,
-        "mig": mig,
-        "start": start,
-        "end": end,
-        "provenance": provenance,
-    }
 
 
 _REQUIRED = frozenset({"job_id", "node", "gpu"})
@@ -312,7 +287,7 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
     if time is None:
         raise BadRowError("bad_time")
     job = job_id(values.get("job", ""))
-    node = short_name(values.get("node", ""))
+    node = short_node(values.get("node", ""))
     if not node:
         raise BadRowError("bad_node_list", "node")
     if values.get("mig") and not values.get("gpus"):

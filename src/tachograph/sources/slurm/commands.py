@@ -118,7 +118,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ending(code: int, complaints: IO[bytes]) -> str:
-    """How it ended, and what it said: the last error it names, else its first line."""
+    """How it ended, and its message: the last error, else the first line."""
     how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
     complaints.seek(0)
     lines = [" ".join(line.split()) for line in complaints.read(_BLOCK).decode("utf-8", "replace").splitlines()]
@@ -170,7 +170,7 @@ class AccountingAccess(Protocol):
         """What stands between the fields of an answer; None where it is no text."""
         ...
 
-    def ask(self, span: AccountingSpan) -> bytes:
+    def fetch(self, span: AccountingSpan) -> bytes:
         """Return the answer as it came. Errors: InputError when there is none, or only a part of one."""
         ...
 
@@ -196,7 +196,7 @@ class SacctCommand:
         program = SiteProgram(words, timeout_s=timeout_s, environment=IN_SECONDS)
         return cls(program.output, where=program.name, clusters=clusters)
 
-    def ask(self, span: AccountingSpan) -> bytes:
+    def fetch(self, span: AccountingSpan) -> bytes:
         """Return the jobs of the span as text with a header; no steps, and every run of a requeued job.
 
         Errors: InputError when sacct fails, or the answer is not whole.

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Final, Literal, Protocol
 
 from tachograph.catalog.errors import InputError
-from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
+from tachograph.sources.slurm.commands import IN_SECONDS, RunProgram, SiteProgram
 from tachograph.sources.slurm.fields import (
     BadRowError,
-    JobId,
     base_state,
-    from_epoch,
+    json_limit_s,
     json_number,
     json_objects,
     json_text,
+    json_time,
     json_value,
     reported_job_id,
     tres,
@@ -30,7 +29,6 @@ NO_JOBS: Final = b"No jobs in the system"
 _AS_OF = re.compile(rb"Configuration data as of (\d{6,12})\b")
 _NAME = re.compile(rb"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
-RunProgram = Callable[..., bytes]
 AnswerFormat = Literal["auto", "json", "text"]
 
 
@@ -47,7 +45,7 @@ class ControllerAccess(Protocol):
 
     where: str
 
-    def ask_controller(self) -> bytes:
+    def fetch_jobs(self) -> bytes:
         """Return the answer as it came. Errors: InputError when there is none."""
         ...
 
@@ -77,7 +75,7 @@ class ControllerCommands:
         ]
         return cls(programs[0].output, programs[1].output, where=programs[0].name, form=form)
 
-    def ask_controller(self) -> bytes:
+    def fetch_jobs(self) -> bytes:
         """Return the jobs that hold resources, as JSON or as text. Errors: InputError when neither works."""
         if self._form == "text":
             return self._as_text()
@@ -113,7 +111,6 @@ class ControllerCommands:
 
 
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
-_UNLIMITED = 0xFFFFFFFE  # NO_VAL of slurm.h, and INFINITE above it
 
 
 def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
@@ -146,9 +143,14 @@ def _runs(job: Mapping[str, object]) -> bool:
 
 
 def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
-    limit = json_number(job.get("time_limit"))
     return JobRecord(
-        id=_job_id(job),
+        id=reported_job_id(
+            json_number(job.get("job_id")),
+            array=json_number(job.get("array_job_id")),
+            task=json_number(job.get("array_task_id")),  # null in Slurm 22.05 where there is none, later {set: false}
+            het=json_number(job.get("het_job_id")),
+            offset=json_number(job.get("het_job_offset")),
+        ),
         cluster=json_text(job.get("cluster")) or cluster.name,
         name=json_text(job.get("name")),
         user=json_text(job.get("user_name")),
@@ -156,27 +158,11 @@ def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
         partition=json_text(job.get("partition")),
         qos=json_text(job.get("qos")),
         state=base_state(json_text(job.get("job_state")) or ""),
-        submit=_time(job, "submit_time"),
-        start=_time(job, "start_time"),
-        timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < _UNLIMITED else None,
+        submit=json_time(job.get("submit_time")),
+        start=json_time(job.get("start_time")),
+        timelimit_s=json_limit_s(job.get("time_limit")),
         nodes=json_number(job.get("node_count")),
         node_list=json_text(job.get("nodes")) or "None assigned",
         allocated=tres(json_text(job.get("tres_alloc_str")) or ""),
         submit_line=json_text(job.get("submit_line")),
     )
-
-
-def _job_id(job: Mapping[str, object]) -> JobId:
-    """The id taken apart. Slurm 22.05 writes null for an index that is none, later ones {set: false}."""
-    return reported_job_id(
-        json_number(job.get("job_id")),
-        array=json_number(job.get("array_job_id")),
-        task=json_number(job.get("array_task_id")),
-        het=json_number(job.get("het_job_id")),
-        offset=json_number(job.get("het_job_offset")),
-    )
-
-
-def _time(job: Mapping[str, object], name: str) -> datetime | None:
-    seconds = json_number(job.get(name))
-    return None if seconds is None else from_epoch(seconds)

@@ -6,19 +6,18 @@ The shapes differ: numbers are plain or {set, infinite, number}, states and exit
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 
 from tachograph.sources.slurm.fields import (
-    JobId,
     base_state,
     folded_exit_code,
-    from_epoch,
+    json_example,
+    json_limit_s,
     json_number,
     json_objects,
     json_text,
+    json_time,
     json_value,
     reported_job_id,
 )
@@ -31,7 +30,7 @@ def read_database(document: object) -> Iterator[SlurmEntry]:
     cluster = json_text(json_value(document, "meta", "slurm", "cluster"))
     for place, job in enumerate(found if isinstance(found, list) else [], start=1):
         if not isinstance(job, dict):
-            yield SlurmEntry(place, _shown(job), reason="not_an_object")
+            yield SlurmEntry(place, json_example(job), reason="not_an_object")
             continue
         yield SlurmEntry(place, "", {**job, "cluster": job.get("cluster") or cluster})
 
@@ -48,11 +47,7 @@ def names_gpus(document: object) -> bool:
 
 def database_example(fields: Mapping[str, object]) -> str:
     """Return a job as text, without its steps and its TRES: what is shown of one that was rejected."""
-    return _shown({name: value for name, value in fields.items() if name not in {"steps", "tres"}})
-
-
-def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)[:2000]
+    return json_example({name: value for name, value in fields.items() if name not in {"steps", "tres"}})
 
 
 def steps(fields: Mapping[str, object]) -> int:
@@ -66,14 +61,20 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    identity = _job_id(job)
-    state = _state(json_value(job, "state", "current") or job.get("job_state"))
+    # the base state; a list puts it first, flags such as COMPLETING follow
+    state = base_state(json_text(json_value(job, "state", "current") or job.get("job_state")) or "")
     code, signal = _exit_status(job.get("exit_code"), state)
-    limit = json_number(json_value(job, "time", "limit"))
     elapsed = json_number(json_value(job, "time", "elapsed"))
     requested = _tres(json_value(job, "tres", "requested"))
     return JobRecord(
-        id=identity,
+        id=reported_job_id(
+            json_number(job.get("job_id")),
+            array=json_number(json_value(job, "array", "job_id")),
+            task=json_number(json_value(job, "array", "task_id")),
+            het=json_number(json_value(job, "het", "job_id")),
+            offset=json_number(json_value(job, "het", "job_offset")),
+            waiting=_waiting(job),
+        ),
         cluster=json_text(job.get("cluster")) or json_text(json_value(job, "association", "cluster")) or cluster.name,
         name=json_text(job.get("name")),
         user=json_text(job.get("user")) or json_text(json_value(job, "association", "user")),
@@ -83,12 +84,12 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         state=state,
         exit_code=code,
         exit_signal=signal,
-        submit=_time(job, "submission"),
-        eligible=_time(job, "eligible"),
-        start=_time(job, "start"),
-        end=_time(job, "end"),
+        submit=json_time(json_value(job, "time", "submission")),
+        eligible=json_time(json_value(job, "time", "eligible")),
+        start=json_time(json_value(job, "time", "start")),
+        end=json_time(json_value(job, "time", "end")),
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
-        timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < 0xFFFFFFFE else None,
+        timelimit_s=json_limit_s(json_value(job, "time", "limit")),
         nodes=json_number(job.get("allocation_nodes")),
         node_list=json_text(job.get("nodes")) or "None assigned",
         allocated=_tres(json_value(job, "tres", "allocated")),
@@ -98,17 +99,6 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         constraints=json_text(job.get("constraints")),
         submit_line=json_text(job.get("submit_line")),
         exclusive=requested_exclusive(json_text(job.get("exclusive"))),
-    )
-
-
-def _job_id(job: Mapping[str, object]) -> JobId:
-    return reported_job_id(
-        json_number(job.get("job_id")),
-        array=json_number(json_value(job, "array", "job_id")),
-        task=json_number(json_value(job, "array", "task_id")),
-        het=json_number(json_value(job, "het", "job_id")),
-        offset=json_number(json_value(job, "het", "job_offset")),
-        waiting=_waiting(job),
     )
 
 
@@ -130,11 +120,6 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     return ",".join(ranges) + (f"%{at_once}" if at_once else "")
 
 
-def _state(value: object) -> str | None:
-    """The base state; a list puts it first, flags such as COMPLETING follow."""
-    return base_state(json_text(value) or "")
-
-
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
     """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: then not reported."""
     code, signal = json_number(json_value(value, "return_code")), json_number(json_value(value, "signal", "id"))
@@ -146,11 +131,6 @@ def _exit_status(value: object, state: str | None) -> tuple[int | None, int | No
     if code is None and signal:
         code = 0
     return None if code is None else folded_exit_code(code), signal or None
-
-
-def _time(job: Mapping[str, object], name: str) -> datetime | None:
-    seconds = json_number(json_value(job, "time", name))
-    return None if seconds is None else from_epoch(seconds)
 
 
 def _tres(value: object) -> dict[str, int] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
@@ -120,11 +120,11 @@ def _jobs_kind(document: object, where: str) -> ExportKind:
     ]
     if not jobs and problems:
         raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="request it again")
-    asked_controller = jobs and not isinstance(jobs[0].get("time"), dict) and "job_state" in jobs[0]
+    of_controller = jobs and not isinstance(jobs[0].get("time"), dict) and "job_state" in jobs[0]
     empty_controller = not jobs and (
         json_value(document, "last_update") is not None or "slurmctld" in str(json_value(document, "meta"))
     )
-    return "controller" if asked_controller or empty_controller else "database"
+    return "controller" if of_controller or empty_controller else "database"
 
 
 def _telemetry(what: str, source: str | None, where: str) -> InputError:
@@ -161,12 +161,12 @@ class AccountingReading:
 
 @dataclass(frozen=True, slots=True)
 class _ExportFormat:
-    """How one format is read: its records, a record's job (None: a step), what is shown of one, its steps."""
+    """How one format is read: its records; of their fields the job (None: a step), an example, the number of steps."""
 
     entries: Iterator[SlurmEntry]
-    record: Callable[[SlurmEntry], JobRecord | None]
-    shown: Callable[[SlurmEntry], str]
-    steps: Callable[[SlurmEntry], int]
+    record: Callable[[Mapping[str, Any], SlurmCluster], JobRecord | None]
+    example: Callable[[Mapping[str, object]], str]
+    steps: Callable[[Mapping[str, object]], int] = lambda fields: 0
 
 
 def read_content(
@@ -188,7 +188,7 @@ def read_content(
     replaced: Counter[str] = Counter()
     tracked = database.names_gpus(found.document) if found.kind == "database" else bool(_TRACKED.search(content))
     cluster = replace(cluster, tracks_gpus=tracked or names_gpus)
-    how = _format(found, content, cluster, where, replaced, fields=fields, delimiter=delimiter)
+    how = _format(found, content, where, replaced, fields=fields, delimiter=delimiter)
     del content
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
     for entry in how.entries:
@@ -211,7 +211,6 @@ def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingRea
 def _format(
     found: DetectedExport,
     content: bytes,
-    cluster: SlurmCluster,
     where: str,
     replaced: Counter[str],
     *,
@@ -220,36 +219,19 @@ def _format(
 ) -> _ExportFormat:
     match found.kind:
         case "text":
-            return _ExportFormat(
-                sacct_text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced),
-                lambda entry: from_fields(entry.fields or {}, cluster),
-                lambda entry: entry.text,
-                lambda entry: 0,
-            )
+            entries = sacct_text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced)
+            return _ExportFormat(entries, from_fields, str)
         case "database":
-            return _ExportFormat(
-                database.read_database(found.document),
-                lambda entry: database.from_database(entry.fields or {}, cluster),
-                lambda entry: entry.text or database.database_example(entry.fields or {}),
-                lambda entry: database.steps(entry.fields or {}),
-            )
+            entries = database.read_database(found.document)
+            return _ExportFormat(entries, database.from_database, database.database_example, database.steps)
         case "superfacility":
-            return _ExportFormat(
-                nersc.read_superfacility(found.document, where=where),
-                lambda entry: nersc.from_superfacility(entry.fields or {}, cluster),
-                lambda entry: entry.text or nersc.nersc_example(entry.fields or {}),
-                lambda entry: 0,
-            )
+            entries = nersc.read_superfacility(found.document, where=where)
+            return _ExportFormat(entries, nersc.from_superfacility, nersc.nersc_example)
         case "iris":
-            return _ExportFormat(
-                nersc.read_iris(found.document),
-                lambda entry: nersc.from_iris(entry.fields or {}, cluster),
-                lambda entry: entry.text or nersc.nersc_example(entry.fields or {}),
-                lambda entry: 0,
-            )
+            return _ExportFormat(nersc.read_iris(found.document), nersc.from_iris, nersc.nersc_example)
         case _:
             raise InputError(
-                "this says which GPUs jobs hold, it is no accounting",
+                "this names the GPUs of jobs, it is no accounting",
                 where=where,
                 do="read it with `tachograph ingest allocation-map`",
             )
@@ -257,23 +239,24 @@ def _format(
 
 def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, cluster: SlurmCluster) -> JobRecord | None:
     """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows were added."""
-    steps = how.steps(entry)
+    fields = entry.fields or {}
+    steps = how.steps(fields)
     reading.steps += steps
     reading.rows_read += 1 + steps
     if entry.reason is not None:
-        reading.rejected.append((entry.place, entry.reason, how.shown(entry)))
+        reading.rejected.append((entry.place, entry.reason, entry.text))
         return None
     try:
-        job = how.record(entry)
+        job = how.record(fields, cluster)
         if job is None:
             reading.steps += 1
             return None
         row = job_row(job, cluster)
         allocations = list(allocation_rows(row))
     except BadRowError as problem:
-        reading.rejected.append((entry.place, problem.reason, how.shown(entry)))
+        reading.rejected.append((entry.place, problem.reason, entry.text or how.example(fields)))
         return None
-    if not job.id.raw_told:
+    if not job.id.raw_known:
         reading.no_raw_id.append(job.id.raw)
     reading.jobs.append(row)
     reading.allocations += allocations

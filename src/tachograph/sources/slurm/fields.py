@@ -15,6 +15,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import slurm_duration_s, to_utc
+from tachograph.sources.metrics import short_node
 
 
 def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
@@ -25,7 +26,7 @@ def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
     try:
         return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf")), True
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # the standard parser takes control characters in texts, and says where it stopped
+        pass  # the standard parser takes control characters in texts, and gives the place of an error
     text = content.decode("utf-8-sig", "replace")
     try:
         return json.loads(text, strict=False), "\ufffd" not in text
@@ -41,6 +42,7 @@ def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
 
 
 _LARGEST = 1 << 62  # what a column of integers holds, and far more than Slurm counts
+_NO_VALUE = 0xFFFFFFFE  # NO_VAL of slurm.h, and INFINITE above it
 
 
 def json_value(value: object, *path: str) -> object:
@@ -77,6 +79,26 @@ def json_number(value: object) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         value = int(value)
     return value if isinstance(value, int) and abs(value) < _LARGEST else None
+
+
+def json_time(value: object) -> datetime | None:
+    """Return the UTC time of a number of seconds in any of Slurm's shapes; None: not set.
+
+    Errors: BadRowError out of range.
+    """
+    seconds = json_number(value)
+    return None if seconds is None else from_epoch(seconds)
+
+
+def json_limit_s(value: object) -> float | None:
+    """Return the seconds of a time limit, which Slurm writes in minutes; None: not set, or unlimited."""
+    minutes = json_number(value)
+    return minutes * 60.0 if minutes is not None and 0 <= minutes < _NO_VALUE else None
+
+
+def json_example(value: object) -> str:
+    """Return a value of a document as text, for the example of a reject."""
+    return json.dumps(value, ensure_ascii=False)[:2000]
 
 
 def json_text(value: object) -> str | None:
@@ -128,7 +150,7 @@ def absent(written: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """A job id taken apart. `raw_told` False: the export has no JobIDRaw, the display id stands in for it."""
+    """A job id taken apart. `raw_known` False: the export has no JobIDRaw, the display id stands in for it."""
 
     raw: str
     display: str | None = None
@@ -137,7 +159,7 @@ class JobId:
     het_job_id: str | None = None
     het_offset: int | None = None
     is_step: bool = False
-    raw_told: bool = True
+    raw_known: bool = True
 
 
 def reported_job_id(
@@ -210,7 +232,7 @@ def job_id(display: str, raw: str = "") -> JobId:
         het_job_id=base if offset else None,
         het_offset=int(offset) if offset else None,
         is_step=step,
-        raw_told=bool(reported) or not composed,
+        raw_known=bool(reported) or not composed,
     )
 
 
@@ -325,7 +347,7 @@ def whole(written: str, column: str) -> int | None:
     Errors: BadRowError when it is no whole number.
     """
     text = written.strip()
-    if not text or text.lower() in ABSENT:
+    if absent(text):
         return None
     if not re.fullmatch(r"\d{1,9}(?:\.0+)?", text, re.ASCII):
         raise BadRowError("bad_count", column)
@@ -346,7 +368,7 @@ def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float
     if number and re.fullmatch(r"\d{1,12}", number, re.ASCII):
         return float(number) * scale
     text = written.strip() or number
-    if text.lower() in ABSENT or text.lower() in {"unlimited", "partition_limit", "infinite", "invalid", "not_set"}:
+    if absent(text) or text.lower() in {"unlimited", "partition_limit", "infinite", "invalid", "not_set"}:
         return None
     value = slurm_duration_s(text) if len(text) < 40 and ":" in text else None
     if value is None:
@@ -354,7 +376,7 @@ def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float
     return value
 
 
-_NO_VALUES = frozenset({0, 0xFFFFFFFE, 0xFFFFFFFF})  # not set; NO_VAL and INFINITE of slurm.h
+_NO_TIMES = frozenset({0, _NO_VALUE, 0xFFFFFFFF})
 
 
 def from_epoch(seconds: float) -> datetime | None:
@@ -365,7 +387,7 @@ def from_epoch(seconds: float) -> datetime | None:
 
     Errors: BadRowError out of range.
     """
-    if seconds in _NO_VALUES:
+    if seconds in _NO_TIMES:
         return None
     try:
         return datetime.fromtimestamp(seconds, UTC)
@@ -492,7 +514,7 @@ def expand_nodes(expression: str) -> tuple[str, ...]:
     if count_nodes(expression) > MAX_NODES:
         raise BadRowError("too_many_nodes", "node_list")
     terms = (match[0].removesuffix(",") for match in _TERM.finditer(expression))
-    return tuple(dict.fromkeys(short_name(node) for term in terms for node in _expand_term(term)))
+    return tuple(dict.fromkeys(short_node(node) for term in terms for node in _expand_term(term)))
 
 
 def _expand_term(term: str) -> list[str]:
@@ -502,12 +524,3 @@ def _expand_term(term: str) -> list[str]:
         return [str(node) for node in NodeSet(_MIXED.sub(_split_padding, term), resolver=RESOLVER_NOGROUP)]
     except NodeSetException:
         raise BadRowError("bad_node_list", "node_list") from None
-
-
-def short_name(node: str) -> str:
-    """Return a host name without its domain; an IP address stays whole.
-
-    >>> short_name("nid001224.chn.perlmutter"), short_name("10.0.0.7")
-    ('nid001224', '10.0.0.7')
-    """
-    return node if node.replace(".", "").isdigit() else node.partition(".")[0]

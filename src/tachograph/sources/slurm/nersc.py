@@ -6,7 +6,6 @@ local times. Iris gives local times in whole minutes: start is that minute, end 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
@@ -16,6 +15,7 @@ from tachograph.sources.slurm.fields import (
     base_state,
     instants,
     job_id,
+    json_example,
     json_objects,
     json_text,
     json_value,
@@ -172,9 +172,7 @@ def _count(value: object, column: str) -> int | None:
 
 def nersc_example(record: Mapping[str, object]) -> str:
     """Return a record as text, without what is empty."""
-    return json.dumps({name: value for name, value in record.items() if value not in ("", None)}, ensure_ascii=False)[
-        :2000
-    ]
+    return json_example({name: value for name, value in record.items() if value not in ("", None)})
 
 
 def is_iris(document: object) -> bool:

@@ -48,11 +48,11 @@ _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """What a submit line requests; `exclusive` None: it does not say."""
+    """What a submit line requests; `exclusive` None: not given."""
 
     constraint: str | None = None
     exclusive: bool | None = None
-    asks_for_gpus: bool = False
+    requests_gpus: bool = False
 
 
 @lru_cache(maxsize=8192)
@@ -110,7 +110,7 @@ def _short_option(token: str, following: str) -> tuple[str, str, int]:
 def _request(options: list[tuple[str, str]]) -> SubmitRequest:
     constraint: str | None = None
     exclusive: bool | None = None
-    asks = False
+    requests_gpus = False
     for name, value in options:
         if name == "C" or (len(name) > 4 and "constraint".startswith(name)):
             constraint = value or None
@@ -121,8 +121,8 @@ def _request(options: list[tuple[str, str]]) -> SubmitRequest:
             or name.startswith("gpus-per-")
             or (name in {"gres", "tres-per-task"} and "gpu" in value)
         ):
-            asks = True
-    return SubmitRequest(constraint, exclusive, asks)
+            requests_gpus = True
+    return SubmitRequest(constraint, exclusive, requests_gpus)
 
 
 _TIER = re.compile(r"(?<![a-z0-9])hbm_?(\d{2,4})g", re.ASCII)
@@ -203,7 +203,7 @@ class SlurmCluster:
 
     @classmethod
     def of(cls, configuration: Configuration, *, tracks_gpus: bool = True) -> SlurmCluster:
-        """Return what the configuration says."""
+        """Return the settings of the configuration."""
         site, slurm = configuration.site, configuration.slurm
         return cls(site.cluster or None, site.time_zone, slurm.shared, slurm.exclusive, tracks_gpus)
 
@@ -232,7 +232,7 @@ class JobRecord:
     node_list: str | None = None  # as written, "None assigned" too
     allocated: Mapping[str, int] | None = None  # TRES; None: the export has none
     requested: Mapping[str, int] = field(default_factory=dict)
-    names_gpus: bool = False  # something else says that it held GPUs, but not how many
+    names_gpus: bool = False  # it held GPUs by another field, without their number
     cpus: int | None = None
     constraints: str | None = None
     submit_line: str | None = None
@@ -241,7 +241,7 @@ class JobRecord:
 
 
 def requested_exclusive(written: object) -> bool | None:
-    """Return True for Slurm's words for "whole nodes". `NO` says nothing: the partition may still give whole nodes.
+    """Return True for Slurm's words for "whole nodes". `NO` decides nothing: the partition may still give whole nodes.
 
     >>> requested_exclusive("NODE"), requested_exclusive("NO"), requested_exclusive("USER")
     (True, None, None)
@@ -314,10 +314,11 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         raise BadRowError("end_before_start")
     if job.node_list is not None and not no_nodes:
         count_nodes(job.node_list)
-    asked = read_submit_line(job.submit_line, job.id.het_offset) if job.submit_line else None
-    constraints = job.constraints or (asked.constraint if asked else None)
-    count, kind = (None, None) if start is None else _held_gpus(job, cluster, asks=bool(asked and asked.asks_for_gpus))
+    request = read_submit_line(job.submit_line, job.id.het_offset) if job.submit_line else None
+    constraints = job.constraints or (request.constraint if request else None)
     ran = start is not None
+    requests_gpus = bool(request and request.requests_gpus)
+    count, kind = _held_gpus(job, cluster, requests_gpus=requests_gpus) if ran else (None, None)
     return {
         "cluster": job.cluster,
         "job_id": job.id.raw,
@@ -332,7 +333,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "partition": job.partition,
         "qos": job.qos,
         "state": job.state,
-        "exit_code": job.exit_code if end else None,  # 0:0 while it waits or runs says nothing
+        "exit_code": job.exit_code if end else None,  # 0:0 while it waits or runs means nothing
         "exit_signal": job.exit_signal if end else None,
         "submit": job.submit,
         "eligible": job.eligible,
@@ -346,14 +347,14 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "gpu_type": kind,
         "cpus": (job.allocated or {}).get("cpu", job.cpus) if ran else None,
         "constraints": constraints,
-        "hbm_request": hbm_tier(constraints) or (hbm_tier(asked.constraint) if asked else None),
-        "exclusive": _exclusive(job, cluster, asked=asked.exclusive if asked else None),
+        "hbm_request": hbm_tier(constraints) or (hbm_tier(request.constraint) if request else None),
+        "exclusive": _exclusive(job, cluster, requested=request.exclusive if request else None),
         "submit_line": job.submit_line,
         "time_precision_s": job.time_precision_s,
     }
 
 
-def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, asks: bool) -> tuple[int | None, str | None]:
+def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, requests_gpus: bool) -> tuple[int | None, str | None]:
     """GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
     counts = job.allocated or job.requested
     if not counts:
@@ -361,14 +362,14 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, asks: bool) -> tuple[in
     found = gpus(counts)
     if found[0] is not None:
         return found
-    contradicted = asks or job.names_gpus or gpus(job.requested)[0]
+    contradicted = requests_gpus or job.names_gpus or gpus(job.requested)[0]
     return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
 
 
-def _exclusive(job: JobRecord, cluster: SlurmCluster, *, asked: bool | None) -> bool | None:
+def _exclusive(job: JobRecord, cluster: SlurmCluster, *, requested: bool | None) -> bool | None:
     """Configured patterns first (shared before exclusive: the conservative answer), then what the job requested."""
     configured = _configured(job.partition, job.qos, cluster)
-    return configured if configured is not None else True if job.exclusive or asked else None
+    return configured if configured is not None else True if job.exclusive or requested else None
 
 
 @lru_cache(maxsize=4096)
@@ -380,6 +381,30 @@ def _configured(partition: str | None, qos: str | None, cluster: SlurmCluster) -
     return None
 
 
+def allocation_row(
+    cluster: object,
+    job: object,
+    node: str,
+    gpu: int | None,
+    *,
+    mig: int | None = None,
+    start: object = None,
+    end: object = None,
+    provenance: str = "live_index",
+) -> SlurmRow:
+    """Return one row of `allocations`."""
+    return {
+        "cluster": cluster,
+        "job_id": job,
+        "node": node,
+        "gpu": gpu,
+        "mig": mig,
+        "start": start,
+        "end": end,
+        "provenance": provenance,
+    }
+
+
 def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
     """Yield one row of `allocations` per node of a job that ran and held, or may have held, GPUs; `gpu` is null.
 
@@ -388,13 +413,6 @@ def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
     if row["start"] is None or row["node_list"] is None or row["gpus"] == 0:
         return
     for node in expand_nodes(str(row["node_list"])):
-        yield {
-            "cluster": row["cluster"],
-            "job_id": row["job_id"],
-            "node": node,
-            "gpu": None,
-            "mig": None,
-            "start": row["start"],
-            "end": row["end"],
-            "provenance": "node_list",
-        }
+        yield allocation_row(
+            row["cluster"], row["job_id"], node, None, start=row["start"], end=row["end"], provenance="node_list"
+        )

@@ -29,7 +29,7 @@ class _RestProblem(msgspec.Struct):
 
 
 class _RestProblems(msgspec.Struct):
-    """What slurmrestd says beside its answer: HTTP status 200 does not mean that slurmdbd was there."""
+    """Errors that slurmrestd reports beside its answer: HTTP status 200 does not mean that slurmdbd was there."""
 
     errors: list[_RestProblem] | None = None
 
@@ -62,7 +62,7 @@ class Slurmrestd:
         self._version = access.api
         self.where = self._server.where
 
-    def ask(self, span: AccountingSpan) -> bytes:
+    def fetch(self, span: AccountingSpan) -> bytes:
         """Return the accounting of a span: a JSON document.
 
         Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
@@ -73,8 +73,8 @@ class Slurmrestd:
             query["cluster"] = ",".join(self._clusters)
         return self._get("slurmdb", "jobs", query)
 
-    def ask_controller(self) -> bytes:
-        """Return the jobs that the controller knows: a JSON document. Errors: as `ask`."""
+    def fetch_jobs(self) -> bytes:
+        """Return the jobs that the controller knows: a JSON document. Errors: as `fetch`."""
         return self._get("slurm", "jobs", {})
 
     def close(self) -> None:
@@ -139,11 +139,11 @@ def _headers(user: str, token: str) -> Mapping[str, str]:
 
 
 def _message(body: bytes) -> str:
-    """What the document says went wrong; "" for nothing, and for an answer that just has no jobs."""
+    """The error that a document reports; "" for nothing, and for an answer that just has no jobs."""
     try:
         problems = msgspec.json.decode(body, type=_RestProblems).errors or []
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""  # who reads the answer says what it is
+        return ""  # the reader of the answer names its format
     real = [problem for problem in problems if problem.error_number != NOTHING_FOUND]
     return next((problem.description or problem.error or "unknown" for problem in real), "")
 

@@ -57,7 +57,7 @@ class SacctLayout:
 
     @cached_property
     def id_checks(self) -> list[tuple[int, re.Pattern[str]]]:
-        """The columns that say that a record begins."""
+        """The columns by which the begin of a record is recognised."""
         return [
             (place, _ID if name == "jobid" or "jobid" not in self.names else _RAW_ID)
             for place, name in enumerate(self.names)

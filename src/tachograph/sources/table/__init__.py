@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, LakeTable
@@ -44,7 +44,7 @@ from tachograph.sources.table.mapping import (
     stripped,
     truths,
 )
-from tachograph.sources.times import TimeColumn, counted, is_local, read_times
+from tachograph.sources.times import TimeColumn, is_local, read_times
 
 _FATAL_TIMES = ("start", "end", "submit")  # a job or allocation without its true span is worse than none
 

@@ -13,12 +13,12 @@ from types import MappingProxyType
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject
+from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject, counted
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, LakeTable
 from tachograph.catalog.units import factor, slurm_duration_s, zone
 from tachograph.sources.files import TableLayout
-from tachograph.sources.times import AUTO, counted
+from tachograph.sources.times import AUTO
 
 # the catalogue's marks, nvidia-smi's, and those of spreadsheets and databases
 MARKS = (
@@ -196,7 +196,7 @@ class MappingKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def given(self) -> bool:
-        """Whether the mapping says anything."""
+        """Whether a column or a constant is given."""
         return bool(self.column) or self.constant is not None
 
 

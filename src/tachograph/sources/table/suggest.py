@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, CounterKind
+from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, HOST_UNITS, CounterKind
 from tachograph.catalog.errors import InputError
 from tachograph.sources.columns import (
     GPU_NAMES,
@@ -157,7 +157,6 @@ _HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
     }
 )
 _FALLS = 0.02  # share of steps at which a counter may fall: restarts of nodes
-HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})
 _CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE)
 
 
