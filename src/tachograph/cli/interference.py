@@ -327,7 +327,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _accuracy(arguments: Arguments) -> int:
-    from tachograph.report.sharing_json import accuracy_json, sentences
+    from tachograph.report.estimator_accuracy import accuracy_json, sentences
     from tachograph.sharing.accuracy import estimator_accuracy
 
     found = estimator_accuracy()
@@ -344,7 +344,7 @@ def _accuracy(arguments: Arguments) -> int:
 
 
 def _show(judged: Sequence[CheckedEstimate], left_out: str, arguments: Arguments) -> None:
-    from tachograph.report.sharing_json import table_rows
+    from tachograph.report.estimator_accuracy import table_rows
 
     titles = ["table", "case", "number", "measured", "predicted", "error", *([left_out] if left_out else [])]
     headings = [output.TableHeading(title, right=place > 2) for place, title in enumerate(titles)]

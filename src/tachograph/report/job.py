@@ -469,7 +469,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
     """
     timeline = report.timeline
     units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
-    values: dict[str, Any] = json_values(
+    return json_values(
         {
             **public_row(report.summary),
             "node_list": report.node_list,
@@ -489,4 +489,3 @@ def job_json(report: JobReport) -> dict[str, Any]:
             "other_runs": [other["job_key"] for other in report.other_runs],
         }
     )
-    return values

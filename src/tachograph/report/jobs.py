@@ -14,7 +14,7 @@ from tachograph.catalog.columns import FINDINGS_COLUMN, column_heading, column_t
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import zone
 from tachograph.lake.filters import sort_jobs, with_finding_codes
-from tachograph.report.json_values import INTERNAL, json_values
+from tachograph.report.json_values import INTERNAL, json_rows
 from tachograph.report.lines import Line, bar, plain, to_text
 from tachograph.report.tables import TextColumn, cut, fit_table
 
@@ -80,8 +80,7 @@ def build_jobs_table(
 
 def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
     """Return one object per job: all columns of job_summaries, and `findings` (list of codes)."""
-    values: list[dict[str, Any]] = json_values(table.frame)
-    return values
+    return json_rows(table.frame)
 
 
 def jobs_csv(table: JobsTable) -> str:

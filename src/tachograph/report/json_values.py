@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from datetime import datetime
 from math import isfinite
 from typing import Any
@@ -13,8 +14,8 @@ import polars as pl
 INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 
 
-def json_values(value: object, *, without: Iterable[str] = ()) -> Any:
-    """Return a report object as JSON values; `without`: fields of it that are left out.
+def json_values(value: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return a report object as JSON values; `without`: fields of a data class that are left out.
 
     Data classes are objects, tables are lists of rows, times are ISO 8601 in UTC, NaN and infinities are null.
 
@@ -22,10 +23,16 @@ def json_values(value: object, *, without: Iterable[str] = ()) -> Any:
     >>> json_values({"start": datetime(2026, 4, 23, tzinfo=UTC), "gpu_util_mean": float("nan"), "pipes": ("fp64",)})
     {'start': '2026-04-23T00:00:00+00:00', 'gpu_util_mean': None, 'pipes': ['fp64']}
     """
-    values = _finite(msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True, enc_hook=_encoded))
-    for name in without:
-        values.pop(name, None)
+    if without:
+        value = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in without}
+    values: dict[str, Any] = _builtins(value)
     return values
+
+
+def json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return a computed table as JSON values, an object per row, without the lake's own columns."""
+    rows: list[dict[str, Any]] = _builtins(table)
+    return rows
 
 
 def public_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +42,10 @@ def public_row(row: Mapping[str, Any]) -> dict[str, Any]:
     {'gpus': 4}
     """
     return {name: value for name, value in row.items() if name not in INTERNAL}
+
+
+def _builtins(value: object) -> Any:
+    return _finite(msgspec.to_builtins(value, builtin_types=(datetime,), str_keys=True, enc_hook=_encoded))
 
 
 def _finite(value: Any) -> Any:
@@ -57,4 +68,4 @@ def _encoded(value: object) -> object:
         return [public_row(row) for row in value.iter_rows(named=True)]
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"no JSON for {type(value)}")
+    raise TypeError(f"no JSON value for {type(value).__qualname__}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from tachograph.catalog.units import printable
+from tachograph.report.json_values import json_values
 from tachograph.report.kernels_sentences import limited_words, roofline_words
-from tachograph.sharing.demand import Demand, GpuCapacity
 from tachograph.sharing.kernel_facts import (
     GpuPart,
     KernelFact,
@@ -20,22 +19,22 @@ from tachograph.sharing.kernel_facts import (
     SetEstimate,
     pairs_of,
 )
-from tachograph.sharing.mixes import MixOutcome as Mixed
-from tachograph.sharing.roofline import KernelLimits, RooflinePlacement
-from tachograph.sharing.utilization import Pitfall
+from tachograph.sharing.mixes import MixOutcome
 
 
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
     """Return the content of the report as JSON values: fractions 0..1, seconds, byte/s, scores 0..100."""
-    return {
-        "files": [asdict(file) for file in report.files],
-        "problems": list(report.problems),
-        "sharing": asdict(report.sharing),
-        "gpus": [_part(part) for part in report.parts],
-        "explained": None if report.explained is None else report.explained.number,
-        "beside": list(report.beside),
-        "together": None if report.together is None else _together(report.together),
-    }
+    return json_values(
+        {
+            "files": report.files,
+            "problems": report.problems,
+            "sharing": report.sharing,
+            "gpus": [_part(part) for part in report.parts],
+            "explained": None if report.explained is None else report.explained.number,
+            "beside": report.beside,
+            "together": None if report.together is None else _together(report.together),
+        }
+    )
 
 
 def kernels_csv(report: KernelsReport) -> str:
@@ -48,20 +47,20 @@ def kernels_csv(report: KernelsReport) -> str:
 
 def _part(part: GpuPart) -> dict[str, Any]:
     return {
-        "gpu": _gpu(part.gpu),
-        "calibration": asdict(part.calibration),
+        "gpu": part.gpu,
+        "calibration": part.calibration,
         "left_out": part.left_out,
         "kernels": [_kernel(view) for view in part.kernels],
-        "disturbs_most": None if part.disturbers is None else [asdict(one) for one in part.disturbers],
+        "disturbs_most": part.disturbers,
         "columns": [{"number": view.number, "label": view.label, "name": view.kernel.name} for view in part.columns],
         "pairs": None if part.pairs is None else [_pair(part, pair) for pair in pairs_of(part)],
         "mixed": None if part.mixed is None else _mixed(part.mixed),
-        "not_collected": [asdict(lack) for lack in part.lacking],
+        "not_collected": part.lacking,
         "collect_with": part.command,
     }
 
 
-def _mixed(mixed: Mixed) -> dict[str, Any]:
+def _mixed(mixed: MixOutcome) -> dict[str, Any]:
     """All kernels beside all of the other report: this side, then the other."""
     return {
         "slowdown": mixed.slowdown,
@@ -73,13 +72,9 @@ def _mixed(mixed: Mixed) -> dict[str, Any]:
     }
 
 
-def _gpu(gpu: GpuCapacity) -> dict[str, Any]:
-    known = {name: getattr(gpu, name) for name in gpu.__slots__ if name != "told_by"}
-    return {**known, "told_by": dict(gpu.told_by)}
-
-
 def _kernel(view: KernelView) -> dict[str, Any]:
     kernel, judged = view.kernel, view.judged
+    limits, placement = judged.limits, judged.placement
     return {
         "number": view.number,
         "label": view.label,
@@ -90,46 +85,21 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "grid": kernel.grid,
         "block": kernel.block,
         "variants": kernel.variants,
-        "reports": list(kernel.reports),
-        "ranges": list(kernel.ranges),
+        "reports": kernel.reports,
+        "ranges": kernel.ranges,
         "uses": _values(view.facts),
         "read_from": {fact.name: fact.metric for fact in view.facts.values() if fact.value is not None},
         "scores": _values(view.scores),
         "score_notes": {fact.name: fact.note for fact in view.scores.values() if fact.note},
         "limited_by": judged.limited_by,
-        "limits": _limits(judged.limits),
-        "disturbed": [asdict(fear) for fear in judged.fears],
-        "pitfalls": [_pitfall(pitfall) for pitfall in judged.pitfalls],
-        "roofline": _roofline(judged.placement),
-        "demand": _demand(kernel.demand),
-        "not_collected": [asdict(missing) for missing in kernel.missing],
-        "problems": list(kernel.problems),
+        "limits": {"words": limited_words(limits), **json_values(limits, without=("limiting",))},
+        "disturbed": judged.fears,
+        "pitfalls": judged.pitfalls,
+        "roofline": {"words": roofline_words(placement), **json_values(placement)},
+        "demand": json_values(kernel.demand, without=("name",)),
+        "not_collected": kernel.missing,
+        "problems": kernel.problems,
     }
-
-
-def _limits(found: KernelLimits) -> dict[str, Any]:
-    return {
-        "words": limited_words(found),
-        "bound": found.bound,
-        "resources": [asdict(limit) for limit in found.resources],
-        "stall": None if found.stall is None else asdict(found.stall),
-    }
-
-
-def _pitfall(pitfall: Pitfall) -> dict[str, Any]:
-    return {"name": pitfall.name, "why": pitfall.why, "numbers": dict(pitfall.numbers)}
-
-
-def _roofline(place: RooflinePlacement) -> dict[str, Any]:
-    known = {name: getattr(place, name) for name in place.__slots__ if name not in ("achieved", "roofs")}
-    roofs = [asdict(roof) for roof in place.roofs]
-    return {"words": roofline_words(place), **known, "achieved": dict(place.achieved), "roofs": roofs}
-
-
-def _demand(demand: Demand) -> dict[str, Any]:
-    known = {name: getattr(demand, name) for name in demand.__slots__ if name not in ("name", "cycles", "footprint")}
-    footprint = None if demand.footprint is None else asdict(demand.footprint)
-    return {"cycles": dict(demand.cycles), **known, "footprint": footprint}
 
 
 def _values(facts: Mapping[str, KernelFact]) -> dict[str, float | None]:
@@ -143,26 +113,17 @@ def _pair(part: GpuPart, pair: KernelPair) -> dict[str, Any]:
         "row_name": pair.row.label,
         "column": pair.column.number,
         "column_name": pair.column.label,
-        "slowdown": pair.slowdown,
-        "gain": pair.gain,
-        "binding": pair.binding,
-        "safe": pair.safe,
+        **json_values(pair, without=("row", "column")),
     }
 
 
 def _together(together: SetEstimate) -> dict[str, Any]:
     found = together.estimate
-    return {
-        "members": [
-            {"number": view.number, "label": view.label, **asdict(outcome)}
-            for view, outcome in zip(together.members, found.members, strict=True)
-        ],
-        "sums": dict(found.sums),
-        "gain": found.gain,
-        "worst_gain": found.worst_gain,
-        "safe": found.safe,
-        "unknown": list(found.unknown),
-    }
+    members = [
+        {"number": view.number, "label": view.label, **json_values(outcome)}
+        for view, outcome in zip(together.members, found.members, strict=True)
+    ]
+    return {**json_values(found), "members": members}
 
 
 def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def draw_radar(numbers: FigureNumbers, layout: str) -> Figure:
 def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
     """Return all values of the drawing as JSON values: fractions 0..1, null: not measured."""
     profiles = report.profiles
-    values: dict[str, Any] = json_values(
+    return json_values(
         {
             "tachograph": __version__,
             "chosen_by": dict(report.chosen),
@@ -71,7 +71,6 @@ def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]
             "files": files,
         }
     )
-    return values
 
 
 def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -190,7 +190,7 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
     `files`: what was written beside it. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """
     settings, dataset = report.settings, report.dataset
-    values: dict[str, Any] = json_values(
+    return json_values(
         {
             "title": report.title,
             "site": report.site,
@@ -217,13 +217,12 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
             "files": files,
         }
     )
-    return values
 
 
 def figure_json(figure: MadeFigure) -> dict[str, Any]:
     """Return the numbers of one figure, without its tables, which are CSV files."""
     entry, numbers = figure.entry, figure.numbers
-    values: dict[str, Any] = json_values(
+    return json_values(
         {
             **json_values(entry),
             "drawn": figure.drawn,
@@ -234,7 +233,6 @@ def figure_json(figure: MadeFigure) -> dict[str, Any]:
             "tables": {part: f"{entry.stem}.{part}.csv" for part in numbers.tables},
         }
     )
-    return values
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -210,8 +210,8 @@ class KernelLimits:
     main reason why its warps wait, where that was collected.
     """
 
-    resources: tuple[Limit, ...]
     bound: LimitKind | None
+    resources: tuple[Limit, ...]
     limiting: Limit | None
     stall: Stall | None
 
@@ -228,7 +228,7 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
     resources = tuple(sorted(found, key=lambda limit: -limit.demand))
     limiting = resources[0] if resources and resources[0].demand >= NEAR else None
     bound: LimitKind | None = "throughput" if limiting else "latency" if {"issue", "dram"} <= known.keys() else None
-    return KernelLimits(resources, bound, limiting, _worst_stall(kernel.metrics))
+    return KernelLimits(bound, resources, limiting, _worst_stall(kernel.metrics))
 
 
 def achievable(share: float, gpu: GpuCapacity, calibration: Calibration) -> float:
@@ -289,14 +289,14 @@ class RooflinePlacement:
 
     intensity: float | None
     at_least: bool
-    achieved: Mapping[str, float]
     bytes_per_s: float | None
-    roofs: tuple[Roof, ...]
     kind: str | None
     ridge: float | None
     side: RooflineSide | None
     bound: Literal["compute", "memory", "latency"] | None
     by: Literal["intensity", "load"] | None
+    achieved: Mapping[str, float]
+    roofs: tuple[Roof, ...]
 
     def roof(self, name: str) -> Roof | None:
         """Return the roof of that name; None: unknown."""
