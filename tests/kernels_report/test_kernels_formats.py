@@ -18,8 +18,14 @@ from tachograph.figures import kernel_page
 from tachograph.nsight.reports import read_reports
 from tachograph.report.kernels_html import kernels_html, plots
 from tachograph.report.kernels_json import kernels_json
-from tachograph.report.kernels_sentences import disturbers_words, factor, limited_words, roofline_words, said
-from tachograph.report.kernels_text import disturbed_by, kernels_lines, limited_by
+from tachograph.report.kernels_sentences import (
+    disturbers_sentence,
+    fact_text,
+    factor,
+    limits_sentence,
+    roofline_sentences,
+)
+from tachograph.report.kernels_text import kernels_lines, limited_by, sensitive_to
 from tachograph.report.lines import to_text
 from tachograph.sharing import kernel_report
 from tachograph.sharing.advice import times
@@ -58,18 +64,18 @@ def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
         row = cells[start : start + 13]
         for name in ("dram", "occupancy", "sm_share", "gpu_util"):
             assert kernel["uses"][name] == view.facts[name].value
-            assert said(view.facts[name]) in line
-            assert said(view.facts[name]) in row
+            assert fact_text(view.facts[name]) in line
+            assert fact_text(view.facts[name]) in row
         for name in ("score_gpu_practice", "score_gpumem_practice"):
             assert kernel["scores"][name] == view.scores[name].value
-            assert said(view.scores[name]) in row
-        for words in (limited_by(view), disturbed_by(view)):
+            assert fact_text(view.scores[name]) in row
+        for words in (limited_by(view), sensitive_to(view)):
             assert words in line
             assert words in row
-        assert kernel["limits"]["words"] == limited_words(view.judged.limits)
+        assert kernel["limits"]["words"] == limits_sentence(view.judged.limits)
         plain = html.unescape(page)
-        assert limited_words(view.judged.limits) in plain
-        assert roofline_words(view.judged.placement) in plain
+        assert limits_sentence(view.judged.limits) in plain
+        assert roofline_sentences(view.judged.placement) in plain
         for fact in view.facts.values():
             assert kernel["uses"][fact.name] == fact.value
     assert part.pairs is not None
@@ -123,7 +129,7 @@ def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     (part,) = found.parts
     narrow = " ".join(lines(found, 52).split())
     for view in part.kernels:  # goes on below itself, and is not cut
-        assert all(word in narrow for word in disturbed_by(view).split()), view.label
+        assert all(word in narrow for word in sensitive_to(view).split()), view.label
     explained = report(tmp_path, asked=KernelsRequest(explain="copy"))
     for line in lines(explained, 80).splitlines():
         assert len(line) <= 80, line
@@ -133,8 +139,8 @@ def test_columns_without_room_are_named(tmp_path: Path) -> None:
     found = report(tmp_path)
     for width in (52, 80, 100, 130, 160):
         (heading,) = [line for line in lines(found, width).splitlines() if line.startswith(" #  kernel ")][:1]
-        said = re.search(r"hidden columns: (.+?)(?= \w+: |$)", " ".join(lines(found, width).split()))
-        named = [] if said is None else said[1].split(", ")
+        note = re.search(r"hidden columns: (.+?)(?= \w+: |$)", " ".join(lines(found, width).split()))
+        named = [] if note is None else note[1].split(", ")
         assert ("launches" in named) == (" n  " not in heading and "launches" not in heading), width
         assert ("nvidia-smi" in named) == ("smi" not in heading), width
         assert ("occupancy" in named) == ("occ" not in heading), width
@@ -212,19 +218,19 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
     told = kernels_json(found)["gpus"][0]["disturbs_most"][0]
     assert (told["number"], told["binding"]) == (first.number, "issue")
     (whole,) = report(tmp_path, asked=KernelsRequest()).parts
-    assert "as long, waits for block slots)" in disturbers_words(whole.disturbers or ())
+    assert "as long, waits for block slots)" in disturbers_sentence(whole.disturbers or ())
     assert f"{first.number} {html.escape(first.label)} {most}" in kernels_html(found)
 
 
-def test_little_is_said_where_no_level_is_some(tmp_path: Path) -> None:
+def test_sensitivity_is_little_where_no_level_is_some(tmp_path: Path) -> None:
     (part,) = report(tmp_path).parts
     for view in part.kernels:
         levels = {fear.level for fear in view.judged.fears if fear.resource != "sms"}
-        assert ("some:" in disturbed_by(view)) == ("some" in levels and "high" not in levels)
-        assert (disturbed_by(view) == "little") == (levels == {"low"})
+        assert ("some:" in sensitive_to(view)) == ("some" in levels and "high" not in levels)
+        assert (sensitive_to(view) == "little") == (levels == {"low"})
 
 
-def test_a_score_says_what_was_assumed(tmp_path: Path) -> None:
+def test_a_score_notes_assumptions(tmp_path: Path) -> None:
     found = report(tmp_path, PUBLISHED[:1], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9")
     (told,) = kernels_json(found)["gpus"][0]["kernels"]
     assert "64 warps" in told["score_notes"]["score_gpu_practice"]

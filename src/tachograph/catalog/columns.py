@@ -8,6 +8,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+import polars as pl
+
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import text, zone
@@ -40,6 +42,7 @@ COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
 )
 _SHOWN = 8  # names that an error lists
 FINDINGS_COLUMN = "findings"  # codes of the findings of a job, joined; not stored in summaries
+INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 
 
 def column_heading(name: str) -> str:
@@ -64,6 +67,16 @@ def column_text(name: str, value: Any, *, zone_name: str = "UTC") -> str:
             return "+".join(map(str, value)) if value else text(None)
         case _:
             return text(float(value), COLUMN_UNITS.get(name, ""))
+
+
+def joined_lists(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return `frame` with lists as text, their items joined with `+`, for formats without lists.
+
+    >>> joined_lists(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]})).rows()
+    [('fp64+tensor', 3), ('', None)]
+    """
+    lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
+    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join("+") for name in lists)
 
 
 def local_time(moment: datetime, zone_name: str) -> str:

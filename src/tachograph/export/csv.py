@@ -8,9 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
+from tachograph.catalog.columns import joined_lists
 from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
-from tachograph.export.tables import add_table_options, export_tables, joined_lists
+from tachograph.export.tables import add_table_options, export_tables
 
 SUFFIX = ".csv"
 

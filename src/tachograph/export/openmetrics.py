@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx2
 import polars as pl
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tachograph.catalog.codes import REPORTED
@@ -169,8 +169,8 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
     >>> exposition([up]).decode().splitlines()[2:]
     ['up{host="a\\\\"b"} 1.0', '# EOF']
     """
-    page: bytes = generate_latest(_Families(metrics))  # type: ignore[no-untyped-call]
-    return page
+    encode, _ = choose_encoder("application/openmetrics-text")
+    return encode(_Families(metrics))
 
 
 def _write(target: Path, page: bytes) -> str:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import polars as pl
 
+from tachograph.catalog.columns import INTERNAL
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import (
     COMPUTED,
@@ -21,7 +22,6 @@ from tachograph.catalog.tables import (
 )
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 
-INTERNAL = "seq"  # bookkeeping of the lake, of no meaning outside
 _ROWS: Mapping[str, Callable[[ExportContent], pl.DataFrame]] = MappingProxyType(
     {
         JOB_SUMMARIES.name: lambda content: content.summaries,
@@ -77,16 +77,10 @@ def _file(to: str, name: str, names: Sequence[str], suffix: str) -> Path:
 
 def outside(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     """Return rows of a table as other programs get them: without the lake's own columns, NaN and infinities null."""
-    columns = {name: dtype for name, dtype in table.schema.items() if name != INTERNAL}
+    columns = {name: dtype for name, dtype in table.schema.items() if name not in INTERNAL}
     return frame.select(_finite(name, dtype) for name, dtype in columns.items())
 
 
 def _finite(name: str, dtype: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     return pl.when(column.is_finite()).then(column) if dtype.is_float() else column
-
-
-def joined_lists(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return `frame` with lists as text, their items joined with `+`, for forms that have no lists."""
-    lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
-    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join("+") for name in lists)

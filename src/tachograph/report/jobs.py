@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.columns import FINDINGS_COLUMN, column_heading, column_text, must_exist
+from tachograph.catalog.columns import FINDINGS_COLUMN, INTERNAL, column_heading, column_text, joined_lists, must_exist
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import zone
 from tachograph.lake.filters import sort_jobs, with_finding_codes
-from tachograph.report.json_values import INTERNAL, json_rows
+from tachograph.report.json_values import json_rows
 from tachograph.report.lines import Line, bar, plain, to_text
 from tachograph.report.tables import TextColumn, cut, fit_table
 
@@ -88,13 +88,7 @@ def jobs_csv(table: JobsTable) -> str:
 
     Lists are joined with `+`.
     """
-    frame = _exported(table)
-    joined = [
-        pl.col(name).cast(pl.List(pl.String)).list.join("+")
-        for name, dtype in frame.schema.items()
-        if isinstance(dtype, pl.List)
-    ]
-    return frame.with_columns(joined).write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")
+    return joined_lists(_exported(table)).write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")
 
 
 def write_jobs_parquet(table: JobsTable, target: Path | io.BytesIO) -> None:

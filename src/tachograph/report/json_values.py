@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
+from tachograph.catalog.columns import INTERNAL
 
 
 def json_values(value: Any, *, without: Collection[str] = ()) -> dict[str, Any]:

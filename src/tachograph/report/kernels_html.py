@@ -11,36 +11,15 @@ from markupsafe import Markup
 from tachograph.catalog.units import printable, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import kernel_page
-from tachograph.report.kernels_sentences import (
-    PIPE_KIND_LABELS,
-    RESOURCE_NAMES,
-    SLOWDOWN_SAYS,
-    calibrated_words,
-    disturbers_words,
-    factor,
-    fear_words,
-    gain_words,
-    headline,
-    limited_words,
-    mixed_words,
-    numbers_text,
-    part_of_time,
-    pitfall_words,
-    resource_name,
-    roofline_words,
-    safe_words,
-    said,
-    sums_words,
-    together_heading,
-)
-from tachograph.report.kernels_text import LEVELS, disturbed_by, legend, limited_by, pipe_text, where_it_ran
+from tachograph.report import kernels_sentences as sentences
+from tachograph.report.kernels_text import LEVELS, legend, limited_by, pipe_text, sensitive_to, where_it_ran
 from tachograph.report.pages import environment
 from tachograph.sharing.advice import times
 from tachograph.sharing.demand import PIPES
 from tachograph.sharing.kernel_facts import GpuPart, KernelsReport, KernelView, pairs_of
 from tachograph.sharing.kernel_names import shortened, shortened_apart
 
-TOLD_IN_FULL = 40  # kernels that have a paragraph of their own
+SHOWN_IN_FULL = 40  # kernels that have a paragraph of their own
 LISTED = 50  # pairs of a table, files, problems; all are in JSON
 _NAME = 44  # characters of a name; all of it stands with the kernel
 _NAME_IN_TABLE = 32
@@ -53,7 +32,7 @@ def kernels_html(report: KernelsReport) -> str:
     return page.render(
         report=report,
         parts=[(part, plots(part, place)) for place, part in enumerate(report.parts)],
-        full=TOLD_IN_FULL,
+        full=SHOWN_IN_FULL,
         listed=LISTED,
         version=__version__,
     )
@@ -84,7 +63,7 @@ def _axes(views: Sequence[KernelView]) -> dict[str, list[float | None]]:
     for pipe in PIPES:
         values = [view.demand.cycles.get(pipe) for view in views]
         if any(value is not None and value > _DRAWN for value in values):
-            axes[RESOURCE_NAMES[pipe]] = values
+            axes[sentences.RESOURCE_NAMES[pipe]] = values
     axes["DRAM"] = [view.demand.dram for view in views]
     axes["warps"] = [view.facts["occupancy"].share for view in views]
     axes["SMs"] = [view.demand.sm_share for view in views]
@@ -107,7 +86,7 @@ def _peaks(views: Sequence[KernelView]) -> dict[str, float]:
     for view in views:
         for roof in view.judged.placement.roofs:
             if roof.name in used:
-                name = PIPE_KIND_LABELS[roof.name]
+                name = sentences.PIPE_KIND_LABELS[roof.name]
                 peaks[name] = max(roof.peak, peaks.get(name, 0.0))
     return peaks
 
@@ -123,36 +102,21 @@ def _environment() -> Environment:
     made = environment()
     made.filters.update(
         quantity=text,
-        said=said,
+        fact=sentences.fact_text,
         times=times,
-        factor=factor,
-        part_of_time=part_of_time,
-        resource=resource_name,
-        shown=printable,
+        resource=sentences.resource_name,
+        printable=printable,
+        short=partial(shortened, width=_NAME),
     )
-    made.filters["short"] = partial(shortened, width=_NAME)
     made.globals.update(
-        headline=headline,
+        sentences=sentences,
         limited_by=limited_by,
-        disturbed_by=disturbed_by,
-        disturbers_words=disturbers_words,
+        sensitive_to=sensitive_to,
         busiest=pipe_text,
         where_it_ran=where_it_ran,
         levels=LEVELS,
-        fear_words=fear_words,
-        limited_words=limited_words,
-        pitfall_words=pitfall_words,
-        roofline_words=roofline_words,
-        numbers_text=numbers_text,
-        gain_words=gain_words,
-        together_heading=together_heading,
-        sums_words=sums_words,
-        slowdown_says=SLOWDOWN_SAYS,
         names=_named,
         legend=legend(short=False),
-        safe_words=safe_words,
-        calibrated_words=calibrated_words,
-        mixed_words=mixed_words,
         pairs_of=pairs_of,
     )
     return made

@@ -9,7 +9,7 @@ from typing import Any
 
 from tachograph.catalog.units import printable
 from tachograph.report.json_values import json_values
-from tachograph.report.kernels_sentences import limited_words, roofline_words
+from tachograph.report.kernels_sentences import limits_sentence, roofline_sentences
 from tachograph.sharing.kernel_facts import (
     GpuPart,
     KernelFact,
@@ -92,10 +92,10 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "scores": _values(view.scores),
         "score_notes": {fact.name: fact.note for fact in view.scores.values() if fact.note},
         "limited_by": judged.limited_by,
-        "limits": {"words": limited_words(limits), **json_values(limits, without=("limiting",))},
+        "limits": {"words": limits_sentence(limits), **json_values(limits, without=("limiting",))},
         "disturbed": judged.fears,
         "pitfalls": judged.pitfalls,
-        "roofline": {"words": roofline_words(placement), **json_values(placement)},
+        "roofline": {"words": roofline_sentences(placement), **json_values(placement)},
         "demand": json_values(kernel.demand, without=("name",)),
         "not_collected": kernel.missing,
         "problems": kernel.problems,

@@ -26,19 +26,19 @@ RESOURCE_NAMES: Mapping[str, str] = {
 PIPE_KIND_LABELS = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor cores"}
 _SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
 _NUMBER_LABELS = {"ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi"}
-SLOWDOWN_SAYS = (
-    "slowdown: time beside the others over time alone; worst: where the others are served first; bottleneck: what "
-    "there is too little of."
+SLOWDOWN_LEGEND = (
+    "slowdown: time beside the others over time alone; worst: where the others are served first; bottleneck: the "
+    "limiting resource."
 )
 _SUMS = 6  # resources named
 _DISTURBERS = 3  # named in a line
-_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
+MOST_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
 
 
-def said(fact: KernelFact) -> str:
-    """Return the value of a number as it is shown, the same in every format.
+def fact_text(fact: KernelFact) -> str:
+    """Return the value of a fact as text, the same in every format.
 
-    >>> said(KernelFact("ipc", "IPC", 3.45, "of 4", "")), said(KernelFact("score", "", 61.78, "score", ""))
+    >>> fact_text(KernelFact("ipc", "IPC", 3.45, "of 4", "")), fact_text(KernelFact("score", "", 61.78, "score", ""))
     ('3.45 of 4', '62')
     """
     if fact.unit == "score":
@@ -48,19 +48,19 @@ def said(fact: KernelFact) -> str:
     return text(fact.value, fact.unit)
 
 
-def launches_words(count: int) -> str:
+def launches_text(count: int) -> str:
     """Return a number of launches.
 
-    >>> launches_words(1), launches_words(1200)
+    >>> launches_text(1), launches_text(1200)
     ('1 launch', '1,200 launches')
     """
     return f"{count:,} launch{'' if count == 1 else 'es'}"
 
 
-def took(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Return a time from nanoseconds to days.
 
-    >>> took(0.012), took(9.2e-05), took(2.5), took(None)
+    >>> duration_text(0.012), duration_text(9.2e-05), duration_text(2.5), duration_text(None)
     ('12 ms', '92 µs', '2.5 s', 'time not reported')
     """
     if seconds is None:
@@ -71,7 +71,7 @@ def took(seconds: float | None) -> str:
 
 
 def resource_name(resource: str) -> str:
-    """Return what people call a resource.
+    """Return the display name of a resource.
 
     >>> resource_name("fma"), resource_name("blocks")
     ('FMA', 'block slots')
@@ -79,7 +79,7 @@ def resource_name(resource: str) -> str:
     return RESOURCE_NAMES.get(resource, resource)
 
 
-def limited_words(found: KernelLimits) -> str:
+def limits_sentence(found: KernelLimits) -> str:
     """Return what limits a kernel, in a sentence."""
     fullest = found.resources[0] if found.resources else None
     most = "" if fullest is None else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
@@ -91,16 +91,16 @@ def limited_words(found: KernelLimits) -> str:
         unmeasured = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
         lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}." if unmeasured else ""
         left = text(found.limiting.head_room, "fraction")
-        return f"{name}: {used} of {all_words(found.limiting)} is used, {left} is left to others.{lacks}"
+        return f"{name}: {used} of {_capacity_text(found.limiting)} is used, {left} is left to others.{lacks}"
     if found.bound == "latency":
         return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
-    return f"Cannot be said: issue slots or DRAM were not measured{most}."
+    return f"Undetermined: issue slots or DRAM were not measured{most}."
 
 
-def all_words(limit: Limit) -> str:
-    """Return what a load is a share of.
+def _capacity_text(limit: Limit) -> str:
+    """Return the capacity of which a load is a share.
 
-    >>> all_words(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), all_words(Limit("issue", 0.5, 0.5, ""))
+    >>> _capacity_text(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), _capacity_text(Limit("issue", 0.5, 0.5, ""))
     ('what can be achieved (as measured on NVIDIA H100 NVL)', 'it')
     """
     if limit.measured_on is not None:
@@ -108,7 +108,7 @@ def all_words(limit: Limit) -> str:
     return "its peak" if limit.resource == "dram" else "it"
 
 
-def roofline_words(place: RooflinePlacement) -> str:
+def roofline_sentences(place: RooflinePlacement) -> str:
     """Return where a kernel stands under the roofline, in sentences."""
     phrases = []
     if place.intensity is not None:
@@ -119,7 +119,7 @@ def roofline_words(place: RooflinePlacement) -> str:
         how = "" if place.by == "intensity" else ", by the load of pipelines and DRAM: FLOP were not counted"
         phrases.append(f"That is {_SIDES[place.side]}{how}.")
     else:
-        phrases.append("It has no place: FLOP, traffic, or a peak is not reported.")
+        phrases.append("Its place is undetermined: FLOP, traffic, or a peak is not reported.")
     for kind, rate in place.achieved.items():
         roof = place.roof(kind)
         if rate > 0 and roof is not None:
@@ -134,20 +134,20 @@ def roofline_words(place: RooflinePlacement) -> str:
     return " ".join(phrases)
 
 
-def fear_words(fear: Sensitivity) -> str:
+def sensitivity_sentence(fear: Sensitivity) -> str:
     """Return the sensitivity of a kernel to a resource, with the number, and the counter missing for it."""
     number = "" if fear.value is None else f"{text(fear.value, 'fraction')}: "
     lacks = f" (collect it with ncu {fear.missing})" if fear.missing else ""
     return f"{number}{fear.why}{lacks}"
 
 
-def pitfall_words(pitfall: Pitfall) -> str:
-    """Return a conclusion that would be wrong, with its numbers."""
+def pitfall_sentence(pitfall: Pitfall) -> str:
+    """Return a pitfall, with its numbers."""
     return f"{pitfall.why} ({pitfall_numbers(pitfall)})"
 
 
 def pitfall_numbers(pitfall: Pitfall) -> str:
-    """Return the numbers behind a conclusion that would be wrong; of two of a kind only their total demand."""
+    """Return the numbers of a pitfall; of two of a kind only their total demand."""
     of_two = {
         name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
     }
@@ -172,10 +172,10 @@ def _number(name: str, value: float) -> str:
     return text(value, "ratio" if name.startswith("ipc") else "fraction")
 
 
-def mixed_words(mixed: MixOutcome) -> str:
-    """Return what happens to all kernels of a report beside all of another, in a sentence.
+def mixed_sentence(mixed: MixOutcome) -> str:
+    """Return the slowdown of all kernels of a report beside all of another, in a sentence.
 
-    >>> mixed_words(MixOutcome((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
+    >>> mixed_sentence(MixOutcome((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
     'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
     """
     here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
@@ -186,8 +186,8 @@ def mixed_words(mixed: MixOutcome) -> str:
     return f"All beside all of the other report, weighted by time: {here}, the other {there}{worst}."
 
 
-def calibrated_words(part: GpuPart) -> str:
-    """Return what the estimates rest on, in a sentence."""
+def calibration_sentence(part: GpuPart) -> str:
+    """Return the calibration of the estimates, in a sentence."""
     calibration = part.calibration
     if calibration.measured_on is None:
         return "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
@@ -229,7 +229,7 @@ def headline(part: GpuPart) -> str:
     sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
     less = "took less time" if total_s(part) is not None else "not shown"
     more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
-    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_words(launches)}, {took(total_s(part))}"
+    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_text(launches)}, {duration_text(total_s(part))}"
     return f"{part.gpu.name}{sms}: {counts}{more}"
 
 
@@ -241,25 +241,26 @@ def numbers_text(numbers: Sequence[int], of: int) -> str:
     """
     if len(numbers) == of:
         return "all kernels" if of > 1 else "the kernel"
-    if len(numbers) > _NUMBERS:
+    if len(numbers) > MOST_NUMBERS:
         return f"{len(numbers)} kernels"
     return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
+def disturbers_sentence(found: Sequence[DisturbingKernel]) -> str:
     """Return which kernels of a table disturb others most, in a line.
 
-    >>> disturbers_words([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
+    >>> disturbers_sentence([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_sentence([])
     ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long, bottleneck issue)', 'Disturbs most: none disturbs another.')
     """
     named = [
-        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long{_why(one.binding)})"
+        f"{one.number} {shortened(one.label, 24)} "
+        f"({one.victim} takes {times(one.slowdown)} as long{_binding_text(one.binding)})"
         for one in found[:_DISTURBERS]
     ]
     return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
 
 
-def _why(binding: str | None) -> str:
+def _binding_text(binding: str | None) -> str:
     if binding is None:
         return ""
     return f", {'waits for' if binding == 'blocks' else 'bottleneck'} {resource_name(binding)}"
@@ -276,10 +277,10 @@ def together_heading(sharing: Sharing) -> str:
     return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
 
 
-def sums_words(sums: Mapping[str, float]) -> str:
+def sums_sentence(sums: Mapping[str, float]) -> str:
     """Return the total demand of all kernels, largest first.
 
-    >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
+    >>> sums_sentence({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
     'Total demand: issue 190 %, DRAM 84 %.'
     """
     largest = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
@@ -287,10 +288,10 @@ def sums_words(sums: Mapping[str, float]) -> str:
     return f"Total demand: {named}."
 
 
-def gain_words(gain: float | None, worst: float | None) -> str:
+def gain_sentence(gain: float | None, worst: float | None) -> str:
     """Return how long all take together, in a sentence.
 
-    >>> gain_words(1.8, 1.0)
+    >>> gain_sentence(1.8, 1.0)
     'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
     """
     if gain is None:
@@ -299,6 +300,6 @@ def gain_words(gain: float | None, worst: float | None) -> str:
     return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
 
 
-def safe_words(safe: bool) -> str:
+def safe_sentence(safe: bool) -> str:
     """Return whether the set is safe, in a sentence."""
     return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."

@@ -5,29 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tachograph.catalog.units import printable, text
-from tachograph.report.kernels_sentences import (
-    SLOWDOWN_SAYS,
-    calibrated_words,
-    disturbers_words,
-    factor,
-    fear_words,
-    gain_words,
-    headline,
-    launches_words,
-    limited_words,
-    mixed_words,
-    numbers_text,
-    part_of_time,
-    pitfall_numbers,
-    pitfall_words,
-    resource_name,
-    roofline_words,
-    safe_words,
-    said,
-    sums_words,
-    together_heading,
-    took,
-)
+from tachograph.report import kernels_sentences as sentences
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
 from tachograph.sharing.advice import times
@@ -64,12 +42,12 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
         yield from wrapped(more, width, style="dim")
     yield from _best(part, width)
     if part.mixed is not None:
-        yield from wrapped(mixed_words(part.mixed), width)
-    yield from wrapped(calibrated_words(part), width, style="dim")
+        yield from wrapped(sentences.mixed_sentence(part.mixed), width)
+    yield from wrapped(sentences.calibration_sentence(part), width, style="dim")
 
 
 def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
-    cells = [[factor(pair.slowdown) for pair in row] for row in _rows(part)]
+    cells = [[sentences.factor(pair.slowdown) for pair in row] for row in _rows(part)]
     heads = [str(view.number) for view in part.columns]
     wide = max(len(cell) for row in [heads, *cells] for cell in row)
     room = max(8, width - (wide + 2) * len(heads) - 4)
@@ -102,7 +80,7 @@ def _best(part: GpuPart, width: int) -> Iterator[Line]:
         yield from wrapped("No pair is safe: in each a resource nears its limit, or was not measured.", width)
         return
     best = sorted(safe.values(), key=lambda pair: (-(pair.gain or 0.0), pair.row.number, pair.column.number))[:_LISTED]
-    named = ", ".join(f"{pair.row.number}+{pair.column.number} ({part_of_time(pair.gain)})" for pair in best)
+    named = ", ".join(f"{pair.row.number}+{pair.column.number} ({sentences.part_of_time(pair.gain)})" for pair in best)
     are = "pair is" if len(safe) == 1 else "pairs are"
     yield from wrapped(
         f"{len(safe):,} {are} safe: no resource nears its limit. Best, with the time together as a share of the time "
@@ -131,8 +109,8 @@ def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = Fals
     for heading, body in (
         ("Use, and the source of each number", _facts(view.facts.values(), width, ascii_only)),
         ("Limits", _limits(view, width, ascii_only)),
-        ("Sensitivity to co-runners", _disturbed(view, width)),
-        ("Roofline", wrapped(roofline_words(view.judged.placement), width, first="  ", indent="  ")),
+        ("Sensitivity to co-runners", _sensitivities(view, width)),
+        ("Roofline", wrapped(sentences.roofline_sentences(view.judged.placement), width, first="  ", indent="  ")),
         ("Scores, 0 best, 100 worst", _facts(view.scores.values(), width, ascii_only)),
         ("Pitfalls", _explained_pitfalls(view, width)),
         ("Not collected", _lacking(view, width)),
@@ -150,22 +128,22 @@ def where_it_ran(view: KernelView) -> str:
     if kernel.variants > 1:
         shape += f" (the longest of {kernel.variants} shapes)"
     share = "" if view.share is None else f", {text(view.share, 'fraction')} of the time"
-    spent = f"{launches_words(kernel.launches)}, {took(kernel.seconds)}{share}"
+    spent = f"{sentences.launches_text(kernel.launches)}, {sentences.duration_text(kernel.seconds)}{share}"
     return printable(f"{kernel.gpu.name}; {shape}; {spent}; {', '.join(kernel.reports)}")
 
 
 def _facts(facts: Iterable[KernelFact], width: int, ascii_only: bool) -> Iterator[Line]:
     rows = list(facts)
-    labels, values = max(len(fact.label) for fact in rows), max(len(said(fact)) for fact in rows)
+    labels, values = max(len(fact.label) for fact in rows), max(len(sentences.fact_text(fact)) for fact in rows)
     for fact in rows:
         drawn = bar(fact.share, _BAR, ascii_only=ascii_only)
-        line = f"  {fact.label:<{labels}}  {drawn}  {said(fact):>{values}}"
+        line = f"  {fact.label:<{labels}}  {drawn}  {sentences.fact_text(fact):>{values}}"
         note = _note(fact, width - len(line) - 2)
         yield (line, ""), (f"  {note}" if note else "", "dim")
 
 
 def _note(fact: KernelFact, room: int) -> str:
-    """What a number means and is read from, as much as there is room for."""
+    """The note and the source of a number, as far as they fit."""
     both = "; ".join(part for part in (fact.note, fact.metric) if part)
     if len(both) <= room:
         return both
@@ -176,25 +154,26 @@ def _note(fact: KernelFact, room: int) -> str:
 
 def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
     found = view.judged.limits
-    yield from wrapped(limited_words(found), width, first="  ", indent="  ")
+    yield from wrapped(sentences.limits_sentence(found), width, first="  ", indent="  ")
     used = [limit for limit in found.resources if limit.demand >= _UNUSED]
-    names = max((len(resource_name(limit.resource)) for limit in used), default=0)
+    names = max((len(sentences.resource_name(limit.resource)) for limit in used), default=0)
     for limit in used:
         drawn = bar(limit.demand, _BAR, ascii_only=ascii_only)
         of = " of what can be achieved" if limit.measured_on else ""
         room = f"{text(limit.head_room, 'fraction')} left{of}"
-        yield plain(f"  {resource_name(limit.resource):<{names}}  {drawn}  {text(limit.demand, 'fraction'):>6}  {room}")
-    unused = [resource_name(limit.resource) for limit in found.resources if limit.demand < _UNUSED]
+        name, demand = sentences.resource_name(limit.resource), text(limit.demand, "fraction")
+        yield plain(f"  {name:<{names}}  {drawn}  {demand:>6}  {room}")
+    unused = [sentences.resource_name(limit.resource) for limit in found.resources if limit.demand < _UNUSED]
     if unused:
         yield from wrapped(f"not used: {', '.join(unused)}", width, first="  ", indent="  ", style="dim")
 
 
-def _disturbed(view: KernelView, width: int) -> Iterator[Line]:
+def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
     fears = [fear for fear in view.judged.fears if not _is_unused(fear)]
-    names = max(len(resource_name(fear.resource)) for fear in fears)
+    names = max(len(sentences.resource_name(fear.resource)) for fear in fears)
     for fear in fears:
-        first = f"  {resource_name(fear.resource):<{names}}  {LEVELS[fear.level]:<9}  "
-        yield from wrapped(fear_words(fear), width, first=first, indent=" " * len(first))
+        first = f"  {sentences.resource_name(fear.resource):<{names}}  {LEVELS[fear.level]:<9}  "
+        yield from wrapped(sentences.sensitivity_sentence(fear), width, first=first, indent=" " * len(first))
 
 
 def _is_unused(fear: Sensitivity) -> bool:
@@ -204,7 +183,7 @@ def _is_unused(fear: Sensitivity) -> bool:
 
 def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
     for pitfall in view.judged.pitfalls:
-        yield from wrapped(pitfall_words(pitfall), width, first="  ", indent="  ")
+        yield from wrapped(sentences.pitfall_sentence(pitfall), width, first="  ", indent="  ")
 
 
 def _lacking(view: KernelView, width: int) -> Iterator[Line]:
@@ -216,66 +195,65 @@ def _lacking(view: KernelView, width: int) -> Iterator[Line]:
 
 
 Cell = Callable[[KernelView], str]
-_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
 
 
 def limited_by(view: KernelView) -> str:
     """Return what limits a kernel, in a word or two."""
     resource = view.judged.limited_by
-    return "–" if resource is None else resource_name(resource)
+    return "–" if resource is None else sentences.resource_name(resource)
 
 
-def disturbed_by(view: KernelView) -> str:
+def sensitive_to(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
     fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # explains how to read the others
-    named = [resource_name(fear.resource) for fear in fears if fear.level == "high"]
-    unknown = [f"{resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
-    some = [resource_name(fear.resource) for fear in fears if fear.level == "some"]
+    named = [sentences.resource_name(fear.resource) for fear in fears if fear.level == "high"]
+    unknown = [f"{sentences.resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
+    some = [sentences.resource_name(fear.resource) for fear in fears if fear.level == "some"]
     if some and not named:
         named = [f"some: {', '.join(some)}"]
     return ", ".join(named + unknown) or "little"
 
 
 def score_text(view: KernelView, name: str) -> str:
-    """Return a score as it is shown."""
-    return said(view.scores[name])
+    """Return a score as text."""
+    return sentences.fact_text(view.scores[name])
 
 
 def pipe_text(view: KernelView) -> str:
     """Return the busiest pipeline and how busy it is."""
     busiest = busiest_pipe(view.kernel)
-    return text(None) if busiest is None else f"{resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
+    return text(None) if busiest is None else f"{sentences.resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
 
 
 # title, cell
 _COLUMNS: dict[str, tuple[str, Cell]] = {
     "time": ("time", lambda view: text(view.share, "fraction")),
     "launches": ("launches", lambda view: text(view.kernel.launches, "count")),
-    "smi": ("nvidia-smi", lambda view: said(view.facts["gpu_util"])),
+    "smi": ("nvidia-smi", lambda view: sentences.fact_text(view.facts["gpu_util"])),
     "ipc": ("IPC", lambda view: text(view.facts["ipc"].value, "ratio")),
     "pipe": ("busiest pipe", pipe_text),
-    "dram": ("DRAM", lambda view: said(view.facts["dram"])),
-    "occupancy": ("occupancy", lambda view: said(view.facts["occupancy"])),
-    "sms": ("SMs", lambda view: said(view.facts["sm_share"])),
+    "dram": ("DRAM", lambda view: sentences.fact_text(view.facts["dram"])),
+    "occupancy": ("occupancy", lambda view: sentences.fact_text(view.facts["occupancy"])),
+    "sms": ("SMs", lambda view: sentences.fact_text(view.facts["sm_share"])),
     "limited": ("limited by", limited_by),
-    "disturbed": ("sensitive to", disturbed_by),
+    "sensitive": ("sensitive to", sensitive_to),
     "score": ("score", lambda view: score_text(view, "score_gpu_practice")),
     "score_mem": ("memory score", lambda view: score_text(view, "score_gpumem_practice")),
 }
 _SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
-_LEFT = frozenset({"limited", "disturbed"})
+_LEFT = frozenset({"limited", "sensitive"})
 # hidden first where a terminal is narrow
 _EXPENDABLE = ("score_mem", "launches", "score", "smi", "sms", "time", "occupancy", "pipe", "ipc")
 _NAME, _LEAST_NAME = 36, 16  # characters of a name, at most and at least
-_COLUMNS_SAY = {
+_COLUMN_MEANINGS = {
     "time": "share of the time of all",
     "launches": "how often it ran",
     "smi": "what nvidia-smi shows as utilisation",
     "ipc": "instructions per cycle and SM, at most 4",
     "pipe": "the busiest pipeline, each for a kind of instructions (ALU, FMA, FP64, LSU, ...)",
     "dram": "share of the peak bandwidth",
-    "occupancy": "warps there, of all that fit",
-    "sms": "share of the time in which they had work",
+    "occupancy": "resident warps of those that fit",
+    "sms": "share of the time with work",
     "limited": "the fullest resource (issue: the slots for instructions), or latency: it waits",
     "score": "0 best, 100 worst",
     "score_mem": "the same of memory",
@@ -298,11 +276,11 @@ def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool =
 
 
 def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
-    yield from wrapped(headline(part), width, style="bold")
+    yield from wrapped(sentences.headline(part), width, style="bold")
     yield plain("")
     yield from _table(part.kernels, width)
     if part.disturbers is not None:
-        yield from wrapped(disturbers_words(part.disturbers), width)
+        yield from wrapped(sentences.disturbers_sentence(part.disturbers), width)
     yield plain("")
     if part.pairs is not None:
         yield from pair_lines(report, part, width)
@@ -312,21 +290,21 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
 
 
 def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> str:
-    """Return what the columns of the table are, in a sentence.
+    """Return the meaning of the columns of the table, in a sentence.
 
-    >>> legend(["time", "occupancy"]), legend(["occupancy"], short=False)
-    ('time: share of the time of all; occ.: warps there, of all that fit.', 'occupancy: warps there, of all that fit.')
+    >>> legend(["time", "launches"]), legend(["launches"], short=False)
+    ('time: share of the time of all; n: how often it ran.', 'launches: how often it ran.')
     """
     message = (
-        f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: {_COLUMNS_SAY[name]}"
+        f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: {_COLUMN_MEANINGS[name]}"
         for name in columns
-        if name in _COLUMNS_SAY
+        if name in _COLUMN_MEANINGS
     )
     return f"{'; '.join(message)}."
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:
-    """The kernels, the columns that are hidden, and what the others are."""
+    """The kernels, the hidden columns, and the meaning of the others."""
     labels = [view.label for view in views]
     names = TextColumn(
         "kernel", shortened_apart(labels, _NAME), least=_LEAST_NAME, shorten=lambda room: shortened_apart(labels, room)
@@ -338,7 +316,7 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
             right=name not in _LEFT,
             short=_SHORT.get(name),
             hide=_EXPENDABLE.index(name) if name in _EXPENDABLE else None,
-            folds=name == "disturbed",
+            folds=name == "sensitive",
         )
         for name, (title, cell) in _COLUMNS.items()
     }
@@ -349,30 +327,36 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
 
 
 def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
-    """Each conclusion that would be wrong once, with the kernels it is wrong of."""
+    """Each pitfall once, with the kernels it applies to."""
     of: dict[str, list[str]] = {}
     for view in part.kernels:
         for pitfall in view.judged.pitfalls:
-            named = f"{view.number} {shortened(view.label, 24)} ({pitfall_numbers(pitfall)})"
+            named = f"{view.number} {shortened(view.label, 24)} ({sentences.pitfall_numbers(pitfall)})"
             of.setdefault(pitfall.why, []).append(named)
     if not of:
         return
     yield plain("Pitfalls", "bold")
     for why, kernels in of.items():
-        more = [f"and {len(kernels) - _NUMBERS} more"] if len(kernels) > _NUMBERS else []
+        more = [f"and {len(kernels) - sentences.MOST_NUMBERS} more"] if len(kernels) > sentences.MOST_NUMBERS else []
         yield from wrapped(f"{why}:", width, first="  ", indent="  ")
-        yield from wrapped(", ".join([*kernels[:_NUMBERS], *more]), width, first="    ", indent="    ", style="dim")
+        yield from wrapped(
+            ", ".join([*kernels[: sentences.MOST_NUMBERS], *more]), width, first="    ", indent="    ", style="dim"
+        )
     yield plain("")
 
 
 def lacking_lines(lacking: Sequence[MissingMetric], command: str | None, of: int, width: int) -> Iterator[Line]:
-    """Yield what was not collected, and the command that collects it."""
+    """Yield the metrics not collected, and the command that collects them."""
     if not lacking:
         return
     yield plain("Not collected", "bold")
     for lack in lacking:
         yield from wrapped(
-            f"{lack.metric}: {lack.tells} ({numbers_text(lack.of, of)})", width, first="  ", indent="    ", style="dim"
+            f"{lack.metric}: {lack.tells} ({sentences.numbers_text(lack.of, of)})",
+            width,
+            first="  ",
+            indent="    ",
+            style="dim",
         )
     if command:
         yield plain(f"  collect it with: {command}")
@@ -380,9 +364,9 @@ def lacking_lines(lacking: Sequence[MissingMetric], command: str | None, of: int
 
 
 def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> list[Line]:
-    """Return what is expected of a set of kernels."""
+    """Return the estimate for a set of kernels."""
     found = together.estimate
-    lines = wrapped(together_heading(report.sharing), width, style="bold")
+    lines = wrapped(sentences.together_heading(report.sharing), width, style="bold")
     members = [*zip(together.members, found.members, strict=True)]
     columns = [
         TextColumn("#", [str(view.number) for view, _ in members], right=True),
@@ -392,15 +376,17 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
         TextColumn(
             "bottleneck",
             [
-                resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–"
+                sentences.resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–"
                 for _, outcome in members
             ],
         ),
     ]
     lines += fit_table(columns).lines
     if found.sums:
-        lines += wrapped(sums_words(found.sums), width)
-    lines += wrapped(f"{gain_words(found.gain, found.worst_gain)} {safe_words(found.safe)}", width)
+        lines += wrapped(sentences.sums_sentence(found.sums), width)
+    lines += wrapped(
+        f"{sentences.gain_sentence(found.gain, found.worst_gain)} {sentences.safe_sentence(found.safe)}", width
+    )
     for unknown in found.unknown:
         lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
-    return lines + wrapped(SLOWDOWN_SAYS, width, style="dim")
+    return lines + wrapped(sentences.SLOWDOWN_LEGEND, width, style="dim")

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 from jinja2 import Environment
 
-from tachograph.catalog.columns import local_time
+from tachograph.catalog.columns import joined_lists, local_time
 from tachograph.catalog.errors import ExportError, UsageError
 from tachograph.catalog.version import __version__
 from tachograph.figures import style
@@ -191,8 +191,7 @@ def csv_of(table: pl.DataFrame) -> str:
     >>> csv_of(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]}))
     'pipes,jobs\\nfp64+tensor,3\\n"",\\n'
     """
-    lists = [name for name, dtype in table.schema.items() if isinstance(dtype, pl.List)]
-    return table.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join("+")).write_csv()
+    return joined_lists(table).write_csv()
 
 
 def _pictures(report: StudyReport, folder: Path, formats: Sequence[str]) -> dict[str, tuple[str, bytes]]:
