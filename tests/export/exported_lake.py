@@ -18,7 +18,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
 
-UGLY = 'bo"b\\,\x00\n{x}'  # a user's name as nobody should have one
+UGLY = 'bo"b\\,\x00\n{x}'  # a user's name with characters that need escaping
 START, END = utc(1, 12), utc(1, 12, 30)
 
 
@@ -102,10 +102,10 @@ def export(lake: Lake, *arguments: object) -> Any:
 
 def run(lake: Lake, *arguments: object) -> Done:
     """Run `tachograph export` in this process, which is fast."""
-    out, said = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
         code = main(["export", *map(str, arguments), "--lake", lake.location])
-    return Done(code, out.getvalue(), said.getvalue())
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def one_line(done: Done | subprocess.CompletedProcess[str], code: int, *parts: str) -> None:

@@ -72,13 +72,13 @@ def lake(made: Lake, tmp_path: Path) -> Lake:
     return Lake.open(str(shutil.copytree(made.location, tmp_path / "lake")))
 
 
-def told(lake: Lake, *command: object) -> tuple[str, str]:
+def run_command(lake: Lake, *command: object) -> tuple[str, str]:
     """What a command writes to stdout and stderr; it must end well."""
-    out, said = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(said):
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
         code = main([*map(str, command), "--lake", lake.location])
-    assert code == 0, said.getvalue()
-    return out.getvalue(), said.getvalue()
+    assert code == 0, err.getvalue()
+    return out.getvalue(), err.getvalue()
 
 
 def test_the_lake_is_an_earlier_one(lake: Lake) -> None:
@@ -90,33 +90,33 @@ def test_the_lake_is_an_earlier_one(lake: Lake) -> None:
 
 
 def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
-    jobs = json.loads(told(lake, "jobs", "--json")[0])
+    jobs = json.loads(run_command(lake, "jobs", "--json")[0])
     assert len(jobs) == 4
     some = next(job for job in jobs if job["findings"])
     assert some["score_gpu"] is None
-    told_again = json.loads(told(lake, "jobs", "--finding", some["findings"][0], "--json")[0])
-    assert some["job_id"] in [job["job_id"] for job in told_again]
-    page, _ = told(lake, "job", some["job_id"])
+    found_again = json.loads(run_command(lake, "jobs", "--finding", some["findings"][0], "--json")[0])
+    assert some["job_id"] in [job["job_id"] for job in found_again]
+    page, _ = run_command(lake, "job", some["job_id"])
     assert "What was looked for" not in page
-    values = json.loads(told(lake, "job", some["job_id"], "--json")[0])
+    values = json.loads(run_command(lake, "job", some["job_id"], "--json")[0])
     assert {(one["kind"], one["verdict"]) for one in values["verdicts"]} == {("advice", "yes")}
-    told(lake, "job", some["job_id"], "--html", tmp_path / "job.html")
+    run_command(lake, "job", some["job_id"], "--html", tmp_path / "job.html")
     for form in ("csv", "parquet", "jsonl"):
-        told(lake, "export", form, "--to", tmp_path)
+        run_command(lake, "export", form, "--to", tmp_path)
     exported = pl.read_parquet(tmp_path / "findings.parquet")
     assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [("advice", "yes", "[]")]
-    told(lake, "export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9)
+    run_command(lake, "export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9)
     assert 'verdict="yes"' in (tmp_path / "x.prom").read_text()
-    told(lake, "lake")
+    run_command(lake, "lake")
 
 
 def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
-    said = told(lake, "jobs", "--finding", "job_hang", "--verdict", "unknown")
-    assert said == (
+    err = run_command(lake, "jobs", "--finding", "job_hang", "--verdict", "unknown")
+    assert err == (
         "No matching jobs; the newest of 4 jobs began 2026-04-01.\n",
         "findings of another version or configuration; run `tachograph analyze` to update\n",
     )
-    assert told(lake, "jobs", "--finding", "hung")[1] == said[1]
+    assert run_command(lake, "jobs", "--finding", "hung")[1] == err[1]
 
 
 def test_python_reads_it(lake: Lake) -> None:

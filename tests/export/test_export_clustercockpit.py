@@ -44,9 +44,9 @@ def of_job(archive: Path, job_id: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_progress_ends_when_the_last_job_is_written(lake: Lake, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    clustercockpit.export(content_of(lake), Namespace(to=str(tmp_path)), lambda *said: told.append(said))
-    assert told == [("export jobs", 4, 4)]
+    progress: list[tuple[str, int, int]] = []
+    clustercockpit.export(content_of(lake), Namespace(to=str(tmp_path)), lambda *step: progress.append(step))
+    assert progress == [("export jobs", 4, 4)]
 
 
 def test_there_is_a_folder_per_job_that_ended(archive: Path) -> None:
@@ -85,7 +85,7 @@ def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> Non
     assert memory["unit"] == {"base": "B", "prefix": "M"}
     assert memory["series"][0]["data"][0] == pytest.approx(1000 * 2**20 / 10**6)
     assert meta["statistics"]["acc_used"] == {"unit": {"base": ""}, "avg": 40.0, "min": 0.0, "max": 80.0}
-    assert "acc_tensor_active" not in data  # nobody measured it
+    assert "acc_tensor_active" not in data  # not measured
     assert (meta["user"], meta["project"], meta["metaData"]) == ("ada", "a", {"jobName": "train"})
 
 

@@ -114,8 +114,8 @@ def test_minutes_of_nodes_are_written_where_they_are_asked_for(tmp_path: Path) -
     [one] = export(lake, "parquet", "--to", tmp_path / "n.parquet", "--table", JOB_NODE_MINUTES.name)
     rows = pl.read_parquet(tmp_path / "n.parquet")
     assert rows.columns == [name for name in JOB_NODE_MINUTES.schema if name != "seq"]
-    told = rows.select("job_id", "node", "minute", "t", "network_rx_bytes_per_s", "cpu_user").rows()
-    assert told == [
+    values = rows.select("job_id", "node", "minute", "t", "network_rx_bytes_per_s", "cpu_user").rows()
+    assert values == [
         ("1", "n1", minute, START + timedelta(minutes=minute), (later - sooner) / 60, None)
         for minute, (sooner, later) in enumerate(pairwise(bytes_))
     ]
@@ -134,9 +134,9 @@ def test_filters_choose_jobs_and_what_belongs_to_them(lake: Lake, tmp_path: Path
 
 
 def test_of_no_jobs_there_are_no_minutes(lake: Lake) -> None:
-    nobody = content_of(lake, JobFilter(users=("nobody",)))
-    assert outside(nobody.minutes(), JOB_MINUTES).height == 0
-    assert outside(nobody.node_minutes(), JOB_NODE_MINUTES).height == 0
+    empty = content_of(lake, JobFilter(users=("nobody",)))
+    assert outside(empty.minutes(), JOB_MINUTES).height == 0
+    assert outside(empty.node_minutes(), JOB_NODE_MINUTES).height == 0
 
 
 def test_people_are_told_what_was_written(lake: Lake, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_half_of_two_gpus_of_a_job_of_half_an_hour_is_wasted(lake: Lake) -> None
     ada = (("user", "ada"),)
     assert read["tachograph_gpu_seconds"][ada] == 3 * 1800
     assert read["tachograph_gpu_wasted_seconds"][ada] == pytest.approx(1800 * (0.2 + 1.0 + 0.75))
-    assert (("user", "eve"),) not in read["tachograph_gpu_wasted_seconds"]  # nobody measured it
+    assert (("user", "eve"),) not in read["tachograph_gpu_wasted_seconds"]  # not measured
 
 
 def test_without_labels_there_is_one_series_of_each(lake: Lake) -> None:
@@ -108,7 +108,7 @@ def test_single_jobs_are_running_ones_first_and_never_more_than_asked(lake: Lake
     assert len(every["tachograph_job_gpu_utilization_ratio"]) == 3
 
 
-def made_up(rows: list[dict[str, Any]]) -> ExportContent:
+def synthetic_content(rows: list[dict[str, Any]]) -> ExportContent:
     """Content of rows that say little."""
     given = [{name: row.get(name) for name in JOB_SUMMARIES.schema} for row in rows]
     return ExportContent(Lake("nowhere"), NOW, pl.DataFrame(given, schema=JOB_SUMMARIES.schema))
@@ -119,20 +119,20 @@ def test_of_a_requeued_job_the_last_run_is_told() -> None:
         {"job_key": f"c:1:{place}", "job_id": "1", "start": START + timedelta(hours=place), "gpus": place}
         for place in (3, 1, 2)
     ]
-    read = values(page_of(made_up(runs), jobs=9))
+    read = values(page_of(synthetic_content(runs), jobs=9))
     assert read["tachograph_job_gpus"] == {(("job_id", "1"),): 3.0}
     assert read["tachograph_jobs"] == {(): 3.0}
 
 
 def test_series_grow_with_users_and_not_with_jobs() -> None:
     rows = [{"job_key": f"{n}", "job_id": f"{n}", "user": f"u{n % 3}", "gpu_hours": 1.0} for n in range(500)]
-    page = page_of(made_up(rows), jobs=5)
+    page = page_of(synthetic_content(rows), jobs=5)
     assert len([line for line in page.splitlines() if not line.startswith("#")]) < 50
     assert sum(values(page)["tachograph_jobs"].values()) == 500
 
 
 def test_an_empty_lake_of_jobs_is_a_page(lake: Lake) -> None:
-    assert set(values(page_of(made_up([])))) == {"tachograph_export_time_seconds"}
+    assert set(values(page_of(synthetic_content([])))) == {"tachograph_export_time_seconds"}
 
 
 def test_promtool_finds_nothing(lake: Lake, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def lake(filled: Lake, tmp_path: Path) -> Lake:
     return Lake.open(str(shutil.copytree(filled.location, tmp_path / "lake")))
 
 
-def ask(database: str, question: str) -> list[tuple[Any, ...]]:
+def query(database: str, question: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(database, autocommit=True) as connection:
         return connection.execute(question.encode()).fetchall()
 
@@ -104,14 +104,14 @@ def test_the_database_holds_the_rows_of_the_lake(database: str, lake: Lake) -> N
     assert [one["what"] for one in written] == list(ALL)
     assert counts(written)[0] == (4, 0, 0)
     assert_same(database, lake)
-    [(exported_jobs, sent)] = ask(database, "SELECT jobs, written FROM tachograph.exports")
+    [(exported_jobs, sent)] = query(database, "SELECT jobs, written FROM tachograph.exports")
     assert (exported_jobs, sent) == (4, 4)
 
 
 def test_tables_have_types_keys_and_comments(database: str, lake: Lake) -> None:
     export(lake, "postgresql", "--to", database)
     types = dict(
-        ask(
+        query(
             database,
             "SELECT column_name, data_type FROM information_schema.columns "
             "WHERE table_name = 'job_summaries' ORDER BY ordinal_position",
@@ -120,7 +120,7 @@ def test_tables_have_types_keys_and_comments(database: str, lake: Lake) -> None:
     assert list(types) == list(JOB_SUMMARIES.schema)
     assert types["start"] == "timestamp with time zone"
     assert (types["energy_j"], types["gpus"], types["pipes"]) == ("double precision", "bigint", "ARRAY")
-    keys = ask(
+    keys = query(
         database,
         "SELECT conrelid::regclass::text, contype FROM pg_constraint "
         "WHERE connamespace = 'tachograph'::regnamespace AND contype IN ('p', 'f') ORDER BY 1, 2",
@@ -130,7 +130,7 @@ def test_tables_have_types_keys_and_comments(database: str, lake: Lake) -> None:
         ("tachograph.job_gpus", "f"), ("tachograph.job_summaries", "p"),
     ]  # fmt: skip
     for table in TABLES:
-        comments = ask(
+        comments = query(
             database,
             f"SELECT a.attname, col_description(a.attrelid, a.attnum) FROM pg_attribute a "
             f"WHERE a.attrelid = 'tachograph.{table.name}'::regclass AND a.attnum > 0",
@@ -146,19 +146,21 @@ def _sentence(table: str, column: str) -> str:
 
 def test_a_slice_and_a_whole_gpu_are_two_rows_and_each_is_one(database: str, lake: Lake) -> None:
     export(lake, "postgresql", "--to", database)
-    assert ask(database, "SELECT node, mig FROM tachograph.job_gpus WHERE mig IS NOT NULL") == [("n3", 7)]
+    assert query(database, "SELECT node, mig FROM tachograph.job_gpus WHERE mig IS NOT NULL") == [("n3", 7)]
     with pytest.raises(psycopg.errors.UniqueViolation):
-        ask(database, "INSERT INTO tachograph.job_gpus SELECT * FROM tachograph.job_gpus WHERE node = 'n1' RETURNING 1")
+        query(
+            database, "INSERT INTO tachograph.job_gpus SELECT * FROM tachograph.job_gpus WHERE node = 'n1' RETURNING 1"
+        )
 
 
 def test_only_what_changed_is_sent(database: str, lake: Lake) -> None:
     export(lake, "postgresql", "--to", database)
-    before = ask(database, "SELECT job_id, xmin::text FROM tachograph.job_summaries ORDER BY 1")
+    before = query(database, "SELECT job_id, xmin::text FROM tachograph.job_summaries ORDER BY 1")
     assert counts(export(lake, "postgresql", "--to", database)) == [(0, 0, 4), (0, 0, 0), (0, 0, 0)]
     add_job(lake, "9")
     assert counts(export(lake, "postgresql", "--to", database))[0] == (1, 0, 4)
     assert_same(database, lake)
-    after = ask(database, "SELECT job_id, xmin::text FROM tachograph.job_summaries ORDER BY 1")
+    after = query(database, "SELECT job_id, xmin::text FROM tachograph.job_summaries ORDER BY 1")
     assert after[:-1] == before  # rows that did not change were not even touched
 
 
@@ -169,7 +171,7 @@ def test_rows_that_no_longer_count_are_deleted(database: str, lake: Lake) -> Non
     assert counts(export(lake, "postgresql", "--to", database))[0] == (0, 1, 3)
     assert_same(database, lake)
     assert counts(export(lake, "postgresql", "--to", database, "--user", "eve"))[0] == (0, 2, 1)
-    assert ask(database, "SELECT DISTINCT job_id FROM tachograph.job_gpus") == [("4",)]
+    assert query(database, "SELECT DISTINCT job_id FROM tachograph.job_gpus") == [("4",)]
     assert counts(export(lake, "postgresql", "--to", database))[0] == (2, 0, 1)
     assert_same(database, lake)
 
@@ -181,7 +183,7 @@ def test_a_column_of_a_later_version_is_added_and_filled(database: str, lake: La
         connection.execute("ALTER TABLE tachograph.job_summaries ADD COLUMN ticket text")  # the site's own
         connection.execute("UPDATE tachograph.job_summaries SET ticket = 'T-1'")
     assert counts(export(lake, "postgresql", "--to", database))[0] == (4, 0, 0)
-    assert ask(database, "SELECT gpu_util_mean, ticket FROM tachograph.job_summaries WHERE job_id = '1'") == [
+    assert query(database, "SELECT gpu_util_mean, ticket FROM tachograph.job_summaries WHERE job_id = '1'") == [
         (pytest.approx(0.4), "T-1")
     ]
     assert counts(export(lake, "postgresql", "--to", database))[0] == (0, 0, 4)
@@ -228,7 +230,7 @@ def _wait_for_writer(database: str) -> None:
         "AND wait_event_type = 'Lock' AND datname = current_database()"
     )
     until = time.monotonic() + 60
-    while not ask(database, waiting):
+    while not query(database, waiting):
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -236,8 +238,8 @@ def _wait_for_writer(database: str) -> None:
 def test_two_exports_at_once_are_as_one(database: str, lake: Lake) -> None:
     command = [sys.executable, "-m", "tachograph", "export", "postgresql", "--to", database, "--lake", lake.location]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
     assert_same(database, lake)
 
 
@@ -291,7 +293,7 @@ def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: 
     assert counts(export(lake, "postgresql", "--to", database))[0] == (4, 0, 0)
     assert_same(database, lake)
     types = dict(
-        ask(
+        query(
             database,
             "SELECT column_name, data_type FROM information_schema.columns "
             "WHERE table_schema = 'tachograph' AND table_name = 'findings'",
@@ -301,7 +303,7 @@ def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: 
         "text", "text", "timestamp with time zone", "timestamp with time zone", "jsonb", "ARRAY",
     ]  # fmt: skip
     rows = len(in_lake(lake)["findings"])
-    assert ask(database, "SELECT count(*) FROM problems") == [(rows,)]
-    assert ask(
+    assert query(database, "SELECT count(*) FROM problems") == [(rows,)]
+    assert query(
         database, "SELECT DISTINCT verdict FROM tachograph.findings WHERE jsonb_typeof(checks) = 'array' ORDER BY 1"
     ) == [("no",), ("unknown",), ("yes",)]

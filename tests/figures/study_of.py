@@ -1,4 +1,4 @@
-"""Studies of made-up jobs."""
+"""Studies of synthetic jobs."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ def test_shares_of_the_jobs_that_asked_for_the_large_memory() -> None:
         ([(40, "40g"), (80, "80g")], "requested", [1]),
         ([(40, None), (80, "80g")], "requested", [1]),
         ([(None, "40g"), (None, "80g")], "requested", [1]),
-        ([(79.6, "80g"), (79.6, None)], "requested", [0]),  # one capacity, and it was asked for
+        ([(79.6, "80g"), (79.6, None)], "requested", [0]),  # one capacity, and it was requested
         ([(40, None), (80, "80g"), (140.4, None)], "requested", [1]),
-        ([(40, "40g"), (80, None)], "largest_capacity", [1]),  # the small memory was asked for
+        ([(40, "40g"), (80, None)], "largest_capacity", [1]),  # the small memory was requested
         ([(40, None), (79.6, None), (80, None)], "largest_capacity", [1, 2]),
         ([(140.4, None), (144, None), (94, None)], "largest_capacity", [0, 1]),
         ([(79.6, None), (80, None), (None, None)], "all", [0, 1, 2]),
@@ -88,10 +88,10 @@ def test_a_peak_over_the_capacity_is_counted() -> None:
 
 
 def test_without_peaks_nothing_is_drawn() -> None:
-    nobody = figure.compute(study_of(job(None, 80, "80g")))
-    assert nobody.missing["histogram"] == "not measured: hbm_peak_fraction"
+    unmeasured = figure.compute(study_of(job(None, 80, "80g")))
+    assert unmeasured.missing["histogram"] == "not measured: hbm_peak_fraction"
     others = figure.compute(study_of(job(None, 80, "80g"), job(0.5, 40)))
     assert others.missing["cumulative"] == "the peak of no job with a large memory is known"
-    for numbers in (nobody, others, figure.compute(study_of())):
+    for numbers in (unmeasured, others, figure.compute(study_of())):
         assert not numbers.tables
         assert figure.sentences(numbers) == ()

@@ -106,16 +106,16 @@ def test_groups_beyond_the_eighth_are_counted() -> None:
 
 def test_equal_medians_and_too_few() -> None:
     same = group([0.2] * 10, ["fp64"]) + group([0.2] * 10, [])
-    said = spatial_imbalance_by_type.sentences(spatial_imbalance_by_type.compute(study_of(*same)))
-    assert said == (
+    sentences = spatial_imbalance_by_type.sentences(spatial_imbalance_by_type.compute(study_of(*same)))
+    assert sentences == (
         (
             "Of 20 jobs with a spatial imbalance and measured pipes, the median spatial imbalance is the same (0.20) "
             "whatever pipes they use, of groups with at least 10 jobs."
         ),
     )
     few = group([0.2] * 10, ["fp64"]) + group([0.4] * 9, [])
-    said = spatial_imbalance_by_type.sentences(spatial_imbalance_by_type.compute(study_of(*few)))
-    assert said == (
+    sentences = spatial_imbalance_by_type.sentences(spatial_imbalance_by_type.compute(study_of(*few)))
+    assert sentences == (
         (
             "Of 19 jobs with a spatial imbalance and measured pipes, too few use different pipes to compare them "
             "(at least 10 jobs each)."

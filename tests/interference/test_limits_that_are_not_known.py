@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from published_launches import MM, launch
 
-from tachograph.report.kernels_sentences import limited_words
+from tachograph.report.kernels_sentences import limits_sentence
 from tachograph.sharing.kernels import kernels_of
 from tachograph.sharing.roofline import limits
 
@@ -13,8 +13,8 @@ ISSUED = "sm__inst_issued.avg.per_cycle_active"
 
 def test_a_limit_beside_what_was_not_measured_says_so() -> None:
     (whole,) = kernels_of([MM])
-    assert limited_words(limits(whole)) == "issue: 75 % of it is used, 25 % is left to others."
+    assert limits_sentence(limits(whole)) == "issue: 75 % of it is used, 25 % is left to others."
     (less,) = kernels_of([launch({name: value for name, value in MM.metrics.items() if name != ISSUED})])
-    said = limited_words(limits(less))
+    said = limits_sentence(limits(less))
     assert said.startswith("FMA: 60 %")
     assert said.endswith("Not measured, and perhaps fuller: issue.")

@@ -1,4 +1,4 @@
-"""`tachograph kernels` on made-up reports: what it says, what it refuses, what it leaves out and tells."""
+"""`tachograph kernels` on synthetic reports: output, errors, and what is left out."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     code, out, _ = run(capsys, *arguments, "--json")
     assert code == 0
-    told: dict[str, Any] = json.loads(out)
-    return told
+    values: dict[str, Any] = json.loads(out)
+    return values
 
 
 def made(kernel: str) -> Made:
@@ -68,19 +68,19 @@ def test_numbers_are_those_of_the_report(folder: Path, capsys: pytest.CaptureFix
     total = sum(one.ms for one in PUBLISHED)
     for kernel in gpu["kernels"]:
         one = made(kernel["name"])
-        told = metrics(one)
+        values = metrics(one)
         assert kernel["share"] == pytest.approx(one.ms / total)
         assert kernel["uses"]["ipc"] == pytest.approx(one.ipc, rel=1e-4)
         assert kernel["uses"]["dram"] == pytest.approx(one.dram / 100, rel=1e-4)
         for pipe, percent in one.pipes.items():
             assert kernel["uses"][f"pipe_{pipe}"] == pytest.approx(percent / 100, rel=1e-4)
-        occupied = told["sm__warps_active.avg.per_cycle_active"] / 64
+        occupied = values["sm__warps_active.avg.per_cycle_active"] / 64
         assert kernel["uses"]["occupancy"] == pytest.approx(occupied, rel=1e-4)
-        active = told["sm__cycles_active.avg"] / told["gpc__cycles_elapsed.max"]
+        active = values["sm__cycles_active.avg"] / values["gpc__cycles_elapsed.max"]
         assert kernel["uses"]["sm_share"] == pytest.approx(active, rel=1e-4)
         assert kernel["scores"]["score_gpu_practice"] == pytest.approx(100 * (1 - occupied * active), abs=0.01)
         assert kernel["scores"]["score_gpu_theory"] == pytest.approx(
-            100 * (1 - told["sm__inst_executed.avg.per_cycle_elapsed"] / 4), abs=0.01
+            100 * (1 - values["sm__inst_executed.avg.per_cycle_elapsed"] / 4), abs=0.01
         )
 
 
@@ -106,12 +106,12 @@ def test_kernels_are_chosen_by_name_number_and_time(folder: Path, capsys: pytest
 
 
 def test_together_tells_what_the_paper_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = json_of(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")["together"]
-    compute, copy = sorted(told["members"], key=lambda member: member["slowdown"])
+    values = json_of(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")["together"]
+    compute, copy = sorted(values["members"], key=lambda member: member["slowdown"])
     assert compute["label"] == "fmul<4, 256>"
     assert copy["slowdown"] > 1.9  # published: time doubles
     assert copy["binding"] == "issue"
-    assert told["safe"] is False
+    assert values["safe"] is False
     code, out, _ = run(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")
     assert (code, "Together, as streams of one process" in out, "Not safe" in out) == (0, True, True)
     shares = json_of(capsys, "good.csv", "--together", "copy", "copy", "--mps-share", "50,50")
@@ -120,7 +120,7 @@ def test_together_tells_what_the_paper_warns_of(folder: Path, capsys: pytest.Cap
 
 
 def test_what_cannot_run_together_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in (
+    for arguments, message in (
         (("--together", "copy"), "one kernel is alone"),
         (("--together", "copy", "fmul"), "fits several kernels"),
         (("--together", "copy", "copy", "--mps-share", "50"), "1 share for 2 kernels"),
@@ -130,7 +130,7 @@ def test_what_cannot_run_together_is_refused(folder: Path, capsys: pytest.Captur
     ):
         code, out, err = run(capsys, "good.csv", *arguments)
         assert (code, out) == (2, ""), arguments
-        assert said in err
+        assert message in err
 
 
 def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,17 +154,17 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_another_report_gives_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.csv").write_text(raw_csv([made("dmul<4>")]))
     Path("theirs.csv").write_text(raw_csv([made("copy"), made("dmul<3>")]))
-    told = json_of(capsys, "mine.csv", "--with", "theirs.csv")
+    values = json_of(capsys, "mine.csv", "--with", "theirs.csv")
     code, _, err = run(capsys, "mine.csv", "--with", "")
     assert (code, "empty report name" in err) == (2, True)
     assert run(capsys, "")[0] == 2
-    pairs = told["gpus"][0]["pairs"]
+    pairs = values["gpus"][0]["pairs"]
     assert [(pair["row_name"], pair["column_name"]) for pair in pairs] == [("dmul<4>", "copy"), ("dmul<4>", "dmul<3>")]
-    assert told["beside"] == ["theirs.csv"]
-    assert len(told["gpus"][0]["kernels"]) == 1
+    assert values["beside"] == ["theirs.csv"]
+    assert len(values["gpus"][0]["kernels"]) == 1
     theirs = {kernel.kernel.split("(")[0].split()[-1]: kernel.ms for kernel in (made("copy"), made("dmul<3>"))}
     weighted = sum(theirs[pair["column_name"]] * pair["slowdown"] for pair in pairs) / sum(theirs.values())
-    assert told["gpus"][0]["mixed"]["slowdown"] == pytest.approx(weighted)
+    assert values["gpus"][0]["mixed"]["slowdown"] == pytest.approx(weighted)
     assert f"weighted by time: {weighted:.2f}x, the other " in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
     assert "columns: 2 copy, 3 dmul<3>" in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
     Path("other.csv").write_text(raw_csv([made("copy")], gpu="NVIDIA A100-SXM4-80GB", capability="8.0"))
@@ -180,14 +180,14 @@ def test_gpus_have_tables_of_their_own(folder: Path, capsys: pytest.CaptureFixtu
     code, out, _ = run(capsys, "good.csv", "a100.csv", "--matrix")
     assert code == 0
     assert "NVIDIA A100-SXM4-80GB, 108 SMs: 2 kernels" in out
-    told = json_of(capsys, "good.csv", "a100.csv", "--matrix")
-    of = {kernel["number"]: gpu["gpu"]["name"] for gpu in told["gpus"] for kernel in gpu["kernels"]}
+    values = json_of(capsys, "good.csv", "a100.csv", "--matrix")
+    of = {kernel["number"]: gpu["gpu"]["name"] for gpu in values["gpus"] for kernel in gpu["kernels"]}
     assert sorted(set(of.values())) == ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 NVL"]
-    assert {gpu["gpu"]["name"]: len(gpu["pairs"]) for gpu in told["gpus"]} == {
+    assert {gpu["gpu"]["name"]: len(gpu["pairs"]) for gpu in values["gpus"]} == {
         "NVIDIA A100-SXM4-80GB": 4,
         "NVIDIA H100 NVL": 169,
     }
-    assert all(of[pair["row"]] == of[pair["column"]] for gpu in told["gpus"] for pair in gpu["pairs"])
+    assert all(of[pair["row"]] == of[pair["column"]] for gpu in values["gpus"] for pair in gpu["pairs"])
     one, two = (next(number for number, name in of.items() if part in name) for part in ("A100", "H100"))
     code, _, err = run(capsys, "good.csv", "a100.csv", "--together", str(one), str(two))
     assert (code, "cannot be put together" in err) == (2, True)
@@ -215,8 +215,8 @@ def test_a_file_that_cannot_be_read_is_told(name: str, folder: Path, capsys: pyt
     assert code == 0
     assert "13 kernels" in out
     assert name in err
-    told = json_of(capsys, "good.csv", name)
-    (file,) = [file for file in told["files"] if file["file"] == name]
+    values = json_of(capsys, "good.csv", name)
+    (file,) = [file for file in values["files"] if file["file"] == name]
     assert (file["launches"], len(file["problems"]) > 0) == (0, True)
 
 

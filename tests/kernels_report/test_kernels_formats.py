@@ -40,12 +40,12 @@ LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int
 
 
 def report(
-    folder: Path, kernels: tuple[Made, ...] = PUBLISHED, asked: KernelsRequest | None = None, **how: object
+    folder: Path, kernels: tuple[Made, ...] = PUBLISHED, request: KernelsRequest | None = None, **how: object
 ) -> KernelsReport:
     file = folder / "made.csv"
     file.write_text(raw_csv(kernels, **how), encoding="utf-8")  # type: ignore[arg-type]
     return build_kernels_report(
-        read_reports([file]), asked or KernelsRequest(matrix=True), configuration=Configuration()
+        read_reports([file]), request or KernelsRequest(matrix=True), configuration=Configuration()
     )
 
 
@@ -55,10 +55,10 @@ def lines(found: KernelsReport, width: int = 130, *, ascii_only: bool = False) -
 
 def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
     found = report(tmp_path)
-    drawn, told, page = lines(found), kernels_json(found), kernels_html(found).replace("\xa0", " ")
+    drawn, values, page = lines(found), kernels_json(found), kernels_html(found).replace("\xa0", " ")
     cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", page)]
     (part,) = found.parts
-    for view, kernel in zip(part.kernels, told["gpus"][0]["kernels"], strict=True):
+    for view, kernel in zip(part.kernels, values["gpus"][0]["kernels"], strict=True):
         (line,) = [line for line in drawn.splitlines() if re.match(rf" ?{view.number}  {re.escape(view.label)} ", line)]
         start = cells.index(view.label)
         row = cells[start : start + 13]
@@ -79,7 +79,7 @@ def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
         for fact in view.facts.values():
             assert kernel["uses"][fact.name] == fact.value
     assert part.pairs is not None
-    for pair in told["gpus"][0]["pairs"]:
+    for pair in values["gpus"][0]["pairs"]:
         here = part.pairs.slowdown[pair["row"] - 1, pair["column"] - 1]
         assert pair["slowdown"] == pytest.approx(float(here))
         if np.isfinite(here):
@@ -130,7 +130,7 @@ def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     narrow = " ".join(lines(found, 52).split())
     for view in part.kernels:  # goes on below itself, and is not cut
         assert all(word in narrow for word in sensitive_to(view).split()), view.label
-    explained = report(tmp_path, asked=KernelsRequest(explain="copy"))
+    explained = report(tmp_path, request=KernelsRequest(explain="copy"))
     for line in lines(explained, 80).splitlines():
         assert len(line) <= 80, line
 
@@ -151,13 +151,13 @@ def test_columns_without_room_are_named(tmp_path: Path) -> None:
 
 def test_ascii_is_ascii(tmp_path: Path) -> None:
     assert lines(report(tmp_path), ascii_only=True).isascii()
-    assert lines(report(tmp_path, asked=KernelsRequest(explain="mm")), ascii_only=True).isascii()
+    assert lines(report(tmp_path, request=KernelsRequest(explain="mm")), ascii_only=True).isascii()
 
 
 def test_one_kernel_in_full(tmp_path: Path, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = KernelsRequest(explain="mm_1024")
-    explained = report(Path(), PUBLISHED[10:11], asked, launches=3, without=("lts__t_sector",))
+    request = KernelsRequest(explain="mm_1024")
+    explained = report(Path(), PUBLISHED[10:11], request, launches=3, without=("lts__t_sector",))
     assert lines(explained, 110) == snapshot
 
 
@@ -184,10 +184,10 @@ def test_only_what_is_shown_is_judged(tmp_path: Path, monkeypatch: pytest.Monkey
         return judge_kernel(kernel, calibration=calibration)
 
     monkeypatch.setattr(kernel_report, "judge_kernel", counted)
-    report(tmp_path, asked=KernelsRequest(top=3))
+    report(tmp_path, request=KernelsRequest(top=3))
     assert len(judged) == 3
     judged.clear()
-    report(tmp_path, asked=KernelsRequest(top=3, explain="mm_1024", matrix=True))
+    report(tmp_path, request=KernelsRequest(top=3, explain="mm_1024", matrix=True))
     assert len(judged) == len(set(judged)) == 4
 
 
@@ -215,9 +215,9 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
     first = part.disturbers[0]
     most = f"({first.victim} takes {times(first.slowdown)} as long, bottleneck issue)"
     assert f"Disturbs most: {first.number} {first.label} {most}" in lines(found)
-    told = kernels_json(found)["gpus"][0]["disturbs_most"][0]
-    assert (told["number"], told["binding"]) == (first.number, "issue")
-    (whole,) = report(tmp_path, asked=KernelsRequest()).parts
+    values = kernels_json(found)["gpus"][0]["disturbs_most"][0]
+    assert (values["number"], values["binding"]) == (first.number, "issue")
+    (whole,) = report(tmp_path, request=KernelsRequest()).parts
     assert "as long, waits for block slots)" in disturbers_sentence(whole.disturbers or ())
     assert f"{first.number} {html.escape(first.label)} {most}" in kernels_html(found)
 
@@ -225,17 +225,17 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
 def test_sensitivity_is_little_where_no_level_is_some(tmp_path: Path) -> None:
     (part,) = report(tmp_path).parts
     for view in part.kernels:
-        levels = {fear.level for fear in view.judged.fears if fear.resource != "sms"}
+        levels = {sensitivity.level for sensitivity in view.judged.fears if sensitivity.resource != "sms"}
         assert ("some:" in sensitive_to(view)) == ("some" in levels and "high" not in levels)
         assert (sensitive_to(view) == "little") == (levels == {"low"})
 
 
 def test_a_score_notes_assumptions(tmp_path: Path) -> None:
     found = report(tmp_path, PUBLISHED[:1], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9")
-    (told,) = kernels_json(found)["gpus"][0]["kernels"]
-    assert "64 warps" in told["score_notes"]["score_gpu_practice"]
-    (told,) = kernels_json(report(tmp_path))["gpus"][0]["kernels"][:1]
-    assert "score_gpu_practice" not in told["score_notes"]
+    (values,) = kernels_json(found)["gpus"][0]["kernels"]
+    assert "64 warps" in values["score_notes"]["score_gpu_practice"]
+    (values,) = kernels_json(report(tmp_path))["gpus"][0]["kernels"][:1]
+    assert "score_gpu_practice" not in values["score_notes"]
 
 
 def test_bytes_and_duration_tell_the_load_of_dram(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_patterns(pattern: str, name: str, fits: bool) -> None:
 
 
 def test_shares_are_of_the_time_on_one_gpu(tmp_path: Path) -> None:
-    found = report(tmp_path, asked=KernelsRequest(top=3))
+    found = report(tmp_path, request=KernelsRequest(top=3))
     (part,) = found.parts
     assert (len(part.kernels), part.left_out) == (3, 10)
     total = sum(made.ms for made in PUBLISHED)
@@ -278,5 +278,5 @@ def test_long_names_are_told_apart_in_the_table(tmp_path: Path) -> None:
     )
     found = report(tmp_path, made)
     for width in (80, 130):
-        told = lines(found, width)
-        assert all(f"{tile}…" in told for tile in tiles), width
+        values = lines(found, width)
+        assert all(f"{tile}…" in values for tile in tiles), width

@@ -1,4 +1,4 @@
-"""`tachograph kernels` on reports that come by a pipe, and on very many: what is said stays short."""
+"""`tachograph kernels` on reports that come by a pipe, and on very many: messages stay short."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_a_report_comes_by_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
     got = piped(tmp_path, b"output of the program\n" + sample().encode(), "-", "--json")
     assert got.returncode == 0
-    told = json.loads(got.stdout)
+    values = json.loads(got.stdout)
     named = json.loads(piped(tmp_path, b"", "good.csv", "--json").stdout)
-    assert [one["file"] for one in told["files"]] == ["stdin"]
-    assert all(kernel["reports"] == ["stdin"] for kernel in told["gpus"][0]["kernels"])
-    for one, other in zip(told["gpus"][0]["kernels"], named["gpus"][0]["kernels"], strict=True):
+    assert [one["file"] for one in values["files"]] == ["stdin"]
+    assert all(kernel["reports"] == ["stdin"] for kernel in values["gpus"][0]["kernels"])
+    for one, other in zip(values["gpus"][0]["kernels"], named["gpus"][0]["kernels"], strict=True):
         assert one["uses"] == other["uses"]
 
 
@@ -83,15 +83,17 @@ def folder(tmp_path: Path) -> Path:
 
 def test_many_files_are_told_in_few_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", str(folder)]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 * 21
-    counted = [int(found.group(1)) for line in said if (found := re.search(r"and (\d+) more lines like these", line))]
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == 2 * 21
+    counted = [
+        int(found.group(1)) for line in messages if (found := re.search(r"and (\d+) more lines like these", line))
+    ]
     assert counted == [2 * COUNT - 20, COUNT - 20]  # there twice, or errors only; failed while others were read
     assert main(["kernels", str(folder), "--json", "--quiet"]) == 0
     printed = capsys.readouterr()
-    told = json.loads(printed.out)
-    assert len(told["problems"]) == COUNT
-    assert len(told["files"]) == 2 * COUNT
+    values = json.loads(printed.out)
+    assert len(values["problems"]) == COUNT
+    assert len(values["files"]) == 2 * COUNT
     assert len(printed.err.splitlines()) == 21
 
 

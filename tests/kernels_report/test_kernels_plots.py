@@ -23,11 +23,11 @@ from tachograph.report.kernels_sentences import RESOURCE_NAMES
 from tachograph.sharing.kernel_facts import KernelsRequest
 from tachograph.sharing.kernel_report import build_kernels_report
 
-Told = dict[str, Any]
+Values = dict[str, Any]
 
 
 @pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Told, Mapping[str, Figure]]:
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Values, Mapping[str, Figure]]:
     """The JSON of a GPU, and the figures of its page as they are before they become SVG."""
     figures: dict[str, Figure] = {}
 
@@ -42,7 +42,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Told, Mappin
     report = build_kernels_report(read_reports([file]), KernelsRequest(matrix=True), configuration=Configuration())
     (part,) = report.parts
     plots(part)
-    gpu: Told = kernels_json(report)["gpus"][0]
+    gpu: Values = kernels_json(report)["gpus"][0]
     assert len(gpu["kernels"]) == 12  # each has a radar
     return gpu, figures
 
@@ -57,8 +57,8 @@ def up(line: Line2D) -> list[float]:
     return [float(value) for value in np.asarray(line.get_ydata(), float)]
 
 
-def along(axis: str, kernel: Told) -> float:
-    """What the JSON says of an axis of the radars."""
+def along(axis: str, kernel: Values) -> float:
+    """The value of an axis of the radars in JSON."""
     names = {name: key for key, name in RESOURCE_NAMES.items()}
     if axis == "DRAM":
         return float(kernel["demand"]["dram"])
@@ -67,7 +67,7 @@ def along(axis: str, kernel: Told) -> float:
     return float(kernel["demand"]["cycles"][names[axis]])
 
 
-def test_radars_show_what_the_json_says(drawn: tuple[Told, Mapping[str, Figure]]) -> None:
+def test_radars_show_the_values_of_the_json(drawn: tuple[Values, Mapping[str, Figure]]) -> None:
     gpu, figures = drawn
     dials = [dial for dial in figures["radar0"].axes if dial.get_title()]
     assert len(dials) == len(gpu["kernels"])
@@ -83,7 +83,7 @@ def test_radars_show_what_the_json_says(drawn: tuple[Told, Mapping[str, Figure]]
         assert up(outline) == pytest.approx([*wanted, wanted[0]])
 
 
-def test_the_roofline_shows_what_the_json_says(drawn: tuple[Told, Mapping[str, Figure]]) -> None:
+def test_the_roofline_shows_the_values_of_the_json(drawn: tuple[Values, Mapping[str, Figure]]) -> None:
     gpu, figures = drawn
     (axes,) = figures["roofline0"].axes
     marks = {
@@ -105,13 +105,13 @@ def test_the_roofline_shows_what_the_json_says(drawn: tuple[Told, Mapping[str, F
     assert bandwidth == pytest.approx(gpu["gpu"]["dram_bytes_per_s"])
     flat = {up(line)[0] for line in roofs if line is not slope}
     used = {kind for one in gpu["kernels"] for kind, rate in one["roofline"]["achieved"].items() if rate}
-    told = [roof for one in gpu["kernels"] for roof in one["roofline"]["roofs"] if roof["name"] in used]
+    peaks = [roof for one in gpu["kernels"] for roof in one["roofline"]["roofs"] if roof["name"] in used]
     assert sorted(flat) == pytest.approx(
-        sorted(max(roof["peak"] for roof in told if roof["name"] == kind) for kind in used)
+        sorted(max(roof["peak"] for roof in peaks if roof["name"] == kind) for kind in used)
     )
 
 
-def test_the_heat_map_shows_what_the_json_says(drawn: tuple[Told, Mapping[str, Figure]]) -> None:
+def test_the_heat_map_shows_the_values_of_the_json(drawn: tuple[Values, Mapping[str, Figure]]) -> None:
     gpu, figures = drawn
     axes = figures["pairs0"].axes[0]
     rows = [int(tick.get_text().split()[-1]) for tick in axes.get_yticklabels()]

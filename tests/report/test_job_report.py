@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_job import NOW, judged, made_up_report, report_of
+from synthetic_job import NOW, judged, report_of, synthetic_report
 from syrupy.assertion import SnapshotAssertion
 
 from jobframes import START, gpus, measured, minutes, summary
@@ -68,36 +68,36 @@ def _without_drawings(page: str) -> str:
 
 
 def test_text_snapshot(snapshot: SnapshotAssertion) -> None:
-    assert job_text(made_up_report(verdicts=judged())) == snapshot
+    assert job_text(synthetic_report(verdicts=judged())) == snapshot
 
 
 def test_every_verdict_snapshot(snapshot: SnapshotAssertion) -> None:
-    drawn = job_text(made_up_report(verdicts=judged()), every_verdict=True)
+    drawn = job_text(synthetic_report(verdicts=judged()), every_verdict=True)
     assert drawn[drawn.index("Checks") : drawn.index("About the data")] == snapshot
 
 
 def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:
-    drawn = job_text(made_up_report(12), width=100, ascii_only=True)
+    drawn = job_text(synthetic_report(12), width=100, ascii_only=True)
     assert drawn.isascii()
     assert drawn == snapshot
 
 
 def test_json_snapshot(snapshot: SnapshotAssertion) -> None:
     """Of counters that were not measured the snapshot has no columns: another counter changes nothing."""
-    written = job_json(made_up_report(2, length=5, busy=3, verdicts=judged(3, 5)))
+    written = job_json(synthetic_report(2, length=5, busy=3, verdicts=judged(3, 5)))
     assert set(JOB_SUMMARIES.schema) - {"seq"} <= set(written)
     assert json.dumps(measured(written), indent=1, allow_nan=False) == snapshot
 
 
 def test_html_snapshot(snapshot: SnapshotAssertion) -> None:
-    page = _without_drawings(job_html(made_up_report(verdicts=judged())))
+    page = _without_drawings(job_html(synthetic_report(verdicts=judged())))
     page = re.sub(r"<style>.*?</style>", "<style/>", page, flags=re.DOTALL)
     assert re.sub(r"Tachograph [\w.+-]+ ", "Tachograph VERSION ", page) == snapshot
 
 
 @pytest.mark.parametrize("count", [1, 4, FEW_GPUS + 1, 64])
 def test_same_numbers_in_text_json_and_html(count: int) -> None:
-    report = made_up_report(count, verdicts=judged())
+    report = synthetic_report(count, verdicts=judged())
     row = report.summary
     page, plain, values = _Page(job_html(report)).text, _flat(job_text(report)), job_json(report)
     for name, unit in {
@@ -105,14 +105,14 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
         "energy_j": "J", "power_w_mean": "W", "elapsed_s": "s", "zero_util_fraction": "fraction",
         "coverage": "fraction",
     }.items():  # fmt: skip
-        said = gpu_hours_text(row[name]) if name == "gpu_hours" else text(row[name], unit)
+        shown = gpu_hours_text(row[name]) if name == "gpu_hours" else text(row[name], unit)
         assert values[name] == row[name]
-        assert said in page, name
-        assert said in plain, name
+        assert shown in page, name
+        assert shown in plain, name
     for finding in report.findings:
-        for said in (finding.title, finding.sentence, finding.advice or ""):
-            assert said in page
-            assert _flat(said) in plain.replace("→ ", "")
+        for shown in (finding.title, finding.sentence, finding.advice or ""):
+            assert shown in page
+            assert _flat(shown) in plain.replace("→ ", "")
         assert values["evidence"][finding.code] == finding.evidence
         when, basis = report.interval(finding), checks_text(finding)
         assert when is None or when[1:] in page
@@ -120,11 +120,13 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
         assert basis in page
         assert basis in plain
     every = _flat(job_text(report, every_verdict=True))
-    told = {verdict["code"]: verdict for verdict in values["verdicts"]}
+    verdicts = {verdict["code"]: verdict for verdict in values["verdicts"]}
     assert [verdict["code"] for verdict in values["verdicts"]] == [finding.code for finding in report.verdicts]
     for finding in report.verdicts:
-        assert told[finding.code]["verdict"] == finding.verdict
-        assert [check["value"] for check in told[finding.code]["checks"]] == [check.value for check in finding.checks]
+        assert verdicts[finding.code]["verdict"] == finding.verdict
+        assert [check["value"] for check in verdicts[finding.code]["checks"]] == [
+            check.value for check in finding.checks
+        ]
         if finding.kind == "advice":
             continue
         assert f"{VERDICT_NAMES[finding.verdict]} {finding.code}: {finding.sentence}" in every
@@ -138,7 +140,7 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
 
 
 def test_json_has_every_contract_name_and_null_stays_null() -> None:
-    values = job_json(made_up_report())
+    values = job_json(synthetic_report())
     assert set(JOB_SUMMARIES.schema) - {"seq"} <= set(values)
     assert values["gpus"] == 4
     assert values["fp16_active_mean"] is None
@@ -149,7 +151,7 @@ def test_json_has_every_contract_name_and_null_stays_null() -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 17, 512])
 def test_page_is_well_formed_and_self_contained(count: int) -> None:
-    page = job_html(made_up_report(count, length=30, busy=20))
+    page = job_html(synthetic_report(count, length=30, busy=20))
     parsed = _Page(page)
     assert parsed.faults == []
     assert parsed.open == []
@@ -166,15 +168,15 @@ def test_page_of_a_job_nobody_measured_says_so() -> None:
     )
     assert all(drawing is None for drawing in job_plots(report).values())
     page, plain = _Page(job_html(report)).text, job_text(report)
-    for said in ("Not known: memory was not measured.", "Which GPUs belonged to the job is not known", "still runs"):
-        assert said in page
-        assert said in plain
+    for shown in ("Not known: memory was not measured.", "Which GPUs belonged to the job is not known", "still runs"):
+        assert shown in page
+        assert shown in plain
     assert "nan" not in plain
     assert "None" not in plain
 
 
 def test_many_gpus_show_extremes_and_bands() -> None:
-    report = made_up_report(10, length=10, busy=10)  # means 0.2, 0.26, ... 0.74
+    report = synthetic_report(10, length=10, busy=10)  # means 0.2, 0.26, ... 0.74
     least, most = report.extremes
     assert [gpu.label for gpu in least] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
     assert [gpu.label for gpu in most] == ["GPU 9", "GPU 8", "GPU 7", "GPU 6"]
@@ -185,7 +187,7 @@ def test_many_gpus_show_extremes_and_bands() -> None:
 
 
 def test_times_are_in_the_zone_of_the_site() -> None:
-    report = made_up_report()
+    report = synthetic_report()
     assert report.local(START) == "2026-04-23 10:00:00 PDT"
     assert report.local(None) == "–"
     assert dict(evidence_texts(report.findings[0], report.zone_name))["Work stopped at"] == "2026-04-23 11:00:00 PDT"
@@ -203,7 +205,7 @@ def test_other_runs_are_told() -> None:
 @pytest.mark.parametrize("width", [20, 72, 80, 120, 500])
 @pytest.mark.parametrize(
     "report",
-    [made_up_report(), made_up_report(1), made_up_report(40), made_up_report(verdicts=judged())],
+    [synthetic_report(), synthetic_report(1), synthetic_report(40), synthetic_report(verdicts=judged())],
     ids=["4", "1", "40", "judged"],
 )
 def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
@@ -213,14 +215,14 @@ def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
 
 def test_numbers_are_not_torn_from_their_units() -> None:
     for width in range(72, 100):
-        assert not re.search(r"\d\n\s+(%|h|min|kWh|W|GiB)\b", job_text(made_up_report(), width=width))
+        assert not re.search(r"\d\n\s+(%|h|min|kWh|W|GiB)\b", job_text(synthetic_report(), width=width))
 
 
 @pytest.mark.parametrize("every", [False, True])
 def test_colour_changes_no_character(every: bool) -> None:
-    report = made_up_report(verdicts=judged())
-    told = job_lines(report, every_verdict=every)
-    assert _flat(to_rich(told).plain) == _flat(job_text(report, every_verdict=every))
+    report = synthetic_report(verdicts=judged())
+    verdicts = job_lines(report, every_verdict=every)
+    assert _flat(to_rich(verdicts).plain) == _flat(job_text(report, every_verdict=every))
 
 
 def test_timeline_means_each_bin() -> None:

@@ -1,4 +1,4 @@
-"""Checks: which findings are told, when they were so, what would tell more, and marks on the timeline."""
+"""Checks: reported findings, their intervals, missing counters, and marks on the timeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_job import NOW, judged, made_up_report
+from synthetic_job import NOW, judged, synthetic_report
 
 from jobframes import START, gpus, minutes, summary
 from tachograph.figures import job_page
@@ -36,7 +36,7 @@ def test_every_kind_and_answer_has_a_name() -> None:
 
 
 def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
-    report = made_up_report(verdicts=judged())
+    report = synthetic_report(verdicts=judged())
     assert [finding.code for finding in report.findings] == ["job_hang", "idle_while_held", "hung", "cold_start"]
     assert len(report.verdicts) == 1 + len(judged())
     assert "2 problems and 2 hints below" in report.headline
@@ -46,7 +46,7 @@ def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
 
 
 def test_findings_of_the_lake_are_told_as_those_of_memory() -> None:
-    report = made_up_report(verdicts=judged())
+    report = synthetic_report(verdicts=judged())
     row = dict(report.summary)
     frame = findings_frame([(row, report.verdicts)]).sample(fraction=1, shuffle=True, seed=3)
     read = build_job_report(row, gpus(), minutes(), frame, NOW)
@@ -64,7 +64,7 @@ def test_advice_that_is_given_is_not_told_twice() -> None:
 
 
 def test_a_job_without_verdicts_has_no_table() -> None:
-    report = made_up_report()
+    report = synthetic_report()
     assert [finding.kind for finding in report.verdicts] == ["advice"]
     assert "looked for" not in job_text(report)
     assert "looked for" not in job_html(report)
@@ -73,10 +73,10 @@ def test_a_job_without_verdicts_has_no_table() -> None:
 def test_what_another_finding_covers_names_it() -> None:
     fact = Finding("steady", "fact", "t", "It was steady.", kind="class")
     again = Finding("uneven_nodes", "hint", "t", "It was uneven.", "Use fewer.", kind="rule", covered_by="idle_nodes")
-    report = made_up_report(verdicts=(fact, again))
-    for told in (job_text(report), job_text(report, every_verdict=True)):
-        assert "steady: It was steady." in told
-        assert "uneven_nodes: It was uneven. (same as: idle_nodes)" in told
+    report = synthetic_report(verdicts=(fact, again))
+    for printed in (job_text(report), job_text(report, every_verdict=True)):
+        assert "steady: It was steady." in printed
+        assert "uneven_nodes: It was uneven. (same as: idle_nodes)" in printed
     assert "It was uneven. (same as: idle_nodes)" in job_html(report)
 
 
@@ -84,30 +84,30 @@ def test_health_that_is_not_known_names_its_counters() -> None:
     unknown = Finding(
         "health", "fact", "t", "s.", kind="health", verdict="unknown", needs=("pcie_replays", "gpu_temp_c")
     )
-    report = made_up_report(verdicts=(unknown,))
+    report = synthetic_report(verdicts=(unknown,))
     assert "health: pcie_replays, gpu_temp_c not measured" in job_text(report)
 
 
-def test_missing_counters_are_told_once_and_only_where_they_would_decide() -> None:
-    asked = Finding("a", "hint", "t", "s.", verdict="unknown", needs=("sm_occupancy", "max_warps"))
+def test_missing_counters_are_listed_once_and_only_where_they_would_decide() -> None:
+    unknown = Finding("a", "hint", "t", "s.", verdict="unknown", needs=("sm_occupancy", "max_warps"))
     held = Finding("b", "hint", "t", "s.", needs=("fp64_active",))
-    assert missing_counters([asked, replace(asked, code="c"), held]) == (
+    assert missing_counters([unknown, replace(unknown, code="c"), held]) == (
         "Of the GPUs: sm_occupancy (DCGM_FI_PROF_SM_OCCUPANCY). Have dcgm-exporter or LDMS record these fields.",
         "Not known: max_warps.",
     )
     assert missing_counters([held]) == ()
-    told = job_text(made_up_report(verdicts=judged()))
-    assert told.count("sm_occupancy") == told.count("network_rx_bytes_per_s") == 1
+    printed = job_text(synthetic_report(verdicts=judged()))
+    assert printed.count("sm_occupancy") == printed.count("network_rx_bytes_per_s") == 1
 
 
 def test_the_counters_that_decide_most_are_named_first_and_the_rest_counted() -> None:
     names = ("fp64_active", "sm_active", "sm_occupancy", "dram_active", "tensor_active")
     every = Finding("a", "hint", "t", "s.", verdict="unknown", needs=names)
     one = replace(every, code="b", needs=("tensor_active",))
-    (said,) = missing_counters([every, one], at_most=2)
-    assert said.startswith("Of the GPUs: tensor_active (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE), fp64_active (")
-    assert ", and 3 more, see --verdicts. Have" in said
-    report = made_up_report(verdicts=(every, one))
+    (sentence,) = missing_counters([every, one], at_most=2)
+    assert sentence.startswith("Of the GPUs: tensor_active (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE), fp64_active (")
+    assert ", and 3 more, see --verdicts. Have" in sentence
+    report = synthetic_report(verdicts=(every, one))
     assert "and 2 more, see --verdicts" in " ".join(job_text(report).split())
     assert "and 2 more, see --verdicts" in job_html(report)
     assert "more, see --verdicts" not in " ".join(job_text(report, every_verdict=True).split())
@@ -118,7 +118,7 @@ def _lasting(begin: datetime | None, end: datetime | None) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "said"),
+    ("begin", "end", "sentence"),
     [
         (None, None, None),
         (START + timedelta(hours=1), None, "from 11:00 to 12:00, 1 h"),
@@ -127,9 +127,11 @@ def _lasting(begin: datetime | None, end: datetime | None) -> Finding:
         (START + timedelta(hours=15), START + timedelta(hours=16), "from 2026-04-24 01:00 to 02:00, 1 h"),
     ],
 )
-def test_intervals_are_in_the_zone_of_the_site(begin: datetime | None, end: datetime | None, said: str | None) -> None:
+def test_intervals_are_in_the_zone_of_the_site(
+    begin: datetime | None, end: datetime | None, sentence: str | None
+) -> None:
     until = START + timedelta(hours=2)
-    assert interval_text(_lasting(begin, end), START, until, zone_name="America/Los_Angeles") == said
+    assert interval_text(_lasting(begin, end), START, until, zone_name="America/Los_Angeles") == sentence
 
 
 def test_an_interval_over_the_change_of_clocks_names_both_zones() -> None:
@@ -147,7 +149,7 @@ def test_a_job_that_runs_is_marked_up_to_now() -> None:
 
 
 def test_findings_about_one_interval_share_a_mark() -> None:
-    report = made_up_report(verdicts=judged())
+    report = synthetic_report(verdicts=judged())
     assert report.marks == (
         Mark("It began late", 0.0, 600.0),
         Mark("The job hung; Held idle; GPU work stopped and did not come back", 3600.0, 7200.0),
@@ -163,14 +165,14 @@ def test_what_was_undecided_is_said() -> None:
 
 
 def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
-    drawn = job_plots(made_up_report(verdicts=judged()))
+    drawn = job_plots(synthetic_report(verdicts=judged()))
     for name, svg in drawn.items():
         assert ("It began late" in str(svg)) is (name in ("use", "activity", "power")), name
-    assert "The job hung" in str(job_plots(made_up_report(1, verdicts=judged()))["use"])
+    assert "The job hung" in str(job_plots(synthetic_report(1, verdicts=judged()))["use"])
 
 
 def test_text_marks_the_stretch_of_time() -> None:
-    lines = job_text(made_up_report(verdicts=judged())).splitlines()
+    lines = job_text(synthetic_report(verdicts=judged())).splitlines()
     spark = next(line for line in lines if line.startswith("  GPU 0 "))
     mark = next(line for line in lines if line.lstrip().startswith("The job hung; Held") and "─" in line)
     stopped = [place for place, drawn in enumerate(mark) if drawn == "─"]
@@ -200,7 +202,7 @@ def test_shares_of_work_are_a_bar() -> None:
 
 
 def test_where_nothing_was_measured_no_single_counter_is_missing() -> None:
-    assert made_up_report(verdicts=judged()).missing
-    assert not made_up_report(verdicts=judged(), samples=0).missing
-    plain = " ".join(job_text(made_up_report(verdicts=judged(), samples=0)).split())
+    assert synthetic_report(verdicts=judged()).missing
+    assert not synthetic_report(verdicts=judged(), samples=0).missing
+    plain = " ".join(job_text(synthetic_report(verdicts=judged(), samples=0)).split())
     assert "network_bound: no samples of this job" in plain

@@ -8,8 +8,8 @@ from tachograph.report.job import caveat_sentences
 
 
 def test_reasons_to_leave_a_job_out_are_words() -> None:
-    told = caveat_sentences({"excluded": "no_samples,short"})
-    assert told == ("Left out of studies: there are no samples, it was short.",)
+    caveats = caveat_sentences({"excluded": "no_samples,short"})
+    assert caveats == ("Left out of studies: there are no samples, it was short.",)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def _ids(rows: pl.DataFrame) -> list[str]:
         (JobFilter(findings=("hung", "short_job")), ["1", "3"]),
         (JobFilter(findings=("hung",)), ["1"]),
         (JobFilter(findings=("hung", "short_job"), verdict="no"), ["2"]),
-        (JobFilter(findings=("stable",)), ["2"]),  # a fact is chosen where it is asked for
+        (JobFilter(findings=("stable",)), ["2"]),  # a fact is chosen where it is requested
         (JobFilter(findings=("site_rule",), verdict="unknown"), ["2"]),
         (JobFilter(findings=("site_rule",)), []),
         (JobFilter(excluded=True), ["4"]),
@@ -101,7 +101,7 @@ def test_conditions(written: str, ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ("gpu_util_mean", "invalid condition"),
         ("gpu_util_mean<", "invalid condition"),
@@ -115,8 +115,8 @@ def test_conditions(written: str, ids: list[str]) -> None:
         ("intensity_histogram=1", "cannot be compared"),
     ],
 )
-def test_wrong_conditions_say_what_is_wrong(written: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said.replace("(", r"\(").replace(")", r"\)")):
+def test_wrong_conditions_name_the_error(written: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace(")", r"\)")):
         parse_condition(written)
 
 
@@ -130,11 +130,11 @@ def test_unknown_names_suggest_close_ones() -> None:
 
 
 def test_a_list_that_is_cut_says_so_and_where_all_are() -> None:
-    with pytest.raises(NotFoundError) as said:
+    with pytest.raises(NotFoundError) as raised:
         build_jobs_table(JOBS, FOUND, columns=["help"])
     columns = {*JOB_SUMMARIES.schema, "findings"} - {"seq"}
-    assert "for example: display_id, user, " in str(said.value)
-    assert f", and {len(columns) - 8} more: docs/tables.md" in str(said.value)
+    assert "for example: display_id, user, " in str(raised.value)
+    assert f", and {len(columns) - 8} more: docs/tables.md" in str(raised.value)
     with pytest.raises(NotFoundError, match=r"for example: \w+, .*, and \d+ more: docs/job-report.md$"):
         filter_jobs(JOBS, FOUND, JobFilter(findings=("nosuch",)))
 

@@ -18,10 +18,10 @@ def test_the_command(study_lake: Path, tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "r" / "radar_grid.png").read_bytes().startswith(b"\x89PNG")
     assert "partition" in done.out.splitlines()[0]
-    asked = figures(study_lake, "radar", "-o", str(tmp_path / "s"), "--format", "svg", "--json", "--where", "gpus>0")
-    told = json.loads(asked.out)
-    assert told["chosen_by"] == {"where": "gpus>0"}
-    assert set(told["files"]) == {path.name for path in (tmp_path / "s").iterdir()}
+    done = figures(study_lake, "radar", "-o", str(tmp_path / "s"), "--format", "svg", "--json", "--where", "gpus>0")
+    values = json.loads(done.out)
+    assert values["chosen_by"] == {"where": "gpus>0"}
+    assert set(values["files"]) == {path.name for path in (tmp_path / "s").iterdir()}
 
 
 @pytest.mark.parametrize(

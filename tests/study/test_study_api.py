@@ -100,7 +100,7 @@ def test_the_variant_of_the_notebooks(opened: OpenLake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"pipe": "fp8"}, "no pipe 'fp8'; use fp64, fp32, fp16, tensor"),
         ({"window": 7}, "use 1, 5, 15, 30"),
@@ -108,8 +108,8 @@ def test_the_variant_of_the_notebooks(opened: OpenLake) -> None:
         ({"no_filter": "lazy"}, "no filter 'lazy'"),
     ],
 )
-def test_what_does_not_exist_is_told(opened: OpenLake, options: dict[str, object], told: str) -> None:
-    with pytest.raises((UsageError, NotFoundError), match=told):
+def test_unknown_options_are_errors(opened: OpenLake, options: dict[str, object], message: str) -> None:
+    with pytest.raises((UsageError, NotFoundError), match=message):
         opened.study(**options)  # type: ignore[arg-type]
 
 
@@ -135,13 +135,13 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 def test_a_misspelt_option_is_told(opened: OpenLake) -> None:
-    for ask in (
+    for call in (
         lambda: opened.jobs(wher="gpus>1"),  # type: ignore[call-arg]
         lambda: opened.study(wher="gpus>1"),  # type: ignore[call-arg]
         lambda: opened.figure("energy", windw=5),  # type: ignore[call-arg]
     ):
         with pytest.raises(NotFoundError, match=r"no option 'win?dw|no option 'wher'.*did you mean where"):
-            ask()
+            call()
     with pytest.raises(NotFoundError, match="no option 'pipe'"):
         opened.jobs(pipe="fp32")  # type: ignore[call-arg]
     (one,), (same,) = opened.study("energy").report.figures, opened.study(["05"]).report.figures

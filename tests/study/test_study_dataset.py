@@ -1,4 +1,4 @@
-"""What a study says of its data, counted by hand."""
+"""The description of the data of a study, counted by hand."""
 
 from __future__ import annotations
 

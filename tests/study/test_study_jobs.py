@@ -1,4 +1,4 @@
-"""Which jobs are studied: each filter counted, none silent."""
+"""Which jobs are studied: each filter is counted."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def choose(excluded: list[str | None], wanted: JobFilter | None = None, **option
 
 def test_each_filter_is_counted_in_a_fixed_order() -> None:
     found = choose(EXCLUDED)
-    told = {one.reason: (one.jobs, one.removed, one.left) for one in found.removals}
-    assert list(told) == list(FILTER_REASONS)
-    assert {reason: counts for reason, counts in told.items() if counts[0]} == {
+    counts_of = {one.reason: (one.jobs, one.removed, one.left) for one in found.removals}
+    assert list(counts_of) == list(FILTER_REASONS)
+    assert {reason: counts for reason, counts in counts_of.items() if counts[0]} == {
         "ambiguous_attribution": (1, 1, 6),
         "still_running": (1, 1, 5),
         "short": (3, 2, 3),
         "idle": (2, 1, 2),
     }
-    assert told["login_node"] == (0, 0, 5)
+    assert counts_of["login_node"] == (0, 0, 5)
     assert found.jobs["job_id"].to_list() == ["0", "1"]
     assert (found.recorded, found.chosen, found.left_out) == (7, 7, 0)
 
@@ -78,9 +78,9 @@ def test_every_reason_of_the_filters_has_its_place() -> None:
 
 
 def test_nothing_left_tells_what_removed_the_jobs() -> None:
-    with pytest.raises(NotFoundError) as told:
+    with pytest.raises(NotFoundError) as raised:
         choose(["short", "short,idle"])
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "no job is left to study: of 2 jobs the filters leave out short 2, idle 1; let jobs back in with --no-filter "
         "short, or change [filters] and run `tachograph analyze`"
     )
@@ -92,6 +92,6 @@ def test_nothing_left_tells_what_removed_the_jobs() -> None:
         choose([])
 
 
-def test_a_filter_that_does_not_exist_is_told() -> None:
+def test_an_unknown_filter_is_an_error() -> None:
     with pytest.raises(NotFoundError, match="no filter 'shrt'; did you mean short"):
         choose(EXCLUDED, no_filter=["shrt"])

@@ -32,8 +32,8 @@ def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
     for sentence in sentences:
         assert html.escape(sentence) in page.replace("&#39;", "&#x27;")
         assert f"- {escaped(sentence)}" in markdown
-    told = [sentence for figure in values["figures"].values() for sentence in figure["sentences"]]
-    assert told == sentences
+    in_json = [sentence for figure in values["figures"].values() for sentence in figure["sentences"]]
+    assert in_json == sentences
     assert [a for one in values["questions"].values() for a in one["answers"]] == [
         sentence for name in QUESTIONS for figure in report.of_question(name) for sentence in figure.sentences
     ]

@@ -101,7 +101,7 @@ def figure_2(jobs: Jobs, pipe: str) -> Expected:
 
 
 def figure_3(jobs: Jobs, pipe: str) -> Expected:
-    """Every job's constraints name the memory of its GPUs: the jobs that asked for 80 GB."""
+    """Every job's constraints name the memory of its GPUs: the jobs that requested 80 GB."""
     large = [job for job in jobs if job["request_gb"] == 80]
     peaks = [job["hbm_peak_fraction"] for job in known(large, "hbm_peak_fraction")]
     edges = [round(0.05 * k, 2) for k in range(21)]

@@ -1,7 +1,7 @@
 """Metrics of one job as the published notebooks define them, from its samples, with loops: no array library.
 
 Written from what the notebooks define (numbers of figures in brackets), not from how they do it. Samples are rows in
-LDMS units: percent, mJ, MiB; what summaries cannot tell is not asked here.
+LDMS units: percent, mJ, MiB; what summaries do not contain is left out.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ENDS = {"fp64": "", "fp32": "_fp32", "fp16": "_fp16", "tensor": "_tensor"}
 PEAK_FLOP_PER_S = {"fp64": 9.7e12, "fp32": 19.5e12, "fp16": 78e12, "tensor": 312e12}
 PEAK_B_PER_S = {"A100 SXM 40GB": 1.555e12, "A100 SXM 80GB": 2.039e12}
 HBM_GB = {"A100 SXM 40GB": 40, "A100 SXM 80GB": 80}
-# what the figures look at
+# columns of the figures
 USED = (
     *("gpus", "elapsed_s", "gpu_hours", "samples", "gpus_seen", "gpus_never_used", "gpu_model", "hbm_mib"),
     *("hbm_peak_fraction", "energy_j", "energy_gpus", "spatial_imbalance", "temporal_imbalance", "pipes"),

@@ -128,7 +128,7 @@ def test_same_jobs_with_the_same_samples(both: Both) -> None:
 
 
 def test_slurm_tables(both: Both) -> None:
-    """Times are Pacific ones; what was asked for is in the constraints, also where a line holds the delimiter."""
+    """Times are Pacific ones; requests are in the constraints, also where a line holds the delimiter."""
     jobs = {row["job_id"]: row for row in both.layout.jobs.iter_rows(named=True)}
     with (both.layout.notebooks / "slurm.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
@@ -144,6 +144,6 @@ def test_slurm_tables(both: Both) -> None:
     assert lines[0] == "JobID|Start|End|Constraints|SubmitLine"
     large = set((both.layout.notebooks / "nodes_80gb.txt").read_text().split())
     assert large
-    asked = {line.split("|")[0] for line in lines[1:] if "hbm80g" in line.split("|")[3].split("&")}
-    assert asked == {name for name, job in jobs.items() if set(job["nodes"]) <= large} != set()
+    requested = {line.split("|")[0] for line in lines[1:] if "hbm80g" in line.split("|")[3].split("&")}
+    assert requested == {name for name, job in jobs.items() if set(job["nodes"]) <= large} != set()
     assert any(line.count("|") > 4 for line in lines)

@@ -48,8 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def summaries(folder: Path, analysis: AnalysisOptions) -> pl.DataFrame:
     lake = Lake.open(str(folder / "tachograph-lake"))
-    told = load(str(folder / "tachograph.toml"), {})
-    configuration = Configuration(site=told.site, slurm=told.slurm, nodes=told.nodes, analysis=analysis)
+    loaded = load(str(folder / "tachograph.toml"), {})
+    configuration = Configuration(site=loaded.site, slurm=loaded.slurm, nodes=loaded.nodes, analysis=analysis)
     analyze(lake, configuration, judge=JobJudge, now=NOW, full=True)
     return read_summaries(lake)
 
@@ -66,7 +66,7 @@ def rows_of(run: Any, telemetry: dict[str, list[dict[str, Any]]]) -> Iterator[di
 
 @pytest.fixture(scope="module")
 def expected() -> dict[Key, NotebookJob]:
-    """Numbers by (job id, start) of all jobs but the one whose GPU nobody knows, and the one that still runs."""
+    """Numbers by (job id, start) of all jobs but the one whose GPU is unknown, and the one that still runs."""
     nodes = sorted({node for run in twelve.RUNS for node in run.nodes})
     telemetry = {node: list(twelve.telemetry(node).iter_rows(named=True)) for node in nodes}
     return {
@@ -125,7 +125,7 @@ def test_gpus_without_samples_do_not_count() -> None:
 
 
 def test_more_gpus_than_accounting_tells() -> None:
-    """Two were asked for, the job held the whole node of four: imbalance is already over four."""
+    """Two were requested, the job held the whole node of four: imbalance is already over four."""
     row = one(gpus=2, gpus_seen=4, spatial_imbalance=0.75, spatial_zero_fraction=0.0)
     assert (row["gpus"], row["spatial_imbalance"]) == (4, near(0.75))
 
@@ -144,7 +144,7 @@ def test_idle_gpus_are_steady_where_utilisation_was_measured() -> None:
 
 
 def test_one_threshold_for_all_pipes() -> None:
-    """Of 200 jobs nearly all are far above: a percentile would ask for more than 0.005."""
+    """Of 200 jobs nearly all are far above: a percentile would require more than 0.005."""
     rows = [summary(job_key=f"c:{n}:1", fp64_active_mean=0.5, gpus_seen=4) for n in range(198)]
     rows += [summary(job_key=f"c:{n}:1", fp64_active_mean=value, gpus_seen=4) for n, value in ((1, 0.0051), (2, 0.005))]
     found = as_in_notebooks(frame(JOB_SUMMARIES, rows), AnalysisOptions(pipe_threshold=0.4))

@@ -72,8 +72,8 @@ def test_a_notebook_runs_is_timed_and_compared(layout: Any, clone: Path, tmp_pat
 def test_constants_are_replaced_and_failures_told(layout: Any, clone: Path, tmp_path: Path) -> None:
     file = notebook(clone, "raise ValueError('too few: least 1000')")
     assert side_by_side.run_notebook(file, layout, tmp_path / "a", options()) == "ValueError: too few: least 1000"
-    mended = options(replace=[["raise ValueError", "print"]])
-    assert not isinstance(side_by_side.run_notebook(file, layout, tmp_path / "b", mended), str)
+    fixed = options(replace=[["raise ValueError", "print"]])
+    assert not isinstance(side_by_side.run_notebook(file, layout, tmp_path / "b", fixed), str)
 
 
 def test_a_notebook_that_hangs_is_given_up(layout: Any, clone: Path, tmp_path: Path) -> None:

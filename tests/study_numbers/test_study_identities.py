@@ -156,6 +156,6 @@ def test_percentages_are_of_the_jobs_they_name() -> None:
         for what in ("jobs", "even_share")
     ]
     assert bands == [3, 1.0, 4, 0.0, 2, 0.0]
-    said = load_figure(find_figure("energy")).sentences(numbers("energy", jobs))[0]
-    assert said.startswith("Of 9 jobs of a known type")
-    assert "66.7 % of the jobs" in said
+    sentence = load_figure(find_figure("energy")).sentences(numbers("energy", jobs))[0]
+    assert sentence.startswith("Of 9 jobs of a known type")
+    assert "66.7 % of the jobs" in sentence

@@ -59,7 +59,7 @@ def jobs(found: Recomputed) -> list[Job]:
 
 
 def test_jobs_are_those_of_the_raw_samples(found: Recomputed, jobs: list[Job]) -> None:
-    """All columns that figures look at; enough jobs of every kind for the figures to have something to show."""
+    """All columns that figures use; enough jobs of every kind for the figures to have something to show."""
     assert len(jobs) == found.study.jobs.height > 45
     assert {job["bound"] for job in jobs} >= {"compute", "memory"}
     assert {job["gpu_model"] for job in jobs} == {SMALL.model, LARGE.model}
@@ -116,10 +116,10 @@ def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs:
         "70",
         "80",
     }
-    said = load_figure(entry).sentences(made(found, entry, "fp64"))
-    assert said
-    for number in re.findall(r"([\d.]+) %", " ".join(said)):
-        assert number in sayable, said
+    sentences = load_figure(entry).sentences(made(found, entry, "fp64"))
+    assert sentences
+    for number in re.findall(r"([\d.]+) %", " ".join(sentences)):
+        assert number in sayable, sentences
 
 
 def test_axis_of_jobs_is_broken_between_the_two_tallest(found: Recomputed) -> None:

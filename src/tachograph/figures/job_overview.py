@@ -19,7 +19,7 @@ from tachograph.figures.statistics import BOX_CAPTION, boxes
 Bin: TypeAlias = tuple[int, int]
 
 DWARFED = 4  # times as many jobs as in the next bin: the axis is broken
-CROWDED = 8  # sizes: from here on what is written at them is upright
+MANY_SIZES = 8  # sizes: from here on what is written at them is upright
 LEAST_JOBS = 10  # of a size, to be named for its utilisation
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -182,7 +182,7 @@ def _draw_sizes(figure: Figure, axes: Axes, numbers: FigureNumbers) -> Axes:
     """Draw the bars, in two pieces where the axis is broken; return the axes at the bottom."""
     counts = numbers.tables["sizes"].get_column("jobs").to_list()
     start, end = numbers.number("break_from"), numbers.number("break_to")
-    crowded = len(counts) >= CROWDED
+    many = len(counts) >= MANY_SIZES
     pieces = [axes]
     if start and end:
         place = axes.get_subplotspec()
@@ -194,7 +194,7 @@ def _draw_sizes(figure: Figure, axes: Axes, numbers: FigureNumbers) -> Axes:
         pieces[1].set_ylim(end, end + (max(counts) - end) * 1.9)
         _mark_break(*pieces)
     else:
-        axes.set_ylim(0, max(counts) * (1.25 if crowded else 1.12))
+        axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))
     for piece in pieces:
         piece.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
         piece.grid(axis="y")
@@ -210,7 +210,7 @@ def _draw_sizes(figure: Figure, axes: Axes, numbers: FigureNumbers) -> Axes:
                     ha="center",
                     va="bottom",
                     fontsize=6.5,
-                    rotation=90 if crowded and piece is pieces[0] else 0,
+                    rotation=90 if many and piece is pieces[0] else 0,
                 )
     pieces[0].yaxis.set_major_locator(MaxNLocator(5, integer=True))
     pieces[0].set_ylabel("jobs")
@@ -240,7 +240,7 @@ def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
     labels = [f"{low}–{high}" for low, high in sizes.select("low", "high").rows()]
     axes.set_xticks(range(len(labels)), labels)
     if len(labels) > 4:
-        angle = 45 if len(labels) < CROWDED else 90
+        angle = 45 if len(labels) < MANY_SIZES else 90
         across = {"va": "center", "ha": "right"} if angle == 90 else {"ha": "right"}
         for label in axes.get_xticklabels():
             label.set(rotation=angle, rotation_mode="anchor", **across)

@@ -67,7 +67,7 @@ def radars(
             f"{number}  {short[place]}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK, pad=9
         )
         title.set_parse_math(False)
-    return to_svg(figure, name=name, label="What each kernel asks of each resource, in percent of what there is")
+    return to_svg(figure, name=name, label="Demand of each kernel on each resource, in percent of its capacity")
 
 
 def _radar(dial: Axes, values: Mapping[str, float | None], *, labels: float) -> None:

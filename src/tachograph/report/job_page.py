@@ -18,7 +18,7 @@ from tachograph.figures.timeline import Series
 from tachograph.judge.activity import number
 from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts, finding_sentence
 from tachograph.report.job import GpuUse, JobReport
-from tachograph.report.job_text import what_ran_where
+from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
 
 MANY_GPUS = 16  # up to here the page has a row for each GPU
@@ -34,7 +34,7 @@ def job_html(report: JobReport) -> str:
         .render(
             report=report,
             row=report.summary,
-            what_ran_where=what_ran_where(report),
+            allocation=allocation_text(report),
             tables=[("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
             many=many,
             plots=job_plots(report),
@@ -101,10 +101,10 @@ def _environment() -> Environment:
     made.filters["quantity"] = text
     made.filters["gpu_hours"] = gpu_hours_text
     made.filters["local_time"] = local_time
-    made.filters["capitalize_first"] = lambda said: f"{said[:1].upper()}{said[1:]}"
+    made.filters["capitalize_first"] = lambda sentence: f"{sentence[:1].upper()}{sentence[1:]}"
     made.globals.update(
-        answer_names=VERDICT_NAMES, check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
-        what_is_so=finding_sentence,
+        verdict_names=VERDICT_NAMES, check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
+        finding_sentence=finding_sentence,
         spark_points=spark_points, number=number,
     )  # fmt: skip
     return made

@@ -63,15 +63,15 @@ def _short_group(group: FindingGroup, width: int, *, needs: str) -> Iterator[Lin
     for finding in group.of("yes"):
         if not finding.reported:
             yield from _verdict_row("yes", f"{finding.code}: {finding_sentence(finding)}", width)
-    unsaid = group.of("unknown")
-    without = [finding for finding in unsaid if finding.needs]
-    whys = dict.fromkeys(finding.sentence for finding in unsaid if not finding.needs)
+    unknown = group.of("unknown")
+    without = [finding for finding in unknown if finding.needs]
+    whys = dict.fromkeys(finding.sentence for finding in unknown if not finding.needs)
     if without:
         named = group.kind == "health" and needs == _NEEDS
         why = f"{', '.join(without[0].needs)} not measured" if named else needs
         yield from _verdict_row(VERDICT_NAMES["unknown"], f"{_codes(without)}: {why}", width)
     for why in whys:
-        same = [finding for finding in unsaid if not finding.needs and finding.sentence == why]
+        same = [finding for finding in unknown if not finding.needs and finding.sentence == why]
         yield from _verdict_row(VERDICT_NAMES["unknown"], f"{_codes(same)}: {why}", width)
     if group.of("no"):
         yield from _verdict_row("no", _codes(group.of("no")), width)
@@ -87,9 +87,9 @@ def _full_group(report: JobReport, group: FindingGroup, width: int) -> Iterator[
             yield from wrapped(line, width, indent=f"{_INDENT}  ", first=_INDENT, style="dim")
 
 
-def _verdict_row(verdict: str, said: str, width: int) -> Iterator[Line]:
+def _verdict_row(verdict: str, sentence: str, width: int) -> Iterator[Line]:
     style = STYLES["note"] if verdict == "yes" else ""
-    lines = wrapped(said, width, indent=_INDENT)
+    lines = wrapped(sentence, width, indent=_INDENT)
     for place, ((words, _),) in enumerate(lines):
         if place:
             yield plain(words)
@@ -159,7 +159,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     limit = "" if row.get("timelimit_s") is None else f" of {text(row['timelimit_s'], 's')}"
     until = "now" if report.running else report.local(row.get("end"))
     yield from wrapped(f"{report.local(row.get('start'))} to {until}: {elapsed}{limit}", width, indent="  ")
-    yield from wrapped(what_ran_where(report), width, indent="  ")
+    yield from wrapped(allocation_text(report), width, indent="  ")
     yield from wrapped(report.headline, width, indent="  ", style="bold")
     if report.other_runs:
         starts = ", ".join(report.local(other.get("start")) for other in report.other_runs)
@@ -168,7 +168,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
         )
 
 
-def what_ran_where(report: JobReport) -> str:
+def allocation_text(report: JobReport) -> str:
     """Return GPUs, model and nodes of the job."""
     row = report.summary
     count, nodes = number(row, "gpus"), number(row, "nodes")

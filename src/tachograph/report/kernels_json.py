@@ -20,6 +20,7 @@ from tachograph.sharing.kernel_facts import (
     pairs_of,
 )
 from tachograph.sharing.mixes import MixOutcome
+from tachograph.sharing.utilization import SensitivityLevel
 
 
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
@@ -142,10 +143,14 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
         "roofline_side": placed.side,
         **_values(view.scores),
         "limited_by": view.judged.limited_by,
-        "disturbed_by": " ".join(fear.resource for fear in view.judged.fears if fear.level == "high"),
-        "disturbed_some": " ".join(fear.resource for fear in view.judged.fears if fear.level == "some"),
-        "disturbed_unknown": " ".join(fear.resource for fear in view.judged.fears if fear.level == "unknown"),
+        "disturbed_by": _resources_of(view, "high"),
+        "disturbed_some": _resources_of(view, "some"),
+        "disturbed_unknown": _resources_of(view, "unknown"),
     }
+
+
+def _resources_of(view: KernelView, level: SensitivityLevel) -> str:
+    return " ".join(one.resource for one in view.judged.fears if one.level == level)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

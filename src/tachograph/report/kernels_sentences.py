@@ -134,11 +134,11 @@ def roofline_sentences(place: RooflinePlacement) -> str:
     return " ".join(phrases)
 
 
-def sensitivity_sentence(fear: Sensitivity) -> str:
+def sensitivity_sentence(sensitivity: Sensitivity) -> str:
     """Return the sensitivity of a kernel to a resource, with the number, and the counter missing for it."""
-    number = "" if fear.value is None else f"{text(fear.value, 'fraction')}: "
-    lacks = f" (collect it with ncu {fear.missing})" if fear.missing else ""
-    return f"{number}{fear.why}{lacks}"
+    number = "" if sensitivity.value is None else f"{text(sensitivity.value, 'fraction')}: "
+    lacks = f" (collect it with ncu {sensitivity.missing})" if sensitivity.missing else ""
+    return f"{number}{sensitivity.why}{lacks}"
 
 
 def pitfall_sentence(pitfall: Pitfall) -> str:

@@ -169,16 +169,16 @@ def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
 
 
 def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
-    fears = [fear for fear in view.judged.fears if not _is_unused(fear)]
-    names = max(len(sentences.resource_name(fear.resource)) for fear in fears)
-    for fear in fears:
-        first = f"  {sentences.resource_name(fear.resource):<{names}}  {LEVELS[fear.level]:<9}  "
-        yield from wrapped(sentences.sensitivity_sentence(fear), width, first=first, indent=" " * len(first))
+    judged = [one for one in view.judged.fears if not _is_unused(one)]
+    names = max(len(sentences.resource_name(one.resource)) for one in judged)
+    for one in judged:
+        first = f"  {sentences.resource_name(one.resource):<{names}}  {LEVELS[one.level]:<9}  "
+        yield from wrapped(sentences.sensitivity_sentence(one), width, first=first, indent=" " * len(first))
 
 
-def _is_unused(fear: Sensitivity) -> bool:
+def _is_unused(sensitivity: Sensitivity) -> bool:
     """Whether it is a pipeline with nothing to do."""
-    return fear.resource in PIPES and fear.value is not None and fear.value < _UNUSED
+    return sensitivity.resource in PIPES and sensitivity.value is not None and sensitivity.value < _UNUSED
 
 
 def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
@@ -205,10 +205,10 @@ def limited_by(view: KernelView) -> str:
 
 def sensitive_to(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
-    fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # explains how to read the others
-    named = [sentences.resource_name(fear.resource) for fear in fears if fear.level == "high"]
-    unknown = [f"{sentences.resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
-    some = [sentences.resource_name(fear.resource) for fear in fears if fear.level == "some"]
+    judged = [one for one in view.judged.fears if one.resource != "sms"]  # it qualifies the others
+    named = [sentences.resource_name(one.resource) for one in judged if one.level == "high"]
+    unknown = [f"{sentences.resource_name(one.resource)}?" for one in judged if one.level == "unknown"]
+    some = [sentences.resource_name(one.resource) for one in judged if one.level == "some"]
     if some and not named:
         named = [f"some: {', '.join(some)}"]
     return ", ".join(named + unknown) or "little"

@@ -1,4 +1,4 @@
-"""A made-up job of n GPUs with all its tables, from plain arithmetic."""
+"""A synthetic job of n GPUs with all its tables, from plain arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
         CheckedValue("pcie", None, "<", 1e6, "B/s", holds=None),
     )
     return (
-        Finding("job_hang", "problem", "The job hung", "Nothing moved for an hour.", "Look at its output.",
+        Finding("job_hang", "problem", "The job hung", "Nothing moved for an hour.", "Check its output.",
                 {"idle_s": 3600.0}, "class", "yes", stopped, ended, flat),
         Finding("cold_start", "hint", "It began late", "Nothing moved for 10 minutes.", "Prepare elsewhere.", {},
                 "class", "yes", None, START + timedelta(minutes=10), flat[:1]),
@@ -35,7 +35,7 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
         Finding("stall", "hint", "It paused", "Work never paused for 60 min.", kind="class", verdict="no",
                 checks=(CheckedValue("longest_pause", 240.0, ">=", 3600.0, "s", holds=False),)),
         Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", kind="class", verdict="unknown"),
-        Finding("network_bound", "hint", "Waits for the network", "Nobody measured the network.", kind="rule",
+        Finding("network_bound", "hint", "Waits for the network", "The network was not measured.", kind="rule",
                 verdict="unknown", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
         Finding("idle_while_held", "problem", "Held idle", "Half of its time was idle.", "End it.", {}, "rule", "yes",
                 stopped, ended, flat[:1]),
@@ -47,7 +47,7 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
     )  # fmt: skip
 
 
-def made_up_report(
+def synthetic_report(
     count: int = 4, *, length: int = 120, busy: int = 60, verdicts: Sequence[Finding] = (), **given: Any
 ) -> JobReport:
     """Return the report of a job: `count` GPUs, GPU i at 0.2 + 0.6 i / count for `busy` minutes, then at zero."""
