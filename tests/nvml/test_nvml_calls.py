@@ -9,7 +9,7 @@ from in_process_nvml import Code, InProcessNvml, handle
 
 from tachograph.catalog.counters import COUNTERS
 from tachograph.live.sources import nvml_calls
-from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents, cure
+from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents, how_to_permit
 
 
 def test_every_counter_of_the_catalogue_is_asked_for_once() -> None:
@@ -50,7 +50,7 @@ def test_memory_of_an_old_driver_is_told_in_the_old_way() -> None:
 
 
 def test_a_profiler_in_the_way_is_named() -> None:
-    assert "Nsight" in cure(pynvml.NVML_ERROR_IN_USE, gpm=True)
+    assert "Nsight" in how_to_permit(pynvml.NVML_ERROR_IN_USE, gpm=True)
 
 
 def event(index: int, code: int, instance: int = 0xFFFFFFFF, kind: int = 8) -> SimpleNamespace:

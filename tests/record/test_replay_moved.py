@@ -67,11 +67,11 @@ class Told100:
     """A hundred seconds of two GPUs: one works from 0 to 59, the other from 30 to 69; then rows without values."""
 
     def __init__(self) -> None:
-        tenures = (
+        allocations = (
             RecordedAllocation(ONE, BEGIN, BEGIN + 40, GpuAllocation("7")),
             RecordedAllocation(TWO, BEGIN + 30, BEGIN + 60, GpuAllocation("8_1")),
         )
-        self.head = RecordingHead((ONE, TWO), {}, tenures, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
+        self.head = RecordingHead((ONE, TWO), {}, allocations, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
 
     def rows(self, first: int, end: int) -> SpoolRows:
         seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.head.last + 1) // 1_000_000))

@@ -91,7 +91,7 @@ def test_outside_a_cgroup_the_numbers_of_slurm_count_and_those_of_cuda_do_not() 
     for about in (NVML, EXPORTER):
         picked = own(JOB, EIGHT, about)
         assert picked.rows == (2, 3)
-        assert picked.words == "2 of 8 GPUs, those of job 14"
+        assert picked.sentence == "2 of 8 GPUs, those of job 14"
         assert picked.allocation == GpuAllocation("14", "ana")
 
 
@@ -114,7 +114,7 @@ def test_slices_whose_uuids_nobody_tells_are_not_guessed() -> None:
     environment = {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}
     picked = own(environment, unsupported_sentences, EXPORTER)
     assert picked.rows == (0, 1, 2, 3)
-    assert picked.words == "4 GPUs: which of them belong to job 1 is unknown; select them with --gpus"
+    assert picked.sentence == "4 GPUs: which of them belong to job 1 is unknown; select them with --gpus"
     assert picked.allocation is None
 
 
@@ -122,7 +122,7 @@ def test_indices_of_cuda_are_nvmls_and_nobody_elses_inside_a_job() -> None:
     environment = {"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
     assert own(environment, EIGHT, NVML).rows == (0, 1)
     assert own(environment, EIGHT, EXPORTER).rows == tuple(range(8))
-    assert "is unknown" in own(environment, EIGHT, EXPORTER).words
+    assert "is unknown" in own(environment, EIGHT, EXPORTER).sentence
 
 
 def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> None:
@@ -132,7 +132,7 @@ def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> No
 
 def test_outside_of_jobs_cuda_visible_devices_count() -> None:
     picked = own({"CUDA_VISIBLE_DEVICES": "6,7,-1,0"}, EIGHT, EXPORTER)
-    assert (picked.rows, picked.words, picked.allocation) == (
+    assert (picked.rows, picked.sentence, picked.allocation) == (
         (6, 7),
         "2 of 8 GPUs, those of CUDA_VISIBLE_DEVICES",
         None,
@@ -143,7 +143,7 @@ def test_outside_of_jobs_cuda_visible_devices_count() -> None:
 def test_a_job_without_gpus_sees_all_and_is_told(devices: str | None) -> None:
     environment = {"SLURM_JOB_ID": "9"} | ({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
     picked = own(environment, EIGHT)
-    assert (len(picked.rows), picked.words) == (8, "8 GPUs, as job 9 lists none")
+    assert (len(picked.rows), picked.sentence) == (8, "8 GPUs, as job 9 lists none")
 
 
 def test_of_a_fleet_only_this_host_is_ones_own() -> None:

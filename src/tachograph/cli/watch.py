@@ -232,9 +232,9 @@ def _poll(source: LiveSource, monitor: Monitor) -> View:
 def _needs_another_poll(view: View, columns: tuple[str, ...] | None) -> bool:
     """Whether values are missing that take two polls: rates, health (new replays), the first values of some sources."""
     from tachograph.live.discovery import DECIDING
-    from tachograph.live.render import OF_TWO_LOOKS
+    from tachograph.live.render import OF_TWO_POLLS
 
-    made_of_two = columns is None or OF_TWO_LOOKS & set(columns)
+    made_of_two = columns is None or OF_TWO_POLLS & set(columns)
     supported = [name for name in DECIDING if name not in view.about.unsupported]
     counted = made_of_two and view.replays is not None and "pcie_replays" in view.snapshot.values
     return bool(counted and _nothing(view.replays)) or any(_nothing(view.snapshot.column(name)) for name in supported)

@@ -24,8 +24,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tachograph.catalog.errors import TachographError
-from tachograph.live.selection import UUID, GpuSelection, GpuSelector, GpuTerm, counted, device_of, holds, short_host
+from tachograph.catalog.units import plural
+from tachograph.live.selection import UUID, GpuSelection, GpuSelector, GpuTerm, holds
 from tachograph.live.snapshot import GpuAllocation, GpuId, LiveSource, Snapshot, SourceInfo, SourceProblem
+from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 30.0  # between two polls: the load on Slurm must stay low
 LONGEST_S: Final = 600.0  # between two polls of a Slurm that does not answer
-PATIENCE_S: Final = 5.0  # longest wait for a job that was requested by its id
+JOB_WAIT_S: Final = 5.0  # longest wait for a job that was requested by its id
 _SOURCE = "slurm-live"
 _USER = re.compile(r"^\s*UserId=([^\s(]+)", re.MULTILINE)
 _ARRAY = re.compile(r"\bArrayJobId=(\d+) ArrayTaskId=(\d+)\b")
@@ -100,7 +102,7 @@ def _add(
         since = start.timestamp() if isinstance(start, datetime) else allocation.since
         allocation = replace(allocation, since=since)
         if isinstance(node, str) and isinstance(gpu, int):
-            gpus[short_host(node), gpu] = allocation
+            gpus[short_node(node), gpu] = allocation
     jobs[raw] = allocation
 
 
@@ -197,7 +199,7 @@ class AllocatedSource:
         self._poll = poll
         self._every_s = every_s
         self._clock = clock
-        self._held = SlurmAllocations()
+        self._of_slurm = SlurmAllocations()
         self._problem: SourceProblem | None = None
         self._answered = threading.Event()
         self._closed = threading.Event()
@@ -216,41 +218,41 @@ class AllocatedSource:
             self._thread = threading.Thread(target=self._keep_polling, name="allocations", daemon=True)
             self._thread.start()
 
-    def wait(self, seconds: float = PATIENCE_S) -> bool:
+    def wait(self, seconds: float = JOB_WAIT_S) -> bool:
         """Wait for the first poll, successful or not; return whether it ended."""
         self.start()
         return self._answered.wait(seconds)
 
     def names(self, job: str) -> frozenset[str]:
         """All known ids of the same job."""
-        return self._held.names(job)
+        return self._of_slurm.names(job)
 
     def read(self) -> Snapshot:
         """Return the newest snapshot, with the allocations of the last answer. Errors: as the source."""
         snapshot = self._source.read()
         self.start()  # after the first snapshot, which imports must not delay
-        held, problem = self._held, self._problem
+        slurm, problem = self._of_slurm, self._problem
         problems = (*snapshot.problems, problem) if problem else snapshot.problems
-        return replace(snapshot, allocations=self._allocations(snapshot, held), problems=problems)
+        return replace(snapshot, allocations=self._allocations(snapshot, slurm), problems=problems)
 
     def close(self) -> None:
         """Stop polling, and close the source."""
         self._closed.set()
         self._source.close()
 
-    def _allocations(self, snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
+    def _allocations(self, snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
         before = self._before
-        same = before is not None and before[0] is held and before[1].gpus == snapshot.gpus
+        same = before is not None and before[0] is slurm and before[1].gpus == snapshot.gpus
         if not same or before is None or before[1].allocations != snapshot.allocations:
-            self._merged = merged_allocations(snapshot, held)
-            self._before = held, snapshot
+            self._merged = merged_allocations(snapshot, slurm)
+            self._before = slurm, snapshot
         return self._merged
 
     def _keep_polling(self) -> None:
         wait_s = self._every_s
         while not self._closed.is_set():
             try:
-                self._held = self._poll()
+                self._of_slurm = self._poll()
                 self._problem, wait_s = None, self._every_s
             except TachographError as problem:
                 self._problem = SourceProblem(f"GPU allocations unknown: {problem.what}", problem.where, problem.do)
@@ -259,23 +261,23 @@ class AllocatedSource:
             self._closed.wait(wait_s)
 
 
-def merged_allocations(snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
+def merged_allocations(snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
     """Return the allocation of each GPU: that of the source, completed by Slurm's for the job; else Slurm's.
 
     >>> from numpy import zeros
     >>> gpus = GpuId("n1.example.org", 0), GpuId("n1", 1)
     >>> reported = Snapshot(0.0, gpus, zeros(2), {}, allocations={gpus[1]: GpuAllocation("14")})
-    >>> held = SlurmAllocations({("n1", 0): GpuAllocation("7", "bo")}, {"14": GpuAllocation("3_0", "ana")})
-    >>> [allocation.user for allocation in merged_allocations(reported, held).values()]
+    >>> slurm = SlurmAllocations({("n1", 0): GpuAllocation("7", "bo")}, {"14": GpuAllocation("3_0", "ana")})
+    >>> [allocation.user for allocation in merged_allocations(reported, slurm).values()]
     ['bo', 'ana']
     """
     found: dict[GpuId, GpuAllocation] = {}
     for gpu in snapshot.gpus:
         reported = snapshot.allocations.get(gpu)
         if reported is not None and reported.job_id is not None:
-            found[gpu] = _completed(reported, [held.jobs.get(job) for job in reported.jobs])
+            found[gpu] = _completed(reported, [slurm.jobs.get(job) for job in reported.jobs])
             continue
-        of_slurm = held.gpus.get((short_host(gpu.node), gpu.gpu)) if gpu.mig is None else None
+        of_slurm = slurm.gpus.get((short_node(gpu.node), gpu.gpu)) if gpu.mig is None else None
         allocation = of_slurm or reported
         if allocation is not None:
             found[gpu] = allocation
@@ -305,7 +307,7 @@ class JobEnvironment:
     """
 
     job: str | None = None
-    shown_job: str | None = None  # of an array: 3_0
+    display_job: str | None = None  # of an array: 3_0
     user: str | None = None
     since: float | None = None
     node: str | None = None
@@ -316,12 +318,12 @@ class JobEnvironment:
     @property
     def name(self) -> str:
         """The id of the job as people write it, else the variable that names the GPUs."""
-        return f"job {self.shown_job or self.job}" if self.job else "CUDA_VISIBLE_DEVICES"
+        return f"job {self.display_job or self.job}" if self.job else "CUDA_VISIBLE_DEVICES"
 
     @property
     def allocation(self) -> GpuAllocation | None:
         """The job as an allocation."""
-        return GpuAllocation(self.shown_job or self.job, self.user, self.since) if self.job else None
+        return GpuAllocation(self.display_job or self.job, self.user, self.since) if self.job else None
 
     @property
     def count(self) -> int | None:
@@ -380,58 +382,55 @@ def _numbers(written: str | None) -> tuple[int, ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-def select_own(held: JobEnvironment, *, host: str) -> GpuSelector:
+def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
     """Return the selection of the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on this host.
 
     Where they are undetermined, all GPUs of the host are selected, with a remark on that.
     """
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
-        here = _rows_of_host(snapshot, {short_host(name) for name in (host, held.node) if name})
-        if held.count == 0 or (held.count is None and held.devices is None):
-            return GpuSelection(tuple(here), f"{counted(snapshot)}, as {held.name} lists none")
-        rows = _own_rows(snapshot, about, held, here)
+        shown = plural(len(snapshot.gpus), "GPU")
+        here = _rows_of_host(snapshot, {short_node(name) for name in (host, own.node) if name})
+        if own.count == 0 or (own.count is None and own.devices is None):
+            return GpuSelection(tuple(here), f"{shown}, as {own.name} lists none")
+        rows = _own_rows(snapshot, about, own, here)
         if rows is None:
-            words = f"{counted(snapshot)}: which of them belong to {held.name} is unknown; select them with --gpus"
-            return GpuSelection(tuple(here), words)
-        return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of {held.name}", held.allocation)
+            unknown = f"{shown}: which of them belong to {own.name} is unknown; select them with --gpus"
+            return GpuSelection(tuple(here), unknown)
+        return GpuSelection(tuple(rows), f"{len(rows)} of {shown}, those of {own.name}", own.allocation)
 
     return pick
 
 
-def _own_rows(snapshot: Snapshot, about: SourceInfo, held: JobEnvironment, here: Sequence[int]) -> Sequence[int] | None:
+def _own_rows(snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]) -> Sequence[int] | None:
     """The rows of the process's own GPUs; None where unknown. See the traps above."""
-    uuids = [GpuTerm(name, uuid=name) for name in held.devices or () if UUID.fullmatch(name)]
-    named = [
-        row
-        for row in here
-        if any(term.fits(snapshot.gpus[row], device_of(snapshot, snapshot.gpus[row])) for term in uuids)
-    ]
+    uuids = [GpuTerm(name, uuid=name) for name in own.devices or () if UUID.fullmatch(name)]
+    named = [row for row in here if any(term.fits(snapshot.gpus[row], snapshot.device(row)) for term in uuids)]
     if named:
         return named
-    if confined(snapshot, held, here):
+    if confined(snapshot, own, here):
         return here
     sliced = any(snapshot.gpus[row].mig is not None for row in here)
-    if held.numbers is not None and not sliced:
-        of_slurm = [row for row in here if snapshot.gpus[row].gpu in held.numbers]
+    if own.numbers is not None and not sliced:
+        of_slurm = [row for row in here if snapshot.gpus[row].gpu in own.numbers]
         return of_slurm or None
-    of_job = [row for row in here if held.job and holds(snapshot, row, {held.job, held.shown_job})]
+    of_job = [row for row in here if own.job and holds(snapshot, row, {own.job, own.display_job})]
     if of_job:
         return of_job
-    indices = {int(name) for name in held.devices or () if name.isdigit()}
-    if uuids or sliced or (held.job and about.name != "nvml"):
+    indices = {int(name) for name in own.devices or () if name.isdigit()}
+    if uuids or sliced or (own.job and about.name != "nvml"):
         return None  # they count from 0 inside a cgroup; NVML runs inside it, too
     return [row for row in here if snapshot.gpus[row].gpu in indices] or None
 
 
-def confined(snapshot: Snapshot, held: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
+def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
     """Return whether a source shows no more GPUs (or slices) than the process may use: then these are its own."""
     units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
-    return held.count is not None and 0 < len(units) <= held.count
+    return own.count is not None and 0 < len(units) <= own.count
 
 
 def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:
     """Rows of a host; all where there is only one, which may have another name (a container)."""
     if len({gpu.node for gpu in snapshot.gpus}) <= 1:
         return list(range(len(snapshot.gpus)))
-    return [row for row, gpu in enumerate(snapshot.gpus) if short_host(gpu.node) in names]
+    return [row for row, gpu in enumerate(snapshot.gpus) if short_node(gpu.node) in names]

@@ -13,35 +13,32 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import BREAK, ConfigError, InputError, NotFoundError, TachographError, UsageError
+from tachograph.catalog.units import plural
 from tachograph.live.allocations import (
     AllocatedSource,
     JobEnvironment,
+    SlurmAllocations,
     allocation_poller,
     confined,
     job_environment,
     select_own,
 )
-from tachograph.live.allocations import SlurmAllocations as HeldBySlurm
 from tachograph.live.selection import (
     GpuSelection,
     GpuSelector,
     SelectedReplay,
     SelectedSource,
-    counted,
     gpu_terms,
     select_job,
     select_named,
-    short_host,
 )
-from tachograph.live.snapshot import LiveSource, ReplaySource, SourceInfo, closed_on_failure
-
-if TYPE_CHECKING:
-    from tachograph.live.snapshot import Snapshot
+from tachograph.live.snapshot import LiveSource, ReplaySource, Snapshot, SourceInfo, closed_on_failure
+from tachograph.sources.metrics import short_node
 
 QUICK_S: Final = 0.5  # within which an exporter of this node accepts a connection, else it counts as absent
 _ANSWER_S: Final = 2.0  # within which it answers
@@ -49,7 +46,7 @@ _EXPORTER: Final = "dcgm-exporter"
 # counters that decide the workload class of a GPU; sources with the first two are preferred
 ACTIVITY: Final = ("sm_active", "tensor_active")
 DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
-_LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
+_NAME_A_SOURCE = "run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
 _NAME_A_FLEET = (
     "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or exporters with --url; "
     "for this node run it where GPUs are; or try --simulate 8"
@@ -72,7 +69,7 @@ class SourceRequest:
 
 
 SourceOpener = Callable[[Configuration, SourceRequest], LiveSource]
-AllocationPoller = Callable[[], HeldBySlurm]
+AllocationPoller = Callable[[], SlurmAllocations]
 
 
 def _nvml(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
@@ -168,7 +165,7 @@ class _FoundSource:
     source: LiveSource
     here: bool = False
     real: bool = True
-    words: str = ""  # remark on the choice, for people
+    remark: str = ""  # on the choice
 
 
 def choose_source(
@@ -186,24 +183,24 @@ def choose_source(
     Errors: UsageError, ConfigError for invalid options; NotFoundError where nothing answers, naming what was tried,
     where a GPU or a job is not found, naming those present; InputError for a requested source that fails.
     """
-    held = job_environment(environment)
-    found = _find(configuration, wanted, held, openers)
+    own = job_environment(environment)
+    found = _find(configuration, wanted, own, openers)
     source = found.source
 
     def close() -> None:
         source.close()  # which may be a wrapper by then
 
     with closed_on_failure(close):
-        chosen = _selector_of(found, wanted, held, environment)
+        chosen = _selector_of(found, wanted, own, environment)
         pick = chosen.pick
         # indices of NVML inside a job count the GPUs visible in its cgroup, those of Slurm do not
-        if chosen.of_others and found.real and not (held and source.about.name == "nvml"):
+        if chosen.of_others and found.real and not (own and source.about.name == "nvml"):
             poller = poll or allocation_poller(configuration)
             source = source if poller is None else AllocatedSource(source, poller)
         if chosen.job is not None and isinstance(source, AllocatedSource):
             source.wait()
             pick = select_job(chosen.job, source.names)
-        pick = _with_words(pick, found.words)
+        pick = _with_remark(pick, found.remark)
         if isinstance(source, ReplaySource):
             shown: SelectedSource = SelectedReplay(source, pick)
             if chosen.job is not None:
@@ -215,7 +212,7 @@ def choose_source(
 
 
 def _find(
-    configuration: Configuration, wanted: SourceRequest, held: JobEnvironment | None, openers: SourceOpeners
+    configuration: Configuration, wanted: SourceRequest, own: JobEnvironment | None, openers: SourceOpeners
 ) -> _FoundSource:
     if wanted.simulate is not None:
         return _FoundSource(openers.simulated(configuration, wanted), real=False)
@@ -225,13 +222,12 @@ def _find(
     if name:
         return _named(name, configuration, wanted, openers)
     fleet = _configured(configuration, openers.beyond)
-    beyond = _looks_beyond(wanted, held)
+    beyond = _is_beyond_node(wanted, own)
     if fleet and beyond:
         return _FoundSource(_first(fleet, configuration, wanted, openers.beyond))
     found = _of_this_node(configuration, wanted, openers, fleet, beyond=beyond)
     if wanted.job is not None and beyond:
-        words = "this node only: [[sources]] names no Prometheus and no exporters"
-        return replace(found, words=words)
+        return replace(found, remark="this node only: [[sources]] names no Prometheus and no exporters")
     return found
 
 
@@ -255,18 +251,18 @@ def _configured(configuration: Configuration, beyond: Mapping[str, SourceOpener]
     return [name for name in beyond if name in named]
 
 
-def _looks_beyond(wanted: SourceRequest, held: JobEnvironment | None) -> bool:
+def _is_beyond_node(wanted: SourceRequest, own: JobEnvironment | None) -> bool:
     """Whether GPUs of other nodes are requested."""
     if wanted.gpus is not None:
-        here = {short_host(socket.gethostname()), held.node if held else None}
-        return any(term.node is not None and short_host(term.node) not in here for term in gpu_terms(wanted.gpus))
+        here = {short_node(socket.gethostname()), own.node if own else None}
+        return any(term.node is not None and short_node(term.node) not in here for term in gpu_terms(wanted.gpus))
     if wanted.job is not None:
-        return not (_is_own(wanted.job, held) and held is not None and held.nodes == 1)
+        return not (_is_own(wanted.job, own) and own is not None and own.nodes == 1)
     return wanted.everything
 
 
-def _is_own(job: str, held: JobEnvironment | None) -> bool:
-    return held is not None and job in (held.job, held.shown_job)
+def _is_own(job: str, own: JobEnvironment | None) -> bool:
+    return own is not None and job in (own.job, own.display_job)
 
 
 def _first(
@@ -307,9 +303,9 @@ def _of_this_node(
     if best is not None:
         return _FoundSource(best, here=True)
     if not fleet:
-        raise _nothing(failed, _NAME_A_FLEET if beyond else _LOOK_AROUND)
+        raise _nothing(failed, _NAME_A_FLEET if beyond else _NAME_A_SOURCE)
     return _FoundSource(
-        _first(fleet, configuration, wanted, openers.beyond), words="no GPU telemetry source on this node"
+        _first(fleet, configuration, wanted, openers.beyond), remark="no GPU telemetry source on this node"
     )
 
 
@@ -337,41 +333,43 @@ class _SelectorChoice:
 
 
 def _selector_of(
-    found: _FoundSource, wanted: SourceRequest, held: JobEnvironment | None, environment: Mapping[str, str]
+    found: _FoundSource, wanted: SourceRequest, own: JobEnvironment | None, environment: Mapping[str, str]
 ) -> _SelectorChoice:
     if wanted.gpus is not None:
         return _SelectorChoice(select_named(wanted.gpus))
-    if wanted.everything or not found.real or (held is None and wanted.job is None):
+    if wanted.everything or not found.real or (own is None and wanted.job is None):
         if wanted.job:
             return _SelectorChoice(select_job(wanted.job), wanted.job)
-        return _SelectorChoice(_select_all(held if found.here else None))
-    own = wanted.job is None or _is_own(wanted.job, held)
-    if held is not None and own and (found.here or held.job is None):
-        host = short_host(environment.get("SLURMD_NODENAME") or socket.gethostname())
-        return _SelectorChoice(select_own(held, host=host), of_others=False)
-    job = wanted.job or (held.job if held else None) or ""
+        return _SelectorChoice(_select_all(own if found.here else None))
+    is_own = wanted.job is None or _is_own(wanted.job, own)
+    if own is not None and is_own and (found.here or own.job is None):
+        host = short_node(environment.get("SLURMD_NODENAME") or socket.gethostname())
+        return _SelectorChoice(select_own(own, host=host), of_others=False)
+    job = wanted.job or (own.job if own else None) or ""
     return _SelectorChoice(select_job(job), job)
 
 
-def _select_all(held: JobEnvironment | None) -> GpuSelector:
+def _select_all(own: JobEnvironment | None) -> GpuSelector:
     """The selection of all; where others are hidden by a cgroup, all are one's own."""
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         rows = tuple(range(len(snapshot.gpus)))
-        if held is not None and held.job and about.name == "nvml" and confined(snapshot, held):
-            return GpuSelection(rows, f"{counted(snapshot)} of {held.name} (its cgroup hides others)", held.allocation)
+        if own is not None and own.job and about.name == "nvml" and confined(snapshot, own):
+            return GpuSelection(
+                rows, f"{plural(len(snapshot.gpus), 'GPU')} of {own.name} (its cgroup hides others)", own.allocation
+            )
         return GpuSelection(rows, "all shown")
 
     return pick
 
 
-def _with_words(pick: GpuSelector, words: str) -> GpuSelector:
+def _with_remark(pick: GpuSelector, remark: str) -> GpuSelector:
     """The same choice, with a further remark."""
-    if not words:
+    if not remark:
         return pick
 
     def picked(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         found = pick(snapshot, about)
-        return GpuSelection(found.rows, f"{found.words}; {words}", found.allocation)
+        return GpuSelection(found.rows, f"{found.sentence}; {remark}", found.allocation)
 
     return picked

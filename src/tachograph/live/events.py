@@ -29,7 +29,7 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot, SourceProblem
 from tachograph.live.view import EventKind, LiveEvent
 
-SILENT_S = 5.0  # a GPU missing for less is not lost
+LOST_AFTER_S = 5.0  # a GPU missing for less is not lost
 MANY = 16  # GPUs; the same event of more than these is reported in one sentence
 _CRIT, _OK, _UNKNOWN = (STATES.index(state) for state in (CRIT, OK, HEALTH_UNKNOWN))
 _NONE = 255  # no class, no state was seen yet
@@ -38,11 +38,11 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One poll: which GPUs report, classes as shown, health; `named`: False of a GPU missing in the source."""
+    """One poll: which GPUs report, classes as shown, health; `listed`: False of a GPU missing in the source."""
 
     snapshot: Snapshot
     reported: Flags
-    named: Flags
+    listed: Flags
     labels: Bytes
     health: Bytes
 
@@ -87,7 +87,7 @@ class EventLog:
         self._events: tuple[LiveEvent, ...] = ()
         self._before = _LastReported.new(0)
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None  # None: never reported
-        self._held: list[GpuAllocation | None] = []  # of each GPU
+        self._allocated: list[GpuAllocation | None] = []  # of each GPU
         self._problems: dict[tuple[str, str], tuple[float, SourceProblem]] = {}  # when seen last, and the problem
 
     def step(self, seen: Observation, reason: Callable[[int], str]) -> tuple[LiveEvent, ...]:
@@ -113,17 +113,17 @@ class EventLog:
         for one in fields(now):
             getattr(now, one.name)[..., stays] = getattr(self._before, one.name)[..., places[stays]]
         self._before = now
-        self._held = [self._held[place] if place >= 0 else None for place in places.tolist()]
+        self._allocated = [self._allocated[place] if place >= 0 else None for place in places.tolist()]
 
     def _lost(self, t: float, seen: Observation) -> Iterator[LiveEvent]:
         before, gpus = self._before, seen.snapshot.gpus
-        silent_s = t - before.reported_at  # NaN for a GPU that never reported anything
-        gone = ~seen.reported & ~before.lost & (silent_s >= SILENT_S)
+        unreported_s = t - before.reported_at  # NaN for a GPU that never reported anything
+        gone = ~seen.reported & ~before.lost & (unreported_s >= LOST_AFTER_S)
         back = seen.reported & before.lost
-        for named, how in ((True, "No values any more."), (False, "No longer listed by the source.")):
-            yield from _gpu_events(t, EventKind.LOST, gpus, gone & (seen.named == named), how, alarm=True)
+        for listed, how in ((True, "No values any more."), (False, "No longer listed by the source.")):
+            yield from _gpu_events(t, EventKind.LOST, gpus, gone & (seen.listed == listed), how, alarm=True)
         for row in np.flatnonzero(back)[:MANY].tolist():
-            yield LiveEvent(t, EventKind.LOST, gpus[row], f"Back after {text(float(silent_s[row]), 's')}.")
+            yield LiveEvent(t, EventKind.LOST, gpus[row], f"Back after {text(float(unreported_s[row]), 's')}.")
         if (many := int(back.sum())) > MANY:
             yield LiveEvent(t, EventKind.LOST, None, f"Also back: {plural(many - MANY, 'more GPU')}.")
         before.lost = (before.lost | gone) & ~back
@@ -192,10 +192,10 @@ class EventLog:
         now, first = snapshot.allocations, self._allocations is None
         if now is self._allocations or (not now and (first or snapshot.problems)):
             return
-        held = [now.get(gpu) for gpu in snapshot.gpus]
-        before, self._held, self._allocations = self._held, held, now
+        allocated = [now.get(gpu) for gpu in snapshot.gpus]
+        before, self._allocated, self._allocations = self._allocated, allocated, now
         by_text: dict[str, list[int]] = {}
-        for row, (one, other) in enumerate(zip(before, held, strict=True)):
+        for row, (one, other) in enumerate(zip(before, allocated, strict=True)):
             if one is not other and not first and (message := _changed(one, other)):
                 by_text.setdefault(message, []).append(row)
         for message, rows in by_text.items():
@@ -211,7 +211,7 @@ class EventLog:
             if key not in self._problems:
                 begun.append(problem)
             self._problems[key] = (t, problem)
-        ended = [key for key, (then, _) in self._problems.items() if then != t and not abs(t - then) < SILENT_S]
+        ended = [key for key, (then, _) in self._problems.items() if then != t and not abs(t - then) < LOST_AFTER_S]
         yield from _of_problems(t, begun, "")
         yield from _of_problems(t, [self._problems.pop(key)[1] for key in ended], "Resolved: ")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +19,7 @@ from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.units import EPOCH
 from tachograph.judge import job_classes
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.families import settled, unmeasured
@@ -204,7 +205,6 @@ class JobMinutes:
 
 EVERY_S = 60.0  # between two evaluations
 MOST_MINUTES = 1440  # of a job; older minutes count as not measured
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTES = {
     **dict.fromkeys(("job_key", "node"), pl.String()),
     **dict.fromkeys(("gpu", "mig"), pl.Int16()),
@@ -319,8 +319,8 @@ def _gpu_row(job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | Non
 
 
 def _job_row(job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float) -> dict[str, Any]:
-    start = _EPOCH + timedelta(microseconds=seen.start_us)
-    as_of = max(start, _EPOCH + timedelta(microseconds=round(t * 1e6)))
+    start = EPOCH + timedelta(microseconds=seen.start_us)
+    as_of = max(start, EPOCH + timedelta(microseconds=round(t * 1e6)))
     models = sorted({row["gpu_model"] for row in gpus if row["gpu_model"]})
     return {
         "job_key": job, "job_id": job, "state": "RUNNING", "start": start, "as_of": as_of,

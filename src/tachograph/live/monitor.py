@@ -202,7 +202,7 @@ class RecentReplays:
     def __init__(self, keep_s: float) -> None:
         self.keep_s = keep_s
         self._count: Floats = np.empty(0)
-        self._told: Floats = np.empty(0)  # when new ones were counted last, none among them
+        self._counted_at: Floats = np.empty(0)  # when new ones were counted last, none among them
         self._events: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)  # {GPU: (when, new ones)}
 
     def step(self, t: float, count: Floats) -> Floats:
@@ -212,12 +212,13 @@ class RecentReplays:
         """
         begun = ~np.isnan(count) & ~np.isnan(self._count)
         new = np.where(count >= self._count, count - self._count, count)
-        self._told = np.where(begun, t, self._told)
+        self._counted_at = np.where(begun, t, self._counted_at)
         self._count = np.where(np.isnan(count), self._count, count)
         for row in np.flatnonzero(begun & (new > 0)).tolist():
             self._events[row].append((t, float(new[row])))
-        self._told = np.where(self._told > t - self.keep_s, self._told, np.nan)  # permanently, if the clock goes back
-        visible = np.where(np.isnan(self._told), np.nan, 0.0)
+        recent = self._counted_at > t - self.keep_s
+        self._counted_at = np.where(recent, self._counted_at, np.nan)  # permanently, if the clock goes back
+        visible = np.where(np.isnan(self._counted_at), np.nan, 0.0)
         for row, events in list(self._events.items()):
             kept = [event for event in events if event[0] > t - self.keep_s]
             if kept:
@@ -230,12 +231,12 @@ class RecentReplays:
     def rearrange(self, places: Longs) -> None:
         """Change the GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
-        count, reported = np.full(len(places), np.nan), np.full(len(places), np.nan)
-        count[stays], reported[stays] = self._count[places[stays]], self._told[places[stays]]
+        count, counted_at = np.full(len(places), np.nan), np.full(len(places), np.nan)
+        count[stays], counted_at[stays] = self._count[places[stays]], self._counted_at[places[stays]]
         events = self._events
         self._events = defaultdict(list)
         self._events.update({new: events[old] for new, old in enumerate(places.tolist()) if old in events})
-        self._count, self._told = count, reported
+        self._count, self._counted_at = count, counted_at
 
 
 GONE_S = 300.0  # a GPU that the source no longer reports is shown as lost for so long
@@ -252,20 +253,20 @@ class Monitor:
         self.about, self.settings, self.history = about, settings, history
         self._window = SmoothingWindow(settings)
         self._replays = RecentReplays(settings.event_memory_s)
-        self._happenings = EventLog(hold_s=settings.smoothing_s, keep=keep_events)
+        self._event_log = EventLog(hold_s=settings.smoothing_s, keep=keep_events)
         self._gpus: tuple[GpuId, ...] = ()
         self._places: Mapping[GpuId, int] = {}
-        self._named_at: dict[GpuId, float] = {}  # of GPUs that the source no longer reports: when it did last
+        self._lost_since: dict[GpuId, float] = {}  # of GPUs that the source no longer reports: when it did last
         self._measured: Floats = np.empty(0)  # last, of each GPU
         self._devices: Mapping[GpuId, GpuDevice] = {}
         self._limits = limit_columns([])
-        self._named: tuple[GpuId, ...] = ()
+        self._listed: tuple[GpuId, ...] = ()
         self._t = 0.0
 
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
         """Return the view of a snapshot. about: the current description of the source, where that is new."""
         self.about = about or self.about
-        named = snapshot.gpus
+        listed = snapshot.gpus
         snapshot = self._with_lost(snapshot)
         size, t = len(snapshot.gpus), snapshot.t
         if snapshot.gpus != self._gpus:
@@ -273,7 +274,7 @@ class Monitor:
             self._set_limits(snapshot)
         elif snapshot.devices is not self._devices and snapshot.devices != self._devices:
             self._set_limits(snapshot)
-        reported = ~np.isnan(snapshot.measured) & _has_values(snapshot)
+        reported = ~np.isnan(snapshot.measured) & snapshot.has_values()
         measured = np.where(reported, snapshot.measured, np.nan)
         self._measured = np.where(reported, measured, self._measured)
         labels = self._window.step(t, measured, snapshot.values)
@@ -283,9 +284,9 @@ class Monitor:
         shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
-        is_named = np.ones(size, np.bool_)
-        if len(named) < size:
-            is_named[[self._places[gpu] for gpu in self._named_at]] = False
+        is_listed = np.ones(size, np.bool_)
+        if len(listed) < size:
+            is_listed[[self._places[gpu] for gpu in self._lost_since]] = False
         view = View(
             about=self.about,
             snapshot=snapshot,
@@ -301,27 +302,27 @@ class Monitor:
             means=labels.means,
             replays=replays,
         )
-        events = self._happenings.step(
-            Observation(snapshot, reported, is_named, shown, health), lambda row: _why(view, row)
+        events = self._event_log.step(
+            Observation(snapshot, reported, is_listed, shown, health), lambda row: _why(view, row)
         )
         return replace(view, events=events)
 
     def _with_lost(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot, with GPUs of recent ones that are missing in it: they report nothing."""
         t = snapshot.t
-        if snapshot.gpus != self._named:
+        if snapshot.gpus != self._listed:
             now = set(snapshot.gpus)
-            self._named_at = {gpu: then for gpu, then in self._named_at.items() if gpu not in now}
-            self._named_at |= {gpu: self._t for gpu in self._named if gpu not in now}
-            self._named = snapshot.gpus
-        self._named_at = {gpu: then for gpu, then in self._named_at.items() if abs(t - then) < GONE_S}
+            self._lost_since = {gpu: then for gpu, then in self._lost_since.items() if gpu not in now}
+            self._lost_since |= {gpu: self._t for gpu in self._listed if gpu not in now}
+            self._listed = snapshot.gpus
+        self._lost_since = {gpu: then for gpu, then in self._lost_since.items() if abs(t - then) < GONE_S}
         self._t = t
-        if not self._named_at:
+        if not self._lost_since:
             return snapshot
-        gpus = _together(snapshot.gpus, list(self._named_at))
+        gpus = _with_lost_gpus(snapshot.gpus, list(self._lost_since))
         places = {gpu: place for place, gpu in enumerate(gpus)}
         rows = np.array([places[gpu] for gpu in snapshot.gpus], np.int64)
-        lost = {gpu: self._devices[gpu] for gpu in self._named_at if gpu in self._devices}
+        lost = {gpu: self._devices[gpu] for gpu in self._lost_since if gpu in self._devices}
         return replace(
             snapshot,
             gpus=gpus,
@@ -333,7 +334,7 @@ class Monitor:
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Other GPUs, or in another order: those that stay keep their state."""
         places = np.array([self._places.get(gpu, -1) for gpu in gpus], np.int64)
-        for part in (self._window, self._replays, self._happenings):
+        for part in (self._window, self._replays, self._event_log):
             part.rearrange(places)
         measured = np.full(len(gpus), np.nan)
         measured[places >= 0] = self._measured[places[places >= 0]]
@@ -344,23 +345,13 @@ class Monitor:
     def _set_limits(self, snapshot: Snapshot) -> None:
         """Temperatures of the devices, computed once while these are unchanged."""
         self._devices = snapshot.devices
-        devices = [snapshot.devices.get(gpu) or GpuDevice() for gpu in snapshot.gpus]
+        devices = [snapshot.device(row) for row in range(len(snapshot.gpus))]
         self._limits = limit_columns([limits_of(device.model, device.slowdown_c) for device in devices])
 
 
 def _why(view: View, row: int) -> str:
     """Why the health of a GPU is what it is."""
-    device = view.snapshot.devices.get(view.snapshot.gpus[row]) or GpuDevice()
-    limits = limits_of(device.model, device.slowdown_c)
-    return health_reason(health_reading(view, row), limits, within_s=view.settings.event_memory_s)
-
-
-def _has_values(snapshot: Snapshot) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which GPUs report anything."""
-    has_values = np.zeros(len(snapshot.gpus), np.bool_)
-    for column in snapshot.values.values():
-        has_values |= column == column
-    return has_values
+    return health_reason(health_reading(view, row), view.limits(row), within_s=view.settings.event_memory_s)
 
 
 def _put(column: Floats, rows: Longs, size: int) -> Floats:
@@ -370,16 +361,12 @@ def _put(column: Floats, rows: Longs, size: int) -> Floats:
     return found
 
 
-def _together(named: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
+def _with_lost_gpus(listed: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
     """GPUs in the order of the source; those that it no longer reports behind the others of their node."""
-    last = {gpu.node: place for place, gpu in enumerate(named)}
-    end = len(named)
+    last = {gpu.node: place for place, gpu in enumerate(listed)}
+    end = len(listed)
     order = sorted(
-        [*((place, 0, gpu) for place, gpu in enumerate(named)), *((last.get(gpu.node, end), 1, gpu) for gpu in lost)],
-        key=lambda one: (one[0], one[1], one[2].node if one[1] else "", one[2].gpu, _slice(one[2])),
+        [*((place, 0, gpu) for place, gpu in enumerate(listed)), *((last.get(gpu.node, end), 1, gpu) for gpu in lost)],
+        key=lambda one: (one[0], one[1], one[2].node if one[1] else "", *GpuId.order(one[2])[1:]),
     )
     return tuple(gpu for _, _, gpu in order)
-
-
-def _slice(gpu: GpuId) -> int:
-    return -1 if gpu.mig is None else gpu.mig

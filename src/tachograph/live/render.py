@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import UsageError
-from tachograph.live.snapshot import GpuAllocation, GpuDevice
+from tachograph.live.snapshot import GpuAllocation
 from tachograph.report.lines import to_text
 from tachograph.report.tables import TextColumn, fit_table
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tachograph.live.view import View
 
 _UNKNOWN: Final = "unknown"
-_NO_DEVICE, _NO_HOLDER = GpuDevice(), GpuAllocation()
+_NO_ALLOCATION = GpuAllocation()
 _WHOLE: Final = frozenset(counter.name for counter in COUNTERS if counter.storage == "i64")
 _GB: Final = 1e9
 
@@ -42,7 +42,7 @@ def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict
     return [
         {
             "t": t,
-            **_whose(view, row),
+            **_identity(view, row),
             "class": view.label(row),
             "bottleneck": view.bottleneck(row),
             "real_utilisation": _known(view.real[row]),
@@ -56,9 +56,9 @@ def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict
     ]
 
 
-def _whose(view: View, row: int) -> dict[str, object]:
+def _identity(view: View, row: int) -> dict[str, object]:
     gpu = view.snapshot.gpus[row]
-    device, allocation = _device(view, row), _allocation(view, row)
+    device, allocation = view.snapshot.device(row), _allocation(view, row)
     return {
         "node": gpu.node,
         "gpu": gpu.gpu,
@@ -76,11 +76,9 @@ def _needs(view: View, row: int, settings: WorkloadSettings) -> list[str]:
     """From the means over the window, as the class is: one reading may be decided where they are not."""
     if view.label(row) != _UNKNOWN:
         return []
-    from tachograph.judge.workload.rules import GpuReading, classify, reading_of
+    from tachograph.judge.workload.rules import classify
 
-    judged = view.means or view.snapshot.values
-    reading = reading_of({name: float(column[row]) for name, column in judged.items()})
-    return list(classify(reading if view.reported[row] else GpuReading(), settings).needs)
+    return list(classify(view.reading_of_window(row), settings).needs)
 
 
 def _plain(view: View, counter: str) -> list[float | int | None]:
@@ -89,12 +87,8 @@ def _plain(view: View, counter: str) -> list[float | int | None]:
     return [None if value != value else int(value) if whole else value for value in values]
 
 
-def _device(view: View, row: int) -> GpuDevice:
-    return view.snapshot.devices.get(view.snapshot.gpus[row], _NO_DEVICE)
-
-
 def _allocation(view: View, row: int) -> GpuAllocation:
-    return view.snapshot.allocations.get(view.snapshot.gpus[row], _NO_HOLDER)
+    return view.snapshot.allocations.get(view.snapshot.gpus[row], _NO_ALLOCATION)
 
 
 def _known(value: float) -> float | None:
@@ -111,15 +105,15 @@ class _CsvColumn:
     """A column: its value in the unit of its name, and the format of a number."""
 
     value: _Cell
-    form: str = ".2f"
+    format_spec: str = ".2f"
 
 
-def _counter(name: str, factor: float = 1.0, form: str = ".2f") -> _CsvColumn:
+def _counter(name: str, factor: float = 1.0, format_spec: str = ".2f") -> _CsvColumn:
     def value(view: View, row: int, before: View | None) -> float | None:
         found = view.snapshot.value(name, row)
         return None if found is None else found * factor
 
-    return _CsvColumn(value, form)
+    return _CsvColumn(value, format_spec)
 
 
 def _fraction(name: str) -> _CsvColumn:
@@ -133,7 +127,7 @@ def _never(view: View, row: int, before: View | None) -> None:
 
 def _hbm_mib(view: View, row: int, before: View | None = None) -> float | None:
     """Memory of the device; where it is not reported, used plus free memory."""
-    reported = _device(view, row).hbm_mib
+    reported = view.snapshot.device(row).hbm_mib
     if reported is not None:
         return reported
     used, free = (view.snapshot.value(name, row) for name in ("hbm_used_mib", "hbm_free_mib"))
@@ -169,7 +163,7 @@ _VENDORS = re.compile(r"^(?:NVIDIA|AMD|TESLA|QUADRO|GEFORCE|INSTINCT)\s+", re.IG
 
 
 def short_model(model: str) -> str:
-    """Return the name of a model without vendor, form and memory.
+    """Return the name of a model without vendor, form factor and memory.
 
     >>> short_model("NVIDIA H100 80GB HBM3"), short_model("NVIDIA A100-SXM4-80GB"), short_model("NVIDIA RTX A6000")
     ('H100', 'A100', 'RTX A6000')
@@ -183,7 +177,7 @@ def short_model(model: str) -> str:
 
 
 def _model(view: View, row: int, before: View | None = None) -> str | None:
-    model = _device(view, row).model
+    model = view.snapshot.device(row).model
     return None if model is None else short_model(model)
 
 
@@ -200,24 +194,24 @@ _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
         "dram_active_pct": _fraction("dram_active"),
         "gr_engine_active_pct": _fraction("gr_engine_active"),
         "gpu_util_pct": _fraction("gpu_util"),
-        "mem_used_mib": _counter("hbm_used_mib", form=".0f"),
+        "mem_used_mib": _counter("hbm_used_mib", format_spec=".0f"),
         "mem_total_mib": _CsvColumn(_hbm_mib, ".0f"),
         "mem_used_pct": _CsvColumn(_hbm_used_pct),
         "power_w": _counter("power_w"),
-        "gpu_temp_c": _counter("gpu_temp_c", form=".0f"),
-        "mem_temp_c": _counter("mem_temp_c", form=".0f"),
+        "gpu_temp_c": _counter("gpu_temp_c", format_spec=".0f"),
+        "mem_temp_c": _counter("mem_temp_c", format_spec=".0f"),
         "sm_occupancy_pct": _fraction("sm_occupancy"),
         "fp16_pipe_pct": _fraction("fp16_active"),
         "fp32_pipe_pct": _fraction("fp32_active"),
         "fp64_pipe_pct": _fraction("fp64_active"),
         "memcpy_util_pct": _fraction("mem_copy_util"),
-        "pcie_rx_bytes_s": _counter("pcie_rx_bytes_per_s", form=".0f"),
-        "pcie_tx_bytes_s": _counter("pcie_tx_bytes_per_s", form=".0f"),
+        "pcie_rx_bytes_s": _counter("pcie_rx_bytes_per_s", format_spec=".0f"),
+        "pcie_tx_bytes_s": _counter("pcie_tx_bytes_per_s", format_spec=".0f"),
         "nvlink_gbps": _CsvColumn(_nvlink_gbps, ".3f"),
-        "sm_clock_mhz": _counter("sm_clock_mhz", form=".0f"),
-        "mem_clock_mhz": _counter("mem_clock_mhz", form=".0f"),
+        "sm_clock_mhz": _counter("sm_clock_mhz", format_spec=".0f"),
+        "mem_clock_mhz": _counter("mem_clock_mhz", format_spec=".0f"),
         "pcie_replay_rate_s": _CsvColumn(_replay_rate, ".4g"),
-        "energy_j": _counter("energy_j", form=".3f"),
+        "energy_j": _counter("energy_j", format_spec=".3f"),
         "tc_hmma_pct": _fraction("tensor_hmma_active"),
         "tc_imma_pct": _fraction("tensor_imma_active"),
         "tc_dfma_pct": _fraction("tensor_dfma_active"),
@@ -226,17 +220,17 @@ _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
         # ours
         "node": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].node),
         "mig": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].mig, "d"),
-        "uuid": _CsvColumn(lambda view, row, before: _device(view, row).uuid),
-        "pci": _CsvColumn(lambda view, row, before: _device(view, row).pci),
+        "uuid": _CsvColumn(lambda view, row, before: view.snapshot.device(row).uuid),
+        "pci": _CsvColumn(lambda view, row, before: view.snapshot.device(row).pci),
         "job_id": _CsvColumn(lambda view, row, before: _allocation(view, row).job_id),
         "user": _CsvColumn(lambda view, row, before: _allocation(view, row).user),
         "bottleneck": _CsvColumn(lambda view, row, before: view.bottleneck(row)),
-        "throttle_reasons": _counter("throttle_reasons", form=".0f"),
-        "xid": _counter("xid", form=".0f"),
-        "pcie_replays": _counter("pcie_replays", form=".0f"),
-        "remapped_rows_uncorrectable": _counter("remapped_rows_uncorrectable", form=".0f"),
-        "remapped_rows_correctable": _counter("remapped_rows_correctable", form=".0f"),
-        "row_remap_failure": _counter("row_remap_failure", form=".0f"),
+        "throttle_reasons": _counter("throttle_reasons", format_spec=".0f"),
+        "xid": _counter("xid", format_spec=".0f"),
+        "pcie_replays": _counter("pcie_replays", format_spec=".0f"),
+        "remapped_rows_uncorrectable": _counter("remapped_rows_uncorrectable", format_spec=".0f"),
+        "remapped_rows_correctable": _counter("remapped_rows_correctable", format_spec=".0f"),
+        "row_remap_failure": _counter("row_remap_failure", format_spec=".0f"),
         "stale_s": _CsvColumn(lambda view, row, before: float(view.stale_s[row])),
     }
 )
@@ -245,7 +239,7 @@ DEFAULT_COLUMNS: tuple[str, ...] = (
     *("timestamp", "gpu_id", "model", "gpu_util_pct", "mem_used_mib", "real_util_pct"),
     *("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
 )
-OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that need a poll before
+OF_TWO_POLLS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that need a poll before
 
 
 def csv_columns(written: str) -> tuple[str, ...]:
@@ -281,7 +275,7 @@ def _written(column: _CsvColumn, view: View, row: int, before: View | None) -> s
     value = column.value(view, row, before)
     if value is None or value != value:
         return ""
-    return value if isinstance(value, str) else format(value, column.form)
+    return value if isinstance(value, str) else format(value, column.format_spec)
 
 
 def _line(cells: Iterable[str]) -> str:

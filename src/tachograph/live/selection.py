@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
+from tachograph.catalog.units import plural
 from tachograph.live.snapshot import (
     GpuAllocation,
     GpuDevice,
@@ -20,9 +21,9 @@ from tachograph.live.snapshot import (
     SourceInfo,
     SourceProblem,
 )
+from tachograph.sources.metrics import short_node
 
 _SOME: Final = 12  # names in a message
-_NO_DEVICE = GpuDevice()
 UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z][0-9a-zA-Z/_-]*")
 _OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/\d+")  # up to driver 460: GPU, GPU instance, compute instance
 _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
@@ -37,7 +38,7 @@ class GpuSelection:
     known from the selection."""
 
     rows: tuple[int, ...]
-    words: str
+    sentence: str
     allocation: GpuAllocation | None = None
 
 
@@ -61,7 +62,7 @@ class GpuTerm:
             return _fits_uuid(self.uuid, gpu, device.uuid)
         if self.pci is not None:
             return device.pci is not None and bus_address(device.pci) == self.pci
-        if self.node is not None and self.node not in (gpu.node, short_host(gpu.node)):
+        if self.node is not None and self.node not in (gpu.node, short_node(gpu.node)):
             return False
         return gpu.gpu in self.gpus and (self.mig is None or gpu.mig == self.mig)
 
@@ -131,13 +132,13 @@ def select_named(written: str) -> GpuSelector:
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         chosen: set[int] = set()
         for term in wanted:
-            rows = [row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, device_of(snapshot, gpu))]
+            rows = [row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, snapshot.device(row))]
             if not rows or (term.pci is None and term.uuid is None and not _all_there(term, snapshot, rows)):
                 raise NotFoundError(f"GPU {term.written} not found", do=f"known: {_named(snapshot)}")
-            if term.uuid and len({device_of(snapshot, snapshot.gpus[row]).uuid for row in rows}) > 1:
+            if term.uuid and len({snapshot.device(row).uuid for row in rows}) > 1:
                 raise UsageError(f"--gpus: several UUIDs begin with {term.written}", do="write more characters")
             chosen.update(rows)
-        return GpuSelection(tuple(sorted(chosen)), f"{len(chosen)} of {counted(snapshot)}, as selected")
+        return GpuSelection(tuple(sorted(chosen)), f"{len(chosen)} of {plural(len(snapshot.gpus), 'GPU')}, as selected")
 
     return pick
 
@@ -160,7 +161,7 @@ def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job:
             raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot))
         nodes = len({snapshot.gpus[row].node for row in rows})
         on = "" if nodes == 1 else f" on {nodes} nodes"
-        return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of job {job}{on}")
+        return GpuSelection(tuple(rows), f"{len(rows)} of {plural(len(snapshot.gpus), 'GPU')}, those of job {job}{on}")
 
     return pick
 
@@ -206,21 +207,6 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(every[:_SOME]) + more
 
 
-def counted(snapshot: Snapshot) -> str:
-    """Return the number of GPUs."""
-    return "1 GPU" if len(snapshot.gpus) == 1 else f"{len(snapshot.gpus):,} GPUs"
-
-
-def device_of(snapshot: Snapshot, gpu: GpuId) -> GpuDevice:
-    """Return the known properties of a GPU's device."""
-    return snapshot.devices.get(gpu, _NO_DEVICE)
-
-
-def short_host(host: str) -> str:
-    """Return a host name without its domain; an address stays whole."""
-    return host if host.replace(".", "").isdigit() or ":" in host else host.partition(".")[0]
-
-
 def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
     """Return some rows of a snapshot; problems stay. like: the same rows of one with the same GPUs and allocations."""
     if list(rows) == list(range(len(snapshot.gpus))):
@@ -260,7 +246,7 @@ class SelectedSource:
     def about(self) -> SourceInfo:
         """Description of the source, and which of its GPUs are shown."""
         about = self._source.about
-        return about if self._picked is None else replace(about, sentence=f"{about.sentence}; {self._picked.words}")
+        return about if self._picked is None else replace(about, sentence=f"{about.sentence}; {self._picked.sentence}")
 
     def poll(self) -> Snapshot:
         """Read once ahead: the next `read` returns the same. Errors: also those of the selection."""

@@ -12,10 +12,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tachograph.catalog.arrays import Floats
+from tachograph.catalog.arrays import Flags, Floats
+from tachograph.catalog.errors import InputError
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class GpuId:
     """Identity of a GPU: its host, its index there, its MIG slice."""
 
@@ -32,6 +33,14 @@ class GpuId:
         """
         return f"{self.node}:{self.gpu}" + (f".{self.mig}" if self.mig is not None else "")
 
+    def order(self) -> tuple[str, int, int]:
+        """Sort key: a whole GPU is before its slices.
+
+        >>> sorted([GpuId("n1", 0, 3), GpuId("n1", 0), GpuId("n0", 1)], key=GpuId.order)[0].name
+        'n0:1'
+        """
+        return self.node, self.gpu, -1 if self.mig is None else self.mig
+
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
@@ -42,6 +51,9 @@ class GpuDevice:
     pci: str | None = None
     hbm_mib: float | None = None
     slowdown_c: float | None = None
+
+
+_NO_DEVICE = GpuDevice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,11 @@ class SourceProblem:
         message = f"{self.where}: {self.what}" if self.where else self.what
         return f"{message}; {self.do}" if self.do else message
 
+    @property
+    def error(self) -> InputError:
+        """The same as an error."""
+        return InputError(self.what, where=self.where, do=self.do)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -125,6 +142,17 @@ class Snapshot:
         """One value; None where it is missing."""
         found = float(self.column(counter)[row])
         return None if found != found else found
+
+    def device(self, row: int) -> GpuDevice:
+        """The device of a GPU, as far as reported."""
+        return self.devices.get(self.gpus[row], _NO_DEVICE)
+
+    def has_values(self) -> Flags:
+        """Which GPUs report anything."""
+        found = np.zeros(len(self.gpus), np.bool_)
+        for column in self.values.values():
+            found |= column == column
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: boo
     >>> how_to_enable("pcie_rx_bytes_per_s", "dcgm-exporter", mig=True), how_to_enable("sm_active", "recording")
     ('', '')
     """
-    return _said(counter_fix(counter, source, mig=mig, profiles=profiles), [counter], source)
+    return _fix_sentence(counter_fix(counter, source, mig=mig, profiles=profiles), [counter], source)
 
 
 def brief_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
@@ -185,11 +185,11 @@ def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> lis
     return [
         f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
         for (usual, reported), counters in groups.items()
-        for message in (reported if usual is None else _said(usual, counters, about.name),)
+        for message in (reported if usual is None else _fix_sentence(usual, counters, about.name),)
     ]
 
 
-def _said(usual: CounterFix, counters: list[str], source: str) -> str:
+def _fix_sentence(usual: CounterFix, counters: list[str], source: str) -> str:
     fields = ", ".join(
         f"{DCGM_PREFIX}{COUNTERS_BY_NAME[name].dcgm_name}" for name in counters if name in COUNTERS_BY_NAME
     )

@@ -24,7 +24,7 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bott
 from tachograph.judge.workload.explained import explained
 from tachograph.judge.workload.rules import Classified, GpuReading, classify, enabling, reading_of
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.live.snapshot import GpuId, Snapshot, SourceInfo
 
 
 class History:
@@ -39,7 +39,7 @@ class History:
         self._t: Floats = np.full(capacity, np.nan)
         self._values: dict[str, Singles] = {}
         self._next = 0
-        self._held = 0
+        self._stored = 0
 
     def of(self, gpus: tuple[GpuId, ...]) -> History:
         """Return the history of these GPUs: this one, or a copy where its GPUs differ.
@@ -67,7 +67,7 @@ class History:
                 ring[place] = snapshot.column(counter)
             ring[place][np.isinf(ring[place])] = np.nan
         self._next = (place + 1) % self.capacity
-        self._held = min(self._held + 1, self.capacity)
+        self._stored = min(self._stored + 1, self.capacity)
 
     @property
     def bytes(self) -> int:
@@ -81,17 +81,17 @@ class History:
     def series(self, counter: str, row: int) -> Singles:
         """The values of one GPU beside `times`; all NaN of a counter that was never reported."""
         ring = self._values.get(counter)
-        return np.full(self._held, np.nan, np.float32) if ring is None else ring[self._order(), row]
+        return np.full(self._stored, np.nan, np.float32) if ring is None else ring[self._order(), row]
 
     def block(self, counter: str, rows: Sequence[int]) -> Singles:
         """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that was never reported."""
         ring = self._values.get(counter)
         if ring is None:
-            return np.full((self._held, len(rows)), np.nan, np.float32)
+            return np.full((self._stored, len(rows)), np.nan, np.float32)
         return ring.take(self._order(), axis=0).take(rows, axis=1)
 
     def _order(self) -> Longs:
-        found: Longs = np.arange(self._next - self._held, self._next, dtype=np.int64) % self.capacity
+        found: Longs = np.arange(self._next - self._stored, self._next, dtype=np.int64) % self.capacity
         return found
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
@@ -161,6 +161,20 @@ class View:
         """The limit of a GPU."""
         return bottleneck(self.label(row))
 
+    def reading(self, row: int) -> GpuReading:
+        """The values of a GPU now."""
+        return reading_of({name: float(column[row]) for name, column in self.snapshot.values.items()})
+
+    def reading_of_window(self, row: int) -> GpuReading:
+        """The means of a GPU over the window, by which it is classified; empty without values now."""
+        means = self.means or self.snapshot.values
+        return reading_of({name: float(column[row]) for name, column in means.items()} if self.reported[row] else {})
+
+    def limits(self, row: int) -> HealthLimits:
+        """The limits of health of a GPU."""
+        device = self.snapshot.device(row)
+        return limits_of(device.model, device.slowdown_c)
+
     def state(self, row: int) -> str:
         """The health of a GPU."""
         return STATES[int(self.health[row])]
@@ -187,12 +201,7 @@ class GpuReasons:
 def gpu_reasons(view: View, row: int) -> GpuReasons:
     """Return why the GPU in a row of a view has its class and its health."""
     settings = view.settings
-    now = reading_of({name: float(column[row]) for name, column in view.snapshot.values.items()})
-    means = reading_of({name: float(column[row]) for name, column in view.means.items()}) if view.means else now
-    of_window = means if view.reported[row] else GpuReading()
-    device = view.snapshot.devices.get(view.snapshot.gpus[row]) or GpuDevice()
-    limits = limits_of(device.model, device.slowdown_c)
-    seen = health_reading(view, row)
+    of_window, limits, seen = view.reading_of_window(row), view.limits(row), health_reading(view, row)
     classified, health = classify(of_window, settings), health_of(seen, limits)
     why = explained(of_window, settings) if view.reported[row] else "no values now"
     if view.reported[row] and classified.name != view.label(row):
@@ -200,7 +209,7 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
     missing = dict.fromkeys((*classified.needs, *health.needs))
     return GpuReasons(
         classified,
-        classify(now, settings),
+        classify(view.reading(row), settings),
         health,
         limits,
         why,

@@ -20,10 +20,10 @@ from tachograph.catalog.errors import TachographError
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.snapshot import GpuId, LiveSource, Playback, ReplaySource, SourceProblem
 from tachograph.live.view import View
-from tachograph.tui import keys
-from tachograph.tui.commands import completion_names, perform_command, preview_line
+from tachograph.tui import colours, keys
+from tachograph.tui.commands import completion_names, completions, filter_words, perform_command, preview_line
 from tachograph.tui.feed import FeedFailure, SnapshotJudge, ViewFeed
-from tachograph.tui.header import HeaderState, Lines, footer, header
+from tachograph.tui.header import HeaderState, Lines, Prompt, footer, header
 from tachograph.tui.screens import (
     ChoosesGpu,
     Dismissible,
@@ -316,8 +316,6 @@ class WatchApp(App[int]):
 
     def on_open_prompt(self, message: OpenPrompt) -> None:
         """Show the input line in place of the footer."""
-        from tachograph.tui.header import Prompt
-
         if self._writing:
             return
         self._writing, self._takes_keys = message.kind, False
@@ -326,8 +324,6 @@ class WatchApp(App[int]):
         self.mount(Prompt(message.kind, message.text, self._complete))
 
     def _complete(self, line: str) -> list[str]:
-        from tachograph.tui.commands import completions, filter_words
-
         if self._writing == "command":
             return completions(line, completion_names(self))
         head, space, last = line.rpartition(" ")
@@ -398,8 +394,6 @@ class WatchApp(App[int]):
 
     def redraw(self) -> None:
         """Write header and footer."""
-        from tachograph.tui import colours
-
         if not self._opened or not self.is_running:
             return
         width = self.size.width

@@ -15,7 +15,7 @@ from tachograph.catalog.units import plural, printable
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import EventKind, LiveEvent, View
 from tachograph.tui import colours, keys
-from tachograph.tui.page import Page, PageRows, Row, cell, clock, join_parts, paragraph
+from tachograph.tui.page import Page, PageRows, Row, cell, clock, join_parts, paragraph, under_cursor
 from tachograph.tui.screens import OpenScreen
 
 ALARM, QUIET = "!", " "
@@ -204,5 +204,5 @@ class _Events:
             return self._head
         row = event_row(self._events[place - 1], self._now, width=self._width, name_width=self._name_width)
         if place - 1 == self._cursor:
-            return [Segment(part.text, (part.style or colours.PLAIN) + colours.CURSOR) for part in row]
+            return under_cursor(row)
         return row

@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from tachograph.catalog.units import printable, text
 from tachograph.judge.health import HealthLimits
 from tachograph.judge.workload.classes import NO, RULED, UNKNOWN, WORKLOAD_CLASSES, YES
-from tachograph.judge.workload.rules import known_of, reading_of, verdicts
+from tachograph.judge.workload.rules import known_of, verdicts
 from tachograph.live import unsupported
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import GpuReasons, View, gpu_reasons
@@ -66,9 +66,7 @@ def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
 
 def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
     """Return real utilisation of this reading with its parts: weights and weighted values."""
-    known = known_of(
-        reading_of({name: float(column[row]) for name, column in view.snapshot.values.items()}), view.settings
-    )
+    known = known_of(view.reading(row), view.settings)
     parts = [
         f"{weight:.2f}·{name} {quantity(getattr(known, field), 'fraction')}".removeprefix("0")
         for (name, field), weight in zip(_WEIGHED, view.settings.weights, strict=True)
@@ -79,10 +77,8 @@ def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
 
 def _all_rules(view: View, row: int) -> list[Row]:
     """Rules in their order up to the first that matches the means over the window."""
-    means = view.means or view.snapshot.values
-    reading = reading_of({name: float(column[row]) for name, column in means.items()})
     rows: list[Row] = []
-    for place, verdict in enumerate((*verdicts(reading, view.settings), YES)):
+    for place, verdict in enumerate((*verdicts(view.reading_of_window(row), view.settings), YES)):
         style = colours.CLASS_STYLES[place] if verdict == YES else colours.DIM
         message = _VERDICTS.get(verdict, "?")
         rows.append([Segment(f"{place + 1:>4} {message:<4}{WORKLOAD_CLASSES[place]}: {RULED[place].rule}", style)])

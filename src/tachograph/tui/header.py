@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -24,10 +23,11 @@ from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import SourceProblem
 from tachograph.live.view import View
+from tachograph.report.tables import cut
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import completed
+from tachograph.tui.page import Pieces
 
-Pieces = list[tuple[str, Style]]
 _PROBLEMS = 2  # lines of problems, at most
 
 
@@ -96,8 +96,8 @@ def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
     paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if reported.paused else []
     room = width - len(right) - sum(len(text) for text, _ in paused)
     summary = f"  {printable(reported.summary)}" if reported.summary else ""
-    message = _cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
-    return [(_cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
+    message = cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
+    return [(cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
 
 
 def _counts(view: View, *, width: int) -> Pieces:
@@ -127,23 +127,17 @@ def _counts(view: View, *, width: int) -> Pieces:
 def _unsupported(view: View, *, width: int) -> Pieces:
     if not view.about.unsupported:
         return []
-    return [
-        (_cut(f"unsupported: {', '.join(view.about.unsupported)}", width - 20) + " (? for details)", colours.NOTICE)
-    ]
+    return [(cut(f"unsupported: {', '.join(view.about.unsupported)}", width - 20) + " (? for details)", colours.NOTICE)]
 
 
 def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
     shown: list[Pieces] = [
-        [(_cut(f"! {printable(one.sentence)}", width), colours.ALARM if one.fatal else colours.NOTICE)]
+        [(cut(f"! {printable(one.sentence)}", width), colours.ALARM if one.fatal else colours.NOTICE)]
         for one in problems[:_PROBLEMS]
     ]
     if len(problems) > _PROBLEMS:
         shown[-1] = [(f"! {plural(len(problems) - _PROBLEMS + 1, 'more problem')} (? lists them)", colours.NOTICE)]
     return shown
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 SIGNS = {"command": ":", "filter": "filter ", "search": "search "}
@@ -188,12 +182,12 @@ class Prompt(Horizontal):
         """Take the focus."""
         self.screen.set_focus(self.query_one(Line))
         self.post_message(self.Ready())
-        self._tell(self._text)
+        self._report(self._text)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Report."""
         event.stop()
-        self._tell(event.value)
+        self._report(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Done."""
@@ -204,7 +198,7 @@ class Prompt(Horizontal):
         """Cancelled."""
         self.post_message(self.Done(self.kind, None))
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._candidates = self._complete(text)
         self.post_message(self.Changed(self.kind, text, self._candidates))
 

@@ -14,7 +14,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.binding import BindingType
 
-from tachograph.catalog.arrays import Flags, Floats
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.units import printable
 from tachograph.live.snapshot import GpuId, Snapshot
@@ -32,9 +31,10 @@ from tachograph.tui.job_table import (
     mapped,
     ordered,
     programs_rows,
+    rows_of_job,
     table_head,
 )
-from tachograph.tui.page import Page, PageRows, Row, heading, paragraph
+from tachograph.tui.page import Page, PageRows, Row, heading, paragraph, under_cursor
 from tachograph.tui.screens import OpenScreen
 
 if TYPE_CHECKING:
@@ -112,32 +112,22 @@ def past(view: View, job_id: str) -> Iterator[View]:
     """Yield views of the past of a job's GPUs, oldest first, as far as stored: constant copies."""
     from tachograph.live.job_classes import JOB_CLASS_COUNTERS
 
-    held = {gpu: one for gpu, one in view.snapshot.allocations.items() if job_id in (*one.jobs, one.job_id)}
-    rows = [row for row, gpu in enumerate(view.snapshot.gpus) if gpu in held]
+    rows = rows_of_job(view.snapshot, job_id)
     gpus = tuple(view.snapshot.gpus[row] for row in rows)
+    allocations = {gpu: view.snapshot.allocations[gpu] for gpu in gpus}
     devices = {gpu: view.snapshot.devices[gpu] for gpu in gpus if gpu in view.snapshot.devices}
     times = view.history.times()
     blocks = {name: view.history.block(name, rows) for name in JOB_CLASS_COUNTERS if name in view.snapshot.values}
-    since = min((one.since for one in held.values() if one.since is not None), default=None)
+    since = min((one.since for one in allocations.values() if one.since is not None), default=None)
     for place in np.flatnonzero(times < view.snapshot.t).tolist():
         t = float(times[place])
         if since is not None and t < since:
             continue
         values = {name: block[place].astype(np.float64) for name, block in blocks.items()}
-        reported = _any_known(list(values.values()), len(gpus))
-        yield replace(
-            view,
-            snapshot=Snapshot(t, gpus, np.where(reported, t, np.nan), values, devices, held),
-            reported=reported,
-            events=(),
-        )
-
-
-def _any_known(columns: Sequence[Floats], size: int) -> Flags:
-    found: Flags = np.zeros(size, np.bool_)
-    for column in columns:
-        found |= np.isfinite(column)
-    return found
+        snapshot = Snapshot(t, gpus, np.full(len(gpus), t), values, devices, allocations)
+        reported = snapshot.has_values()
+        snapshot = replace(snapshot, measured=np.where(reported, t, np.nan))
+        yield replace(view, snapshot=snapshot, reported=reported, events=())
 
 
 def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
@@ -268,7 +258,7 @@ class JobLines:
         view, job, columns, order = self._drawn
         row = gpu_row(view, job, order[line], columns)
         if line == self.cursor:
-            return [Segment(part.text, (part.style or colours.PLAIN) + colours.CURSOR) for part in row]
+            return under_cursor(row)
         return row
 
 
@@ -292,7 +282,7 @@ def job_lines(
 
 def nothing(view: View, job_id: str, *, width: int) -> list[Row]:
     """Return the message for a job that holds no GPU here, with the jobs that do."""
-    held = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
+    jobs = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
     rows = paragraph(f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE)
-    known = f"jobs in view: {printable(', '.join(held[:30]))}" if held else "no job with an allocation is known"
+    known = f"jobs in view: {printable(', '.join(jobs[:30]))}" if jobs else "no job with an allocation is known"
     return rows + paragraph(known, width, indent=2)

@@ -13,7 +13,7 @@ from rich.style import Style
 from tachograph.catalog.arrays import Flags, Floats, Longs, Singles
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
-from tachograph.live.snapshot import GpuAllocation, GpuProcess
+from tachograph.live.snapshot import GpuAllocation, GpuProcess, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.chart import blocks, spark
@@ -148,16 +148,10 @@ class JobProgram:
 def job_facts(view: View, job_id: str) -> JobFacts | None:
     """Return the facts on a job; None where it holds no visible GPU."""
     snapshot = view.snapshot
-    held = [(place, snapshot.allocations.get(gpu)) for place, gpu in enumerate(snapshot.gpus)]
-    own = [
-        (place, allocation)
-        for place, allocation in held
-        if allocation is not None and job_id in (*allocation.jobs, allocation.job_id)
-    ]
-    if not own:
+    rows = rows_of_job(snapshot, job_id)
+    if not rows:
         return None
-    rows = tuple(place for place, _ in own)
-    allocation = own[0][1]
+    allocation = snapshot.allocations[snapshot.gpus[rows[0]]]
     times = view.history.times()
     counter = activity_counter(view, rows)
     activity = view.history.block(counter or "gpu_util", rows)
@@ -165,6 +159,12 @@ def job_facts(view: View, job_id: str) -> JobFacts | None:
     anchor = allocation.since if allocation.since is not None else 0.0
     evenness = spread(times[last], activity[last], anchor=anchor)
     return JobFacts(job_id, rows, allocation, counter, times, activity, evenness, never_used(activity))
+
+
+def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
+    """Return the rows of the GPUs that a job holds, alone or with others."""
+    allocations = [snapshot.allocations.get(gpu) for gpu in snapshot.gpus]
+    return tuple(row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id))
 
 
 def total(values: Floats) -> float | None:

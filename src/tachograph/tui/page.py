@@ -183,6 +183,11 @@ def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = 
     return Segment(" " * (width - length) + value if right else value + " " * (width - length), style)
 
 
+def under_cursor(row: Row) -> Row:
+    """Return the row that the cursor is on."""
+    return [Segment(part.text, (part.style or colours.PLAIN) + colours.CURSOR) for part in row]
+
+
 def heading(title: str, width: int, note: str = "") -> Row:
     """Return a line that begins a part.
 

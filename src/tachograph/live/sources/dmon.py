@@ -28,7 +28,6 @@ from tachograph.catalog.errors import InputError
 from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem, closed_on_failure
-from tachograph.live.sources.series import gpu_order
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.dcgmi import (
     DMON_NAMES,
@@ -142,13 +141,13 @@ _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
 _COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
 _LIMITS: Final = ValueLimits.of((counter, counter.dcgm_unit or counter.unit) for counter in COUNTERS)
-_ASK_S = 5.0  # timeout of `discovery`
+_QUERY_S = 5.0  # timeout of `discovery`
 _FIRST_S = 5.0  # wait of connecting for the first row
 _CARRY_S, _CARRY_TICKS = (
     5.0,
     10.0,
 )  # a value is kept for so long while N/A is printed: fields alternate before Hopper
-_SILENT_S, _SILENT_TICKS = 5.0, 5.0  # without a row, after which it counts as hung
+_HUNG_S, _HUNG_TICKS = 5.0, 5.0  # without a row, after which it counts as hung
 _RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0  # until it is started again, at first and at most
 _SETTLED = 5  # ticks after which a field that was never reported counts as missing
 
@@ -192,7 +191,7 @@ class DmonSource:
         self._program = tuple(program)
         self._node = node or short_node(socket.gethostname())
         self._clock, self._steady = clock, steady
-        self._asked: list[int] = [*_FIELDS, _SLOWDOWN, _HBM]
+        self._requested: list[int] = [*_FIELDS, _SLOWDOWN, _HBM]
         self._refused: dict[str, str] = {}
         self._names: Mapping[str, int] = DMON_NAMES
         self._slices: Mapping[int, tuple[int, int]] = {}
@@ -215,7 +214,7 @@ class DmonSource:
         if self._process is not None:
             self._take(self._process)
         now = self._clock()
-        gpus = tuple(sorted(self._gpus, key=gpu_order))
+        gpus = tuple(sorted(self._gpus, key=GpuId.order))
         table = np.full((len(COUNTERS), len(gpus)), np.nan)
         carried = max(_CARRY_S, _CARRY_TICKS * self._interval_s)
         for row, gpu in enumerate(gpus):
@@ -251,14 +250,14 @@ class DmonSource:
         if named:
             self._names = named
             known = set(named.values())
-            self._refuse([number for number in self._asked if number not in known], "unknown to this DCGM")
+            self._refuse([number for number in self._requested if number not in known], "unknown to this DCGM")
         until = self._steady() + _FIRST_S
         while not self._gpus and self._steady() < until and (self._problem is None or self._failures == 0):
             self.read()
             time.sleep(0.02)
         if not self._gpus:
             problem = self._problem or SourceProblem(f"no row within {_FIRST_S:g} s", self._where, "run it by hand")
-            raise InputError(problem.what, where=problem.where, do=problem.do)
+            raise problem.error
 
     @property
     def _where(self) -> str:
@@ -272,7 +271,7 @@ class DmonSource:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=_ASK_S,
+                timeout=_QUERY_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as problem:
@@ -282,26 +281,24 @@ class DmonSource:
         message = done.stdout.decode("utf-8", "replace")
         if done.returncode == 0 or not needed:
             return message if done.returncode == 0 else ""
-        reported = _problem(message.splitlines(), done.returncode, self._where)
-        raise InputError(reported.what, where=reported.where, do=reported.do)
+        raise _problem(message.splitlines(), done.returncode, self._where).error
 
     def _cannot(self, problem: OSError | subprocess.TimeoutExpired) -> InputError:
         if isinstance(problem, subprocess.TimeoutExpired):
-            return InputError(f"no answer within {_ASK_S:g} s", where=self._where, do="is nv-hostengine alive?")
-        reported = _not_started(problem, self._where)
-        return InputError(reported.what, where=reported.where, do=reported.do)
+            return InputError(f"no answer within {_QUERY_S:g} s", where=self._where, do="is nv-hostengine alive?")
+        return _not_started(problem, self._where).error
 
     def _keep_running(self) -> None:
         """Start the program where it does not run, end it where it hangs."""
         now = self._steady()
-        if self._process is not None and now - self._process.heard > max(_SILENT_S, _SILENT_TICKS * self._interval_s):
+        if self._process is not None and now - self._process.heard > max(_HUNG_S, _HUNG_TICKS * self._interval_s):
             self.close()
             self._fail(SourceProblem("stopped printing", self._where, "is nv-hostengine alive?"))
         if self._process is None and now >= self._due:
             self._start()
 
     def _start(self) -> None:
-        command = [*self._program, "dmon", "-e", ",".join(map(str, self._asked))]
+        command = [*self._program, "dmon", "-e", ",".join(map(str, self._requested))]
         command += ["-d", str(round(self._interval_s * 1000))]
         if self._slices:
             entities = [str(gpu.gpu) for gpu in self._devices if gpu.mig is None]
@@ -315,7 +312,7 @@ class DmonSource:
     def _take(self, process: DmonProcess) -> None:
         """Apply the output since the last call; handle the end of the program."""
         message = process.take()
-        fields = dmon_fields(message.columns, self._asked, self._names)
+        fields = dmon_fields(message.columns, self._requested, self._names)
         for t, row in message.rows:
             self._note(t, row, fields)
         if message.rows:
@@ -377,8 +374,8 @@ class DmonSource:
         refused = [int(found[1]) for line in message.complaints if (found := _INVALID.search(line))]
         why = "unknown to this DCGM"
         if not refused and any(_UNPROFILED.search(line) for line in message.complaints):
-            refused, why = [number for number in self._asked if number in _PROFILED], ""
-        if set(refused) & set(self._asked) and set(self._asked) - set(refused):
+            refused, why = [number for number in self._requested if number in _PROFILED], ""
+        if set(refused) & set(self._requested) and set(self._requested) - set(refused):
             self._refuse(refused, why)
             self._due = 0.0
             return
@@ -394,7 +391,7 @@ class DmonSource:
             if number in _COLUMN:
                 name = COUNTERS[_COLUMN[number]].name
                 self._refused[name] = why or unsupported_counters([], NAME)[name]
-        self._asked = [number for number in self._asked if number not in set(numbers)]
+        self._requested = [number for number in self._requested if number not in set(numbers)]
 
     def _fail(self, problem: SourceProblem) -> None:
         self._problem = problem

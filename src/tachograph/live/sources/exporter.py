@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
@@ -54,7 +54,7 @@ class ServerPoller:
 
     def __init__(self, threads: int, *, steady: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._steady = max(1, threads), steady
-        self._questions: SimpleQueue[tuple[int, Pollable] | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[int, Pollable] | None] = SimpleQueue()
         self._answers: SimpleQueue[PolledAnswer | Exception] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._open: set[int] = set()
@@ -68,7 +68,7 @@ class ServerPoller:
     def poll(self, number: int, server: Pollable) -> None:
         """Poll a server as soon as a thread is free."""
         self._open.add(number)
-        self._questions.put((number, server))
+        self._requests.put((number, server))
         if len(self._threads) < min(self._limit, len(self._open)):
             thread = threading.Thread(target=self._work, name="poll", daemon=True)
             self._threads.append(thread)
@@ -76,16 +76,16 @@ class ServerPoller:
 
     def answers(self, fresh: Container[int], wait_s: float) -> list[PolledAnswer]:
         """Return the answers that have come; wait for those of `fresh`, `wait_s` at most."""
-        return list(self._come(fresh, self._steady() + wait_s))
+        return list(self._arrived(fresh, self._steady() + wait_s))
 
     def close(self) -> None:
         """Stop polling; may be called twice."""
         if not self._closed:
             self._closed = True
             for _ in self._threads:
-                self._questions.put(None)
+                self._requests.put(None)
 
-    def _come(self, fresh: Container[int], until: float) -> Iterator[PolledAnswer]:
+    def _arrived(self, fresh: Container[int], until: float) -> Iterator[PolledAnswer]:
         while self._open:
             wait_s = until - self._steady() if any(number in fresh for number in self._open) else 0.0
             try:
@@ -98,8 +98,8 @@ class ServerPoller:
             yield answer
 
     def _work(self) -> None:
-        while not self._closed and (question := self._questions.get()) is not None:
-            number, server = question
+        while not self._closed and (request := self._requests.get()) is not None:
+            number, server = request
             content: bytes | RequestError
             try:
                 content = server.get("").content
@@ -289,7 +289,7 @@ class ExporterSource:
         if isinstance(answer.content, RequestError):
             problem = answer.content
             one.failure = SourceProblem(problem.what, problem.where or one.where, problem.do)
-            self._later(one, answer.at)
+            self._postpone(one, answer.at)
             return None
         one.failures = 0
         if answer.content == one.content and one.reading is not None:
@@ -306,7 +306,7 @@ class ExporterSource:
             return None
         if not reading.layout.gpus:
             one.failure = SourceProblem("no GPU is on this page", one.where, "is this the address of dcgm-exporter?")
-            self._later(one, at)
+            self._postpone(one, at)
             return None
         one.failure = _damage(reading, one.where)
         before, one.reading, one.content, one.answered = one.reading, reading, content, at
@@ -325,7 +325,7 @@ class ExporterSource:
         measured = np.where(np.isnan(stamps), now, np.minimum(stamps, now))
         self._gathered.put(answer.number, reading.layout, reading.table, measured)
 
-    def _later(self, one: _PolledExporter, at: float) -> None:
+    def _postpone(self, one: _PolledExporter, at: float) -> None:
         one.failures += 1
         one.due = at + min(_RETRY_S, max(one.rhythm.least_s, 0.25 * 2.0 ** min(one.failures, 10)))
 
@@ -338,13 +338,10 @@ class ExporterSource:
         return f"{count:,} exporters, {gpus} of {plural(nodes, 'node')}"
 
     def _nothing(self) -> InputError:
-        reported = [one.failure for one in self._exporters if one.failure is not None]
-        if not reported:
-            first = SourceProblem(f"no answer within {_FIRST_S:g} s", self._exporters[0].where, "is it overloaded?")
-        else:
-            first = reported[0]
+        late = SourceProblem(f"no answer within {_FIRST_S:g} s", self._exporters[0].where, "is it overloaded?")
+        first = next((one.failure for one in self._exporters if one.failure is not None), late)
         more = f" (and {plural(len(self._exporters) - 1, 'other')})" if len(self._exporters) > 1 else ""
-        return InputError(f"{first.what}{more}", where=first.where, do=first.do)
+        return replace(first, what=f"{first.what}{more}").error
 
 
 def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> ExporterSource:

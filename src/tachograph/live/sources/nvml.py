@@ -15,7 +15,15 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.units import plural
-from tachograph.live.snapshot import GpuDevice, GpuId, GpuProcess, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.snapshot import (
+    GpuDevice,
+    GpuId,
+    GpuProcess,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+    closed_on_failure,
+)
 from tachograph.live.sources.nvml_calls import (
     CALLS,
     CALLS_OF_SLICES,
@@ -33,7 +41,7 @@ from tachograph.live.sources.nvml_calls import (
     NvmlHandle,
     NvmlLibrary,
     XidEvents,
-    cure,
+    how_to_permit,
     last_of,
 )
 from tachograph.live.sources.nvml_devices import (
@@ -45,6 +53,7 @@ from tachograph.live.sources.nvml_devices import (
     found_board,
     mig_slices,
 )
+from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -100,7 +109,7 @@ class NvmlSession:
         for board in self.boards:
             part = slice(first, first := first + len(board.rows))
             if self._there(board):
-                self._ask(board, table[part], problems)
+                self._query(board, table[part], problems)
                 if not board.lost and not np.isfinite(table[part]).any():
                     self._lose(board, "no call succeeds")
             if board.lost:
@@ -109,9 +118,9 @@ class NvmlSession:
             else:
                 self._xid(board, table[part])
                 measured[part] = self._clock()
-                board.patience.tries = 0
+                board.retry.tries = 0
         table[(table < _LOW) | (table > _HIGH) | (_ZERO_IS_MISSING & (table == 0))] = np.nan
-        self._look_at_layout()
+        self._check_layout()
         reported = np.isfinite(table).any(axis=0)
         return {name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if reported[at]}, measured
 
@@ -161,11 +170,11 @@ class NvmlSession:
         now = self._monotonic()
         if not board.lost:
             return True
-        if now < board.patience.due:
+        if now < board.retry.due:
             return False
         again = found_board(self._nvml, board.index, self._node)
         if again is None or again.lost or again.handle is None:
-            board.patience.failed(now)
+            board.retry.failed(now)
             return False
         if [row.gpu for row in again.rows] != [row.gpu for row in board.rows]:
             self.stale = True
@@ -178,7 +187,7 @@ class NvmlSession:
 
     def _lose(self, board: NvmlBoard, why: str) -> None:
         board.lost = why
-        board.patience.failed(self._monotonic())
+        board.retry.failed(self._monotonic())
         board.close()
 
     def _loss(self, board: NvmlBoard) -> SourceProblem:
@@ -186,7 +195,7 @@ class NvmlSession:
         xid = f", last XID {codes[-1]}" if codes else ""
         return SourceProblem(f"the GPU does not respond (NVML: {board.lost}{xid})", f"{self._node}:{board.index}", LOST)
 
-    def _ask(self, board: NvmlBoard, table: Floats, problems: list[SourceProblem]) -> None:
+    def _query(self, board: NvmlBoard, table: Floats, problems: list[SourceProblem]) -> None:
         """Query a GPU and its slices, and fill their rows."""
         divided = board.instances != ()
         try:
@@ -244,7 +253,7 @@ class NvmlSession:
         if code in REFUSED:
             refusals.add(call, code=code, now=self._monotonic())
             for counter in counters:
-                self.unsupported.setdefault(counter, cure(code, gpm=call == _GPM))
+                self.unsupported.setdefault(counter, how_to_permit(code, gpm=call == _GPM))
 
     def _gpm(self, row: NvmlRow, values: Floats, problems: list[SourceProblem]) -> None:
         now = self._monotonic()
@@ -266,7 +275,7 @@ class NvmlSession:
             none = not np.isfinite(gauge.values).any()
             for metric, code in zip(GPM_METRICS, gauge.codes, strict=True):
                 if code in REFUSED:  # one of many: the device has no such unit, such as links
-                    how = cure(code, gpm=True) if none or code == NO_PERMISSION else ""
+                    how = how_to_permit(code, gpm=True) if none or code == NO_PERMISSION else ""
                     self.unsupported.setdefault(metric.counter, how)
 
     def _xid(self, board: NvmlBoard, table: Floats) -> None:
@@ -279,7 +288,7 @@ class NvmlSession:
         for values, row in zip(table, board.rows, strict=True):
             values[_XID] = whole if row.gpu.mig is None else self.xids.get((board.index, row.gpu.mig), whole)
 
-    def _look_at_layout(self) -> None:
+    def _check_layout(self) -> None:
         """Detect new and removed MIG slices; a change of the mode itself needs a reset of the GPU."""
         now = self._monotonic()
         if now < self._layout_due:
@@ -298,10 +307,6 @@ class NvmlSession:
                 self.stale = True
 
 
-_START_AGAIN = {
-    VERSION_MISMATCH: "the driver was updated: restart this command; retried until then",
-}
-
 _LONGEST_S = 600.0  # between two sessions because of a lost GPU
 
 
@@ -311,11 +316,8 @@ def connect(configuration: Configuration, *, node: str = "", nvml: NvmlLibrary |
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
     """
     source = NvmlSource(nvml or _library(), node=node or this_node())
-    try:
+    with closed_on_failure(source.close):
         source.start()
-    except NotFoundError:
-        source.close()
-        raise
     return source
 
 
@@ -331,7 +333,7 @@ def this_node(environment: Mapping[str, str] = os.environ) -> str:
     >>> this_node({"SLURMD_NODENAME": "nid001"})
     'nid001'
     """
-    return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    return environment.get("SLURMD_NODENAME") or short_node(socket.gethostname())
 
 
 class NvmlSource:
@@ -351,7 +353,7 @@ class NvmlSource:
         self._nvml, self._node = nvml, node
         self._clock, self._monotonic, self._sleep = clock, monotonic, sleep
         self._session: NvmlSession | None = None
-        self._patience = RetryDelay()
+        self._retry = RetryDelay()
         # a GPU that was reset is only found by another session, begun at growing intervals
         self._restarts = 0
         self._restart_due: float | None = None
@@ -359,7 +361,7 @@ class NvmlSource:
         self._rows: dict[GpuId, GpuDevice] = {}  # as last listed, and some that have vanished
         self._known: dict[str, tuple[GpuId, GpuDevice]] = {}  # all that ever were, by UUID
         self._missing: tuple[SourceProblem, ...] = ()
-        self._told: set[str] = set()
+        self._ever: set[str] = set()
         self._xids: dict[tuple[str, int | None], int] = {}  # outlive a session; by address and slice
         self._processes = processes or GpuProcesses(nvml)
         self._processes_s, self._processes_due = processes_s, 0.0
@@ -386,7 +388,7 @@ class NvmlSource:
             return SourceInfo("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", unsupported={})
         hidden = f"; {plural(session.hidden, 'GPU')} hidden here" if session.hidden else ""
         name = "NVML with GPM" if session.with_gpm else "NVML without GPM"
-        unsupported = {counter: how for counter, how in session.unsupported.items() if counter not in self._told}
+        unsupported = {counter: how for counter, how in session.unsupported.items() if counter not in self._ever}
         sentence = f"{name}, {plural(len(self._rows), 'GPU')} of this node, driver {session.driver}{hidden}"
         return SourceInfo("nvml", sentence, unsupported=unsupported)
 
@@ -400,12 +402,12 @@ class NvmlSource:
         if session is not None:
             try:
                 values, measured = session.read(problems)
-                self._ask_processes(session)
+                self._query_processes(session)
             except self._nvml.NVMLError as error:
                 self._fail(error)
                 session, values, measured, problems = None, {}, np.full(0, np.nan), []
             else:
-                self._patience.tries = 0
+                self._retry.tries = 0
                 self._plan_restart(session)
         return self._snapshot(t, session, values, measured, problems)
 
@@ -427,7 +429,7 @@ class NvmlSource:
             self._restarts += due
             self._restart_due = None
             self.close()
-        if self._session is None and self._monotonic() >= self._patience.due:
+        if self._session is None and self._monotonic() >= self._retry.due:
             try:
                 self._open()
             except self._nvml.NVMLError as error:
@@ -494,11 +496,12 @@ class NvmlSource:
     def _fail(self, error: Exception) -> None:
         """End the session; the next one is begun when due."""
         self.close()
-        self._patience.failed(self._monotonic())
-        do = _START_AGAIN.get(getattr(error, "value", 0), "retried")
+        self._retry.failed(self._monotonic())
+        updated = getattr(error, "value", 0) == VERSION_MISMATCH
+        do = "the driver was updated: restart this command; retried until then" if updated else "retried"
         self._failed = SourceProblem(f"the driver does not respond (NVML: {error})", self._node, do)
 
-    def _ask_processes(self, session: NvmlSession) -> None:
+    def _query_processes(self, session: NvmlSession) -> None:
         now = self._monotonic()
         if now < self._processes_due:
             return
@@ -521,9 +524,9 @@ class NvmlSource:
     ) -> Snapshot:
         """Rows of the session come first; those of earlier sessions follow, with NaN."""
         gpus = tuple(self._rows)
-        self._told.update(values)
+        self._ever.update(values)
         columns = {}
-        for counter in sorted(self._told):
+        for counter in sorted(self._ever):
             column = columns[counter] = np.full(len(gpus), np.nan)
             if counter in values:
                 column[: len(measured)] = values[counter]

@@ -132,10 +132,10 @@ CALLS_OF_SLICES: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call.nam
 CALLS_OF_WHOLE: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
 
 
-def cure(code: int, *, gpm: bool = False) -> str:
+def how_to_permit(code: int, *, gpm: bool = False) -> str:
     """Return how to enable a call that NVML rejects with a code; "" where that is not possible.
 
-    >>> cure(NOT_SUPPORTED), cure(NOT_SUPPORTED, gpm=True)
+    >>> how_to_permit(NOT_SUPPORTED), how_to_permit(NOT_SUPPORTED, gpm=True)
     ('', 'NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)')
     """
     if code == NO_PERMISSION:
@@ -176,9 +176,9 @@ class GpmMetrics:
 
     def __init__(self, nvml: NvmlLibrary) -> None:
         self._nvml = nvml
-        self._asked = nvml.c_nvmlGpmMetricsGet_t()
-        self._asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        self._asked.numMetrics = len(GPM_METRICS)
+        self._request = nvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(GPM_METRICS)
         one = nvml.c_nvmlGpmMetric_t
         layout = np.dtype(
             {
@@ -189,7 +189,7 @@ class GpmMetrics:
             }
         )
         place = nvml.c_nvmlGpmMetricsGet_t.metrics.offset
-        rows = np.frombuffer(self._asked, layout, len(GPM_METRICS), place)
+        rows = np.frombuffer(self._request, layout, len(GPM_METRICS), place)
         rows["id"] = [metric.id for metric in GPM_METRICS]
         self._codes, self._values = rows["code"], rows["value"]
         self._factors: Floats = np.array([metric.factor for metric in GPM_METRICS])
@@ -197,8 +197,8 @@ class GpmMetrics:
     def between(self, older: NvmlHandle, newer: NvmlHandle) -> tuple[Floats, list[int]]:
         """Values in the order of METRICS, NaN missing, and the return code of each. Errors: NVMLError."""
         self._codes[:], self._values[:] = UNKNOWN, np.nan  # values that the library leaves unset are missing
-        self._asked.sample1, self._asked.sample2 = older, newer
-        self._nvml.nvmlGpmMetricsGet(self._asked)
+        self._request.sample1, self._request.sample2 = older, newer
+        self._nvml.nvmlGpmMetricsGet(self._request)
         values = np.where((self._codes == 0) & np.isfinite(self._values), self._values * self._factors, np.nan)
         return values, self._codes.tolist()
 

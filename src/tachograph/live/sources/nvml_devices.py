@@ -77,7 +77,7 @@ class NvmlBoard:
     rows: list[NvmlRow]
     refusals: RefusedCalls = field(default_factory=RefusedCalls)
     lost: str = ""
-    patience: RetryDelay = field(default_factory=RetryDelay)
+    retry: RetryDelay = field(default_factory=RetryDelay)
 
     @property
     def instances(self) -> tuple[int, ...]:
@@ -229,10 +229,10 @@ class GpuProcesses:
             return None
         known = self._known.get(pid)
         if known is None or known.started != started:
-            known = self._known[pid] = self._ask(folder, started, stat.partition("(")[2].rpartition(")")[0])
+            known = self._known[pid] = self._read(folder, started, stat.partition("(")[2].rpartition(")")[0])
         return known
 
-    def _ask(self, folder: Path, started: str, name: str) -> _KnownProcess:
+    def _read(self, folder: Path, started: str, name: str) -> _KnownProcess:
         if not self._on_host and not _holds_a_gpu(folder):
             return _KnownProcess(started, None, None)
         try:

@@ -141,7 +141,7 @@ _SHARE = 0.02  # share of the time of a core for reading answers, at most
 _LATE_S = 3.0  # without an answer, after which a problem is reported
 _KEPT_S = 60.0  # the last values are shown for so long while the server does not answer
 _RETRY_S = 10.0  # the longest until it is polled again
-_LOOK_AROUND = 30  # polls until selectors without a result are tried again
+_SELECT_ALL_EVERY = 30  # polls until selectors without a result are tried again
 _SKEW_S = 2.0  # a larger difference counts as clock skew
 _WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus_query` does
 
@@ -211,8 +211,8 @@ class PrometheusSource:
         self._values, self._times = VectorReader(vocabulary), VectorReader(vocabulary)
         self._scrapes = ScrapeTimes(settings.step_s or 0.0, learns=settings.step_s is None)
         self._metrics = gpu_metrics(settings.metrics)
-        self._askings = 0
-        self._telling: set[int] = set()  # selectors that returned series: one for each label that may hold a host
+        self._polls = 0
+        self._answering: set[int] = set()  # selectors that returned series: one for each label that may hold a host
         self._gathered = FleetTable()
         self._received = _VectorParts()
         self._closed = threading.Event()
@@ -306,9 +306,9 @@ class PrometheusSource:
 
     def _poll(self) -> _NewScrapes:
         vectors = self._query("{}", self._metrics)
-        self._askings += 1
-        all_again = self._askings % _LOOK_AROUND == 0
-        self._telling = {number for number, found in vectors.items() if found.labels and not all_again}
+        self._polls += 1
+        all_again = self._polls % _SELECT_ALL_EVERY == 0
+        self._answering = {number for number, found in vectors.items() if found.labels and not all_again}
         vector = joined(vectors.values())
         layout = self._values.layout(vector.labels)
         answered = float(vector.times.max(initial=-math.inf))
@@ -332,11 +332,11 @@ class PrometheusSource:
         made = np.where(np.isnan(made), answered, made)
         return made - skew_s if abs(skew_s) > _SKEW_S else made
 
-    def _query(self, form: str, metrics: Sequence[str]) -> dict[int, InstantVector]:
-        """The answers to `form` with the series of some metrics in it, by selector."""
+    def _query(self, template: str, metrics: Sequence[str]) -> dict[int, InstantVector]:
+        """The answers to `template` with the series of some metrics in it, by selector."""
         chosen = dict(enumerate(selectors(metrics, selector=self._settings.selector, nodes=self._nodes)))
-        reporting = {number: one for number, one in chosen.items() if number in self._telling} or chosen
-        return {number: self._post(form.replace("{}", one)) for number, one in reporting.items()}
+        reporting = {number: one for number, one in chosen.items() if number in self._answering} or chosen
+        return {number: self._post(template.replace("{}", one)) for number, one in reporting.items()}
 
     def _post(self, query: str) -> InstantVector:
         return self._server.post_read("/api/v1/query", {"query": query, **_WHOLE}, read_vector)

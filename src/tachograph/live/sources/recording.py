@@ -20,7 +20,7 @@ from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolRows, read_spool
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TABLES
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import EPOCH, plural
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import SampleReader, read_latest
 from tachograph.live.selection import is_of
@@ -30,12 +30,9 @@ from tachograph.sources.recording import SpooledRecording
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
-    from tachograph.catalog.spool import SpoolRows
-
 
 SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
 DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class RecordingHead:
 
     gpus: tuple[GpuId, ...]
     devices: Mapping[GpuId, GpuDevice]
-    tenures: Sequence[RecordedAllocation]
+    allocations: Sequence[RecordedAllocation]
     first: int
     last: int
     rows: int
@@ -94,13 +91,13 @@ class SpoolRecording:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         parts, recordings = zip(*map(_read_whole, paths), strict=True)
-        self._rows, gpus = _together(parts, recordings)
+        self._rows, gpus = _joined(parts, recordings)
         if not len(self._rows.t):
             raise InputError("nothing was recorded yet", where=str(paths[0]), do="wait some seconds")
         devices = {_gpu(one): _device(one) for spooled in recordings for one in spooled.gpus.values()}
         first, last = int(self._rows.t[0]), int(self._rows.t[-1])
         self.head = RecordingHead(
-            gpus, devices, [one for spooled in recordings for one in _tenures_of_spool(spooled)],
+            gpus, devices, [one for spooled in recordings for one in _allocations_of_spool(spooled)],
             first, last, len(self._rows.t), min(float(spooled.head["interval_s"]) for spooled in recordings),
             next((spooled.about["blind"] for spooled in recordings if spooled.about), {}),
         )  # fmt: skip
@@ -121,7 +118,7 @@ class LakeRecording:
             raise InputError("the lake has no GPU samples", where=lake.location, do="name another one")
         first, last = self._samples.span
         devices = dict(_devices_of(lake))
-        gpus = tuple(sorted(devices, key=_order))
+        gpus = tuple(sorted(devices, key=GpuId.order))
         self._places = pl.DataFrame(
             {
                 "node": pl.Series([gpu.node for gpu in gpus], dtype=pl.String),
@@ -130,7 +127,7 @@ class LakeRecording:
                 "place": pl.Series(range(len(gpus)), dtype=pl.Int32),
             }
         )
-        recordings = list(_told_by_recorder(lake.location))
+        recordings = list(_recorder_notes(lake.location))
         slowdown = {_gpu(one): one["slowdown_c"] for note in recordings for one in note["slowdown_c"]}
         for gpu, limit in slowdown.items():
             if gpu in devices:
@@ -140,7 +137,7 @@ class LakeRecording:
         sources = [note["source"] for note in recordings if note["source"]]
         unsupported: Mapping[str, str] = sources[0]["blind"] if sources else {}
         self.head = RecordingHead(
-            gpus, devices, _tenures_of_lake(lake, self._places, last), _microseconds(first), _microseconds(last),
+            gpus, devices, _allocations_of_lake(lake, self._places, last), _microseconds(first), _microseconds(last),
             self._samples.rows, min(intervals, default=None), unsupported,
         )  # fmt: skip
 
@@ -182,11 +179,7 @@ def _device(entry: Mapping[str, Any]) -> GpuDevice:
     )
 
 
-def _order(gpu: GpuId) -> tuple[str, int, int]:
-    return gpu.node, gpu.gpu, -1 if gpu.mig is None else gpu.mig
-
-
-def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
+def _recorder_notes(location: str) -> Iterator[Mapping[str, Any]]:
     """Spools of `tachograph record` beside the tables, without other files."""
     if "://" in location:
         return
@@ -199,7 +192,7 @@ def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
             yield document
 
 
-def _tenures_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
+def _allocations_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
     """Allocations, as in an analysis."""
     jobs, allocations = read_latest(lake, JOBS), read_latest(lake, ALLOCATIONS)
     if allocations.is_empty():
@@ -230,11 +223,11 @@ def _read_whole(path: Path) -> tuple[list[SpoolRows], SpooledRecording]:
     return parts, spooled
 
 
-def _together(
+def _joined(
     parts: Sequence[list[SpoolRows]], recordings: Sequence[SpooledRecording]
 ) -> tuple[SpoolRows, tuple[GpuId, ...]]:
     """All rows in order of time, and the GPUs to which their places lead."""
-    gpus = tuple(sorted({_gpu(one) for spooled in recordings for one in spooled.gpus.values()}, key=_order))
+    gpus = tuple(sorted({_gpu(one) for spooled in recordings for one in spooled.gpus.values()}, key=GpuId.order))
     places = {gpu: place for place, gpu in enumerate(gpus)}
     moved: list[SpoolRows] = []
     for rows_of, spooled in zip(parts, recordings, strict=True):
@@ -257,7 +250,7 @@ def _together(
     ), gpus
 
 
-def _tenures_of_spool(spooled: SpooledRecording) -> Iterator[RecordedAllocation]:
+def _allocations_of_spool(spooled: SpooledRecording) -> Iterator[RecordedAllocation]:
     job = spooled.head["job"]
     start = float(spooled.head["start"])
     end = float(spooled.end["end"]) if spooled.end else float("inf")
@@ -268,18 +261,18 @@ def _tenures_of_spool(spooled: SpooledRecording) -> Iterator[RecordedAllocation]
 
 
 def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return EPOCH + timedelta(microseconds=microseconds)
 
 
 ENDED: Final = "the recording ended"
 _GO_ON: Final = "press q, { to start again, or :seek TIME"
 WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
-_SILENT_INTERVALS = 3.0  # values are shown for so long without a new sample
+_HOLD_INTERVALS = 3.0  # values are shown for so long without a new sample
 _MARGIN_S = 0.5
 LAST_S: Final = 900.0  # before the last values, in which an instant is searched at which more GPUs report
 _JUST_BEFORE_S = 0.001  # the end, where a job holds its GPUs still
@@ -290,8 +283,6 @@ def connect(configuration: Configuration, *, path: str, speed: float = 1.0) -> R
 
     Errors: InputError, LakeError for no recording; UsageError for an invalid speed.
     """
-    # MOVED
-
     return RecordingSource(open_recorded(path), speed=speed)
 
 
@@ -317,14 +308,14 @@ class RecordingSource:
         self._window_s = max(_SHORTEST_S, window_rows * length_s / max(1, self._head.rows))
         self._interval_s = self._head.interval_s or 1.0
         self._interval_seen = False
-        self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
+        self._hold_s = _HOLD_INTERVALS * self._interval_s + _MARGIN_S
         self._values: Floats = np.zeros((0, 0))
         self._measured: Floats = np.zeros(0)
         self._rows: SpoolRows | None = None
         self._next = 0  # row of the window that has not been shown
         self._read_to = 0  # microseconds up to which rows were read
         self._names: tuple[str, ...] = ()
-        self._tenures = _AllocationTimeline(self._head.tenures)
+        self._timeline = _AllocationTimeline(self._head.allocations)
         self._forget()
 
     @property
@@ -395,7 +386,7 @@ class RecordingSource:
         place, most, reach = first, 0, first
         while True:
             self.seek(max(reach, last - back))
-            reporting, all_of_them = self._telling(job)
+            reporting, all_of_them = self._reporting(job)
             if reporting and not most:
                 reach = max(first, self._at - LAST_S)
             if reporting > most:
@@ -405,7 +396,7 @@ class RecordingSource:
             back = 2 * back or self._hold_s
         self.seek(place)
 
-    def _telling(self, job: str | None) -> tuple[int, int]:
+    def _reporting(self, job: str | None) -> tuple[int, int]:
         """How many GPUs, of a job where one is named, report something now; of how many."""
         now = self.read()
         allocations = [now.allocations.get(gpu) for gpu in now.gpus]
@@ -414,7 +405,7 @@ class RecordingSource:
 
     def _span(self, job: str) -> tuple[float, float] | None:
         """When a job held GPUs, as far as that is in the recording."""
-        held = [one for one in self._head.tenures if is_of(one.allocation, (job,))]
+        held = [one for one in self._head.allocations if is_of(one.allocation, (job,))]
         if not held:
             return None
         first, end = min(one.start for one in held), max(one.end for one in held)
@@ -429,15 +420,17 @@ class RecordingSource:
             self._forget()
         self._at = t
         self._advance(t)
-        silent = ~(t - self._measured <= self._hold_s)
+        outdated = ~(t - self._measured <= self._hold_s)
         values: Mapping[str, Floats] = {
-            name: np.where(silent, np.nan, self._values[row]) for row, name in enumerate(self._names) if self._ever[row]
+            name: np.where(outdated, np.nan, column)
+            for name, column, ever in zip(self._names, self._values, self._ever.tolist(), strict=True)
+            if ever
         }
         ended = t >= self.end and not self._paused
         problems = (SourceProblem(ENDED, do=_GO_ON, fatal=True),) if ended else ()
         return Snapshot(
-            t, self._head.gpus, np.where(silent, np.nan, self._measured), values, self._head.devices,
-            self._tenures.at(t), problems=problems,
+            t, self._head.gpus, np.where(outdated, np.nan, self._measured), values, self._head.devices,
+            self._timeline.at(t), problems=problems,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -454,8 +447,6 @@ class RecordingSource:
 
     def _forget(self) -> None:
         """Restart, from the rows that determine the state at the current instant."""
-        # MOVED
-
         self._names = (*SINGLES, *DOUBLES)
         self._values = np.full((len(self._names), len(self._head.gpus)), np.nan)
         self._measured = np.full(len(self._head.gpus), np.nan)
@@ -484,7 +475,7 @@ class RecordingSource:
         if not self._interval_seen and len(self._rows.t):
             self._interval_seen = True
             self._interval_s = _interval_s(self._rows) or self._interval_s
-            self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
+            self._hold_s = _HOLD_INTERVALS * self._interval_s + _MARGIN_S
 
     def _take(self, until: int) -> None:
         """Make the rows of the window up to `until` the last reported values."""
@@ -508,9 +499,9 @@ class RecordingSource:
 class _AllocationTimeline:
     """Allocations at an instant; determined again only after a change."""
 
-    def __init__(self, tenures: Sequence[RecordedAllocation]) -> None:
-        self._tenures = sorted(tenures, key=lambda one: one.start)
-        self._changes = sorted({moment for one in tenures for moment in (one.start, one.end)})
+    def __init__(self, allocations: Sequence[RecordedAllocation]) -> None:
+        self._recorded = sorted(allocations, key=lambda one: one.start)
+        self._changes = sorted({moment for one in allocations for moment in (one.start, one.end)})
         self._place: int | None = None
         self._allocations: Mapping[GpuId, GpuAllocation] = {}
 
@@ -519,7 +510,7 @@ class _AllocationTimeline:
         place = bisect_right(self._changes, t)
         if place != self._place:
             self._place = place
-            self._allocations = {one.gpu: one.allocation for one in self._tenures if one.start <= t < one.end}
+            self._allocations = {one.gpu: one.allocation for one in self._recorded if one.start <= t < one.end}
         return self._allocations
 
 

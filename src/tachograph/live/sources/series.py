@@ -131,7 +131,7 @@ def _laid(
     places: Mapping[GpuId, SeriesLocation],
     jobs: Mapping[GpuId, Iterable[str]],
 ) -> SeriesLayout:
-    gpus = tuple(sorted(places, key=gpu_order))
+    gpus = tuple(sorted(places, key=GpuId.order))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     kept: dict[int, tuple[int, int, str]] = {}  # {cell: (series, column, unit)}
     for number, of, gpu in spots:
@@ -147,15 +147,6 @@ def _laid(
         {gpu: GpuDevice(where.model, where.uuid, where.pci) for gpu, where in places.items()},
         {gpu: GpuAllocation(",".join(named)) for gpu, named in jobs.items()},
     )
-
-
-def gpu_order(gpu: GpuId) -> tuple[str, int, int]:
-    """Return the sort key of GPUs; a whole GPU is before its slices.
-
-    >>> sorted([GpuId("n1", 0, 3), GpuId("n1", 0), GpuId("n0", 1)], key=gpu_order)[0].name
-    'n0:1'
-    """
-    return gpu.node, gpu.gpu, -1 if gpu.mig is None else gpu.mig
 
 
 _LAST_STAMP_S = 1e11
@@ -285,7 +276,7 @@ class FleetTable:
     _ever: Flags = field(default_factory=lambda: np.zeros(len(COUNTER_NAMES), np.bool_))
     _parts: dict[int, _FleetPart] = field(default_factory=dict)
     _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
-    _silent: dict[GpuId, float] = field(default_factory=dict)  # since when no source reports it
+    _unreported: dict[GpuId, float] = field(default_factory=dict)  # since when no source reports it
     _made: Snapshot | None = None
 
     @property
@@ -298,7 +289,7 @@ class FleetTable:
         new = [gpu for gpu in gpus if gpu not in self._rows]
         if not new:
             return
-        self._arrange(tuple(sorted({*self.gpus, *new}, key=gpu_order)))
+        self._arrange(tuple(sorted({*self.gpus, *new}, key=GpuId.order)))
 
     def _arrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Give rows to these GPUs and to no others."""
@@ -346,7 +337,7 @@ class FleetTable:
     def snapshot(self, t: float, problems: Sequence[SourceProblem]) -> Snapshot:
         """Return a copy of the table; later changes do not affect it."""
         if self._made is None:
-            self._drop_silent(t)
+            self._drop_unreported(t)
             self._made = self._snapshot(t)
         self._made = replace(self._made, t=t, problems=tuple(problems))
         return self._made
@@ -362,14 +353,14 @@ class FleetTable:
         measured[np.isnan(kept).all(axis=0)] = np.nan
         return Snapshot(t, self.gpus, measured, values, dict(self._devices), allocations)
 
-    def _drop_silent(self, t: float) -> None:
+    def _drop_unreported(self, t: float) -> None:
         """Drop rows without values for too long; a broken page may name any number of GPUs."""
         reported = {gpu for part in self._parts.values() for gpu in part.layout.gpus}
         if len(reported) == len(self.gpus):
-            self._silent = {}
+            self._unreported = {}
             return
-        self._silent = {gpu: self._silent.get(gpu, t) for gpu in self.gpus if gpu not in reported}
-        gone = {gpu for gpu, since in self._silent.items() if abs(t - since) > KEPT_S}
+        self._unreported = {gpu: self._unreported.get(gpu, t) for gpu in self.gpus if gpu not in reported}
+        gone = {gpu for gpu, since in self._unreported.items() if abs(t - since) > KEPT_S}
         if gone:
             self._arrange(tuple(gpu for gpu in self.gpus if gpu not in gone))
             self._devices = {gpu: device for gpu, device in self._devices.items() if gpu not in gone}
