@@ -211,7 +211,7 @@ def checks_page() -> str:
         markdown_table(
             ("family", "within", "checks and rules"),
             (
-                (name, FAMILIES.get(name) or _DASH, ", ".join(f"`{code}`" for code in _of_family(name, of_rules)))
+                (name, ", ".join(FAMILIES.get(name, ())) or _DASH, ", ".join(f"`{code}`" for code in _of_family(name, of_rules)))
                 for name in families
             ),
         ),

@@ -56,7 +56,7 @@ def test_idle_job_supersedes_the_lesser_findings() -> None:
         gpu_util_mean=0.0, gpu_util_max=0.0, gpus_seen=4, samples=10, hbm_request="80g", hbm_peak_fraction=0.02
     )
     result = found(row, used(0, 0, 0, 0), minutes(*[[0.0] * 120] * 4))
-    assert list(result) == ["idle_job", "low_memory"]
+    assert list(result) == ["idle_job"]
     assert result["idle_job"].severity == "problem"
     assert result["idle_job"].evidence["gpu_hours_idle"] == 8.0
     assert "Utilisation of 4 GPUs was 0 % in every sample: 8.0 h" in result["idle_job"].sentence
@@ -303,7 +303,7 @@ def test_low_coverage_counts_silent_gpus() -> None:
 
 
 def test_no_samples_supersedes_what_follows_from_it() -> None:
-    assert list(found(summary(samples=0, gpus_seen=0, coverage=0.0, elapsed_s=60.0))) == ["no_samples", "short_job"]
+    assert list(found(summary(samples=0, gpus_seen=0, coverage=0.0, elapsed_s=60.0))) == ["short_job"]
 
 
 def test_ambiguous_job_gets_no_advice_on_numbers_that_may_not_be_its_own() -> None:
@@ -329,8 +329,9 @@ def test_every_check_has_one_code_title_and_advice_text() -> None:
         assert set(check.evidence) <= set(EVIDENCE), check.code
         assert check.severity in SEVERITIES
         assert check.decide or check.job_class
-    assert {family for family in FAMILIES.values() if family} <= set(FAMILIES)
-    assert all(families_around(family)[-1] == "low use" for family in FAMILIES)
+    used = {check.family for check in CHECKS}
+    assert {*FAMILIES, *(wider for of in FAMILIES.values() for wider in of)} <= used
+    assert all(family not in families_around(wider) for family, of in FAMILIES.items() for wider in of)
 
 
 def test_findings_are_ordered_by_severity() -> None:
@@ -398,9 +399,21 @@ def test_what_is_less_specific_is_kept_with_the_code_that_covers_it() -> None:
         assert (all_of[code].verdict, all_of[code].covered_by) == ("yes", "one_gpu_of_many")
 
 
-def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_half_of_it() -> None:
+def test_what_follows_from_another_finding_is_kept_with_its_code() -> None:
+    idle = summary(gpu_util_mean=0.0, gpu_util_max=0.0, samples=10, hbm_request="80g", hbm_peak_fraction=0.02)
+    all_of = {finding.code: finding for finding in verdicts_of(idle, used(0, 0), NO_MINUTES, LIMITS)}
+    assert (all_of["low_memory"].verdict, all_of["low_memory"].covered_by) == ("yes", "idle_job")
+    empty = summary(samples=0, gpus_seen=0, coverage=0.0, elapsed_s=60.0)
+    all_of = {finding.code: finding for finding in verdicts_of(empty, NO_GPUS, NO_MINUTES, LIMITS)}
+    assert (all_of["no_samples"].verdict, all_of["no_samples"].covered_by) == ("yes", "short_job")
+    ambiguous = summary(attribution="ambiguous", elapsed_s=60.0)
+    assert list(found(ambiguous)) == ["ambiguous_attribution", "short_job"]
+
+
+def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_a_third_of_it() -> None:
     row = summary(gpu_util_mean=0.2, gpu_util_max=1.0, samples=10)
     assert list(found(row, NO_GPUS, minutes([0.9] * 30 + [0.0] * 90))) == ["hung"]
+    assert list(found(row, NO_GPUS, minutes([0.3] * 80 + [0.0] * 40))) == ["hung"]
     assert list(found(row, NO_GPUS, minutes([0.2] * 100 + [0.0] * 20))) == ["hung", "low_utilisation"]
 
 

@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 ANY_ACTIVITY = "|".join(ACTIVITY)  # of `needs`: any of these counters suffices
 HALF = 0.5  # of a run: what is judged by means of the whole run may differ in a half that was not measured
 
-# family -> the wider family around it: what is found in the narrower one explains what is found in the wider one
-FAMILIES: Mapping[str, str | None] = MappingProxyType(
+# family -> the wider families around it: what is found in the narrower one explains what is found in a wider one
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "idle GPUs": "imbalance",
-        "imbalance": "low use",
-        "hang": "input",
-        "startup": "input",
-        "input": "low use",
-        "low use": None,
+        "idle job": ("idle GPUs", "requested memory"),
+        "idle GPUs": ("imbalance",),
+        "imbalance": ("low use",),
+        "hang": ("input",),
+        "startup": ("input",),
+        "input": ("low use",),
+        "run time": ("telemetry",),
+        "data quality": ("telemetry",),
     }
 )
 
@@ -190,7 +192,5 @@ def families_around(family: str) -> tuple[str, ...]:
     >>> families_around("hang"), families_around("kernels")
     (('hang', 'input', 'low use'), ('kernels',))
     """
-    found = [family]
-    while (wider := FAMILIES.get(found[-1])) is not None:
-        found.append(wider)
-    return tuple(found)
+    wider = (each for name in FAMILIES.get(family, ()) for each in families_around(name))
+    return tuple(dict.fromkeys((family, *wider)))

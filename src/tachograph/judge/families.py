@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tachograph.judge.check import HALF, Check, families_around
+from tachograph.judge.check import Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 
 _HIDES = {"begin": "at the begin", "end": "at the end", "within": "at a stretch"}
 _MINUTE_S = 60.0
+_EXPLAINS = 1 / 3  # of the run: what an interval as long does to its means
 _RANK = {"yes": 0, "unknown": 1, "no": 2}
 
 
@@ -158,7 +159,7 @@ class _Held(NamedTuple):
     def covers(self, other: _Held) -> bool:
         """Whether it is more specific than another of its families, about the same time.
 
-        A part of the run explains what is found of the whole run in a wider family where it is HALF of it, or more.
+        A part of the run explains what is found of the whole run in a wider family where it is a third of it, or longer.
         """
         if other.families[0] not in self.families:
             return False
@@ -169,7 +170,7 @@ class _Held(NamedTuple):
             return True
         if other.begin is None or other.end is None:
             lasted = (self.end - self.begin).total_seconds()
-            return not narrower or self.elapsed_s is None or lasted >= HALF * self.elapsed_s
+            return not narrower or self.elapsed_s is None or lasted >= _EXPLAINS * self.elapsed_s
         return self.begin < other.end and other.begin < self.end
 
 

@@ -30,7 +30,7 @@ def decide(job: CheckedJob) -> Found | None:
 
 CHECK = Check(
     "idle_job",
-    family="idle GPUs",
+    family="idle job",
     severity="problem",
     title="The GPUs were not used",
     advice=(

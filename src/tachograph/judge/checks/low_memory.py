@@ -27,7 +27,7 @@ def decide(job: CheckedJob) -> Found | None:
 
 CHECK = Check(
     "low_memory",
-    family="memory",
+    family="requested memory",
     severity="hint",
     title="Large GPU memory was requested and hardly used",
     advice=(

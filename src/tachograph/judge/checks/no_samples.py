@@ -21,7 +21,7 @@ def decide(job: CheckedJob) -> Found | None:
 
 CHECK = Check(
     "no_samples",
-    family="data quality",
+    family="telemetry",
     severity="note",
     title="No GPU telemetry was recorded",
     advice="Have the telemetry of its nodes checked, and whether the recordings of that time were ingested.",
