@@ -211,7 +211,7 @@ def checks_page() -> str:
         markdown_table(
             ("family", "within", "checks and rules"),
             (
-                (name, ", ".join(FAMILIES.get(name, ())) or _DASH, ", ".join(f"`{code}`" for code in _of_family(name, of_rules)))
+                (name, ", ".join(FAMILIES.get(name, ())) or _DASH, ", ".join(_of_family(name, of_rules)))
                 for name in families
             ),
         ),
@@ -229,7 +229,7 @@ def checks_page() -> str:
 
 
 def _of_family(name: str, of_rules: Sequence[tuple[Check, str]]) -> list[str]:
-    return [check.code for check in (*CHECKS, *(check for check, _ in of_rules)) if check.family == name]
+    return [f"`{check.code}`" for check in (*CHECKS, *(check for check, _ in of_rules)) if check.family == name]
 
 
 def page(title: str, *blocks: str) -> str:

@@ -119,7 +119,7 @@ def test_every_class_has_its_row_and_its_evidence_a_name() -> None:
     of_gpus = gpus({"node": "n1"}, {"node": "n2"})
     found = verdicts(gpu_minutes(phases(*EXAMPLES["job_hang"])), nodes=rows, of_gpus=of_gpus)
     assert set(found) | {"idle_nodes_host"} == set(CLASS_CODES)  # hosts of one node were measured
-    assert all(finding.kind == "class" and finding.sentence.endswith(".") for finding in found.values())
+    assert all(finding.kind == "check" and finding.sentence.endswith(".") for finding in found.values())
     assert {name for finding in found.values() for name in finding.evidence} <= set(EVIDENCE)
 
 

@@ -31,6 +31,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.cli import main
 from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries, read_verdicts
 
 LATER_FINDINGS = ("kind", "verdict", "begin", "end", "checks", "needs", "covered_by")
 LATER_MINUTES = ("mem_copy_util", *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")))
@@ -59,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Lake:
         rows = now.scan(COMPUTED.get(table.name, ANALYSES)).collect()
         number = rows.get_column("seq")[0]
         if table.name == FINDINGS.name:
-            rows = rows.filter((pl.col("kind") == "advice") & REPORTED)
+            rows = rows.filter((pl.col("kind") == "check") & REPORTED)
         if table is ANALYSES:
             rows = rows.with_columns(method=pl.lit("earlier"))
         frame = rows.select(name for name in table.schema if name != "seq")
@@ -99,15 +100,28 @@ def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
     page, _ = run_command(lake, "job", some["job_id"])
     assert "What was looked for" not in page
     values = json.loads(run_command(lake, "job", some["job_id"], "--json")[0])
-    assert {(one["kind"], one["verdict"]) for one in values["verdicts"]} == {("advice", "yes")}
+    assert {(one["kind"], one["verdict"]) for one in values["verdicts"]} == {("check", "yes")}
     run_command(lake, "job", some["job_id"], "--html", tmp_path / "job.html")
     for form in ("csv", "parquet", "jsonl"):
         run_command(lake, "export", form, "--to", tmp_path)
     exported = pl.read_parquet(tmp_path / "findings.parquet")
-    assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [("advice", "yes", "[]")]
+    assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [("check", "yes", "[]")]
     run_command(lake, "export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9)
     assert 'verdict="yes"' in (tmp_path / "x.prom").read_text()
     run_command(lake, "lake")
+
+
+def test_kinds_and_verdicts_of_an_earlier_version_are_those_of_today(tmp_path: Path) -> None:
+    lake = exported_lake(tmp_path / "lake")
+    written = lake.scan(FINDINGS).collect()
+    kinds, before = ("advice", "class", "rule", "score"), ("yes", "insufficient", "no", "unknown")
+    codes = [f"code_{kind}" for kind in kinds]
+    earlier = written.head(4).with_columns(code=pl.Series(codes), kind=pl.Series(kinds), verdict=pl.Series(before))
+    lake.append(FINDINGS, earlier.drop("seq"), app_id="analysis:9", mark=9, seq=written.get_column("seq")[0])
+    read = read_verdicts(lake, read_summaries(lake)).filter(pl.col("code").is_in(codes)).sort("code")
+    assert read.select("kind", "verdict").rows() == [
+        ("check", "yes"), ("check", "unknown"), ("check", "no"), ("score", "unknown"),
+    ]  # fmt: skip
 
 
 def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
@@ -133,7 +147,7 @@ def test_the_next_analysis_brings_it_along(lake: Lake) -> None:
     assert report.jobs == len(before["job_summaries"])
     after = in_lake(lake)
     assert all(row["verdict"] and row["kind"] and row["checks"] for row in after["findings"])
-    assert {row["kind"] for row in after["findings"]} > {"advice"}
+    assert {row["kind"] for row in after["findings"]} > {"check"}
     for row in after["job_summaries"]:
         assert (row["health"] is not None) is (row["job_id"] != "4"), row["job_id"]
     assert summarized(lake)[0].jobs == 0  # nothing is left to do

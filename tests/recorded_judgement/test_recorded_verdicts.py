@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.devices import match_device
 from tachograph.cli import main
 from tachograph.judge.health import HealthReading, health_of, limits_of
+from tachograph.judge.job_classes import CLASS_CODES
+from tachograph.judge.rules.ruleset import read_rules
 from tachograph.judge.workload.rules import GpuReading, classify
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_findings, read_gpus, read_summaries, read_verdicts
@@ -31,6 +35,7 @@ WHOLE = {
 }
 # jobs on a part of a node, of which all GPUs were exported
 PART = ("51567294", "51569945", "51906088")
+RULES = [entry.code for entry in read_rules(RuleOptions()).entries]
 OF_ALL = {"short_job", "time_precision"}
 SITE = """
 lake = "{lake}"
@@ -79,8 +84,8 @@ def found(lake: Lake) -> dict[str, dict[str, dict[str, Any]]]:
     return findings
 
 
-def verdicts(findings: dict[str, dict[str, Any]], kind: str) -> dict[str, str]:
-    return {code: row["verdict"] for code, row in findings.items() if row["kind"] == kind}
+def verdicts(findings: dict[str, dict[str, Any]], codes: Collection[str]) -> dict[str, str]:
+    return {code: row["verdict"] for code, row in findings.items() if code in codes}
 
 
 def worth_knowing(lake: Lake, job_id: str) -> set[str]:
@@ -120,8 +125,8 @@ def test_a_job_that_began_late_is_no_cold_start_and_is_told_why(
 def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> None:
     findings = found[LATE]
     assert worth_knowing(lake, LATE) == {"late_start", "time_precision"}
-    assert verdicts(findings, "class") == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
-    assert verdicts(findings, "score") == {"score_gpu": "yes", "score_gpumem": "no"}
+    assert verdicts(findings, CLASS_CODES) == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
+    assert verdicts(findings, ("score_gpu", "score_gpumem")) == {"score_gpu": "yes", "score_gpumem": "no"}
     assert findings["workload"]["verdict"] == findings["health"]["verdict"] == "unknown"
     assert findings["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
     assert findings["low_utilisation"]["covered_by"] == "late_start"
@@ -143,13 +148,13 @@ def test_jobs_that_left_their_gpus_unused(
     seconds, gpus, known = WHOLE[job_id]
     assert (jobs[job_id]["elapsed_s"], jobs[job_id]["gpus"]) == (seconds, gpus)
     assert worth_knowing(lake, job_id) == known | OF_ALL
-    findings = verdicts(found[job_id], "class")
+    findings = verdicts(found[job_id], (*CLASS_CODES, "load_imbalance_waste"))
     assert {findings.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
     assert findings == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone
     for code in ("score_gpu", "score_gpumem", "workload", "health"):
         assert found[job_id][code]["verdict"] == "unknown"
         assert found[job_id][code]["needs"]
-    imbalance = {code for code, row in found[job_id].items() if row["verdict"] == "yes" and row["kind"] == "rule"}
+    imbalance = {code for code, row in found[job_id].items() if row["verdict"] == "yes" and code in RULES}
     assert not imbalance - {"load_imbalance_spread", "load_imbalance_two_sided"}
     assert all(found[job_id][code]["covered_by"] for code in imbalance)  # a more specific one is reported
 
@@ -161,7 +166,7 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
     assert worth_knowing(lake, job_id) == OF_ALL | {"ambiguous_attribution"}
     # too short for a hang, whichever GPUs were its own
     findings = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | {"stable": "unknown"}
-    assert verdicts(found[job_id], "class") == findings
+    assert verdicts(found[job_id], CLASS_CODES) == findings
     for code in ("score_gpu", "score_gpumem", "workload", "health", "one_gpu_of_many", "gpus_never_used"):
         assert found[job_id][code]["verdict"] == "unknown"
 
@@ -172,7 +177,8 @@ def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorde
     lake = judged(tmp_path, recorded, shared="[]")
     reported = {job_id: worth_knowing(lake, job_id) - OF_ALL for job_id in PART}
     assert reported == {"51567294": {"gpus_never_used"}, "51569945": {"idle_job"}, "51906088": {"one_gpu_of_many"}}
-    rules = read_verdicts(lake, read_summaries(lake)).filter(verdict="yes", job_id="51906088", kind="rule")
+    rules = read_verdicts(lake, read_summaries(lake), pl.col("code").is_in(RULES))
+    rules = rules.filter(verdict="yes", job_id="51906088")
     assert "load_imbalance_waste" in set(rules.get_column("code"))
     assert rules.get_column("covered_by").unique().to_list() == ["one_gpu_of_many"]
 

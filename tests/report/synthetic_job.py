@@ -18,7 +18,7 @@ NOW = START + timedelta(days=1)
 
 
 def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
-    """Return verdicts of every kind and answer; two hold between the same minutes, one before."""
+    """Return checks of every kind and result; two hold between the same minutes, one before."""
     stopped, ended = START + timedelta(minutes=stop), START + timedelta(minutes=end)
     flat = (
         CheckedValue("sm_active", 0.0, "<", 0.01, "fraction", holds=True),
@@ -28,16 +28,16 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
     )
     return (
         Finding("job_hang", "problem", "The job hung", "Nothing moved for an hour.", "Check its output.",
-                {"idle_s": 3600.0}, "class", "yes", stopped, ended, flat),
+                {"idle_s": 3600.0}, "check", "yes", stopped, ended, flat),
         Finding("cold_start", "hint", "It began late", "Nothing moved for 10 minutes.", "Prepare elsewhere.", {},
-                "class", "yes", None, START + timedelta(minutes=10), flat[:1]),
-        Finding("stable", "fact", "It was steady", "Power stayed within 5 %.", kind="class"),
-        Finding("stall", "hint", "It paused", "Work never paused for 60 min.", kind="class", verdict="no",
+                "check", "yes", None, START + timedelta(minutes=10), flat[:1]),
+        Finding("stable", "fact", "It was steady", "Power stayed within 5 %."),
+        Finding("stall", "hint", "It paused", "Work never paused for 60 min.", verdict="no",
                 checks=(CheckedValue("longest_pause", 240.0, ">=", 3600.0, "s", holds=False),)),
-        Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", kind="class", verdict="unknown"),
-        Finding("network_bound", "hint", "Waits for the network", "The network was not measured.", kind="rule",
+        Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", verdict="unknown"),
+        Finding("network_bound", "hint", "Waits for the network", "The network was not measured.",
                 verdict="unknown", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
-        Finding("idle_while_held", "problem", "Held idle", "Half of its time was idle.", "End it.", {}, "rule", "yes",
+        Finding("idle_while_held", "problem", "Held idle", "Half of its time was idle.", "End it.", {}, "check", "yes",
                 stopped, ended, flat[:1]),
         Finding("score_gpu", "note", "GPU score", "Occupancy is not known.", kind="score", verdict="unknown",
                 needs=("sm_occupancy",)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -15,13 +14,12 @@ from synthetic_job import NOW, judged, synthetic_report
 from jobframes import START, gpus, minutes, summary
 from tachograph.figures import job_page
 from tachograph.figures.timeline import Mark, extent, lanes
-from tachograph.judge.finding import CheckedValue, Finding, FindingKind, Verdict, findings_frame
+from tachograph.judge.finding import CheckedValue, Finding, findings_frame
 from tachograph.report.findings import (
-    KIND_NAMES,
-    VERDICT_NAMES,
+    CHECK_GROUPS,
+    by_group,
     check_text,
     checks_text,
-    finding_groups,
     interval_text,
     missing_counters,
 )
@@ -30,9 +28,22 @@ from tachograph.report.job_page import job_html, job_plots
 from tachograph.report.job_text import job_text
 
 
-def test_every_kind_and_answer_has_a_name() -> None:
-    assert set(KIND_NAMES) == set(get_args(FindingKind))
-    assert set(VERDICT_NAMES) == set(get_args(Verdict))
+def test_checks_are_grouped_by_result_and_the_most_urgent_comes_first() -> None:
+    report = synthetic_report(verdicts=judged())
+    groups = {name: [finding.code for finding in findings] for name, findings in report.checks}
+    assert list(groups) == [name for name in CHECK_GROUPS if name in groups]
+    assert groups == {
+        "Reported": ["job_hang", "idle_while_held", "hung", "cold_start"],
+        "Facts": ["stable"],
+        "Unknown": ["idle_nodes", "score_gpu", "network_bound"],
+        "Not triggered": ["stall", "score_gpumem", "gpu_hot"],
+    }
+
+
+def test_covered_checks_are_in_the_order_of_families() -> None:
+    codes = ("low_memory", "hung", "job_hang", "a_rule")
+    found = [Finding(code, "hint", "t", "s.", covered_by="idle_job") for code in codes]
+    assert [finding.code for finding in by_group(found)] == ["job_hang", "hung", "low_memory", "a_rule"]
 
 
 def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
@@ -53,26 +64,19 @@ def test_findings_of_the_lake_are_told_as_those_of_memory() -> None:
     assert {finding.code for finding in read.findings} == {finding.code for finding in report.findings}
     in_memory = {finding.code: finding for finding in report.verdicts}
     assert {finding.code: finding for finding in read.verdicts} == in_memory
-    assert [(one.name, one.counts) for one in read.looked_for] == [(one.name, one.counts) for one in report.looked_for]
+    assert [(name, len(found)) for name, found in read.checks] == [(name, len(found)) for name, found in report.checks]
 
 
-def test_advice_that_is_given_is_not_told_twice() -> None:
-    given_, fact = Finding("hung", "problem", "t", "s."), Finding("busy", "fact", "t", "s.")
-    assert finding_groups([given_]) == ()
-    [group] = finding_groups([given_, fact])
-    assert group.findings == (fact,)
-
-
-def test_a_job_without_verdicts_has_no_table() -> None:
-    report = synthetic_report()
-    assert [finding.kind for finding in report.verdicts] == ["advice"]
-    assert "looked for" not in job_text(report)
-    assert "looked for" not in job_html(report)
+def test_the_sentence_of_a_reported_finding_is_given_once() -> None:
+    report = synthetic_report(verdicts=[Finding("throttled", "problem", "t", "The clocks were low.")])
+    assert job_text(report).count("The clocks were low.") == 1
+    assert "throttled, hung (see above)" in job_text(report)
+    assert job_text(report, every_verdict=True).count("The clocks were low.") == 2
 
 
 def test_what_another_finding_covers_names_it() -> None:
-    fact = Finding("steady", "fact", "t", "It was steady.", kind="class")
-    again = Finding("uneven_nodes", "hint", "t", "It was uneven.", "Use fewer.", kind="rule", covered_by="idle_nodes")
+    fact = Finding("steady", "fact", "t", "It was steady.")
+    again = Finding("uneven_nodes", "hint", "t", "It was uneven.", "Use fewer.", covered_by="idle_nodes")
     report = synthetic_report(verdicts=(fact, again))
     for printed in (job_text(report), job_text(report, every_verdict=True)):
         assert "steady: It was steady." in printed

@@ -42,9 +42,9 @@ FOUND = findings_frame(
         (
             ROWS[1],
             (
-                Finding("stable", "fact", "t", "s.", kind="class"),
+                Finding("stable", "fact", "t", "s."),
                 Finding("hung", "problem", "t", "s.", verdict="no"),
-                Finding("site_rule", "hint", "t", "s.", kind="rule", verdict="unknown", needs=("sm_occupancy",)),
+                Finding("site_rule", "hint", "t", "s.", verdict="unknown", needs=("sm_occupancy",)),
             ),
         ),
         (ROWS[2], (Finding("short_job", "note", "t", "s."),)),

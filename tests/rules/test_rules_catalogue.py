@@ -121,7 +121,7 @@ def test_every_rule_has_its_case() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
 def test_a_job_that_has_it(case: Case) -> None:
     one = found(case.has, case.code)
-    assert (one.verdict, one.kind, one.severity) == ("yes", "rule", SHIPPED.called(case.code)[0].severity)
+    assert (one.verdict, one.kind, one.severity) == ("yes", "check", SHIPPED.called(case.code)[0].severity)
     assert case.phrase in one.sentence
     assert one.advice
     assert one.checks

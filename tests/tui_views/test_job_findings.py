@@ -56,9 +56,9 @@ def test_nothing_is_judged_at_once() -> None:
 
 
 def test_what_is_said_of_findings() -> None:
-    hint = Finding("hung", "problem", "It hangs\x1b", "Nothing ran for 20 min.", kind="class")
-    no = Finding("stalled", "hint", "It stalls", "It does not.", kind="class", verdict="no")
-    unsure = Finding("cold_start", "hint", "Cold", "Not known.", kind="class", verdict="unknown")
+    hint = Finding("hung", "problem", "It hangs\x1b", "Nothing ran for 20 min.")
+    no = Finding("stalled", "hint", "It stalls", "It does not.", verdict="no")
+    unsure = Finding("cold_start", "hint", "Cold", "Not known.", verdict="unknown")
     message = text_of(finding_rows(JobFindings((hint, no, unsure)), width=79))
     assert "problem: It hangs\\x1b" in message
     assert "stalls" not in message

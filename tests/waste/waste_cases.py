@@ -43,7 +43,7 @@ def found(case: Case) -> list[Finding]:
     for code, interval in (("job_hang", case.hung), ("stall", case.stall), ("cold_start", case.cold)):
         begin, end = (START + timedelta(minutes=minute) for minute in interval or (0, 900))
         verdict: Any = "no" if interval is None else "yes"
-        told.append(Finding(code, "problem", "t", "s", kind="class", verdict=verdict, begin=begin, end=end))
+        told.append(Finding(code, "problem", "t", "s", verdict=verdict, begin=begin, end=end))
     return told
 
 

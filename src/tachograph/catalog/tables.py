@@ -532,7 +532,7 @@ FINDINGS = LakeTable(
         _JOB_KEY,
         _COMPUTED_JOB_ID,
         TableColumn("code", pl.String(), "", "Name of the finding, for example one_gpu_of_many.", None),
-        TableColumn("kind", pl.String(), "", "advice, class, rule, score, workload or health.", None),
+        TableColumn("kind", pl.String(), "", "check, score, workload or health.", None),
         TableColumn("verdict", pl.String(), "", "yes, no, or unknown: not enough was measured.", None),
         TableColumn("severity", pl.String(), "", "problem, hint, note, or fact: nothing to fix.", None),
         TableColumn("title", pl.String(), "", "What it is, in a few words.", None),

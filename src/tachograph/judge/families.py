@@ -159,7 +159,7 @@ class _Held(NamedTuple):
     def covers(self, other: _Held) -> bool:
         """Whether it is more specific than another of its families, about the same time.
 
-        A part of the run explains what is found of the whole run in a wider family where it is a third of it, or longer.
+        A part of the run explains what is found of the whole run in a wider family where it is a third of it or more.
         """
         if other.families[0] not in self.families:
             return False

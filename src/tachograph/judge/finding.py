@@ -24,8 +24,7 @@ Severity = Literal["problem", "hint", "note", "fact"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "hint", "note", "fact")
 Verdict = Literal["yes", "no", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
-FindingKind = Literal["advice", "class", "rule", "score", "workload", "health"]
-FINDING_KINDS: tuple[FindingKind, ...] = ("advice", "class", "rule", "score", "workload", "health")
+FindingKind = Literal["check", "score", "workload", "health"]
 Relation = Literal["<", "<=", ">", ">="]
 
 # what the evidence of findings holds: {name: (label, unit as in units.text, or "time" for seconds since 1970)}
@@ -146,7 +145,7 @@ class Finding:
     sentence: str
     advice: str | None = None
     evidence: Mapping[str, float] = field(default_factory=dict)
-    kind: FindingKind = "advice"
+    kind: FindingKind = "check"
     verdict: Verdict = "yes"
     begin: datetime | None = None
     end: datetime | None = None
@@ -188,10 +187,7 @@ def _numbers(finding: Finding) -> str:
 
 
 def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Return the rows of a findings frame (of one job), most urgent first, those of one severity in `order` of codes.
-
-    Rows of lakes that knew no verdicts are advice that holds.
-    """
+    """Return the rows of a findings frame (of one job), most urgent first, else in `order` of codes."""
     places = {code: place for place, code in enumerate(order)}
     found = [_finding(row) for row in frame.iter_rows(named=True)]
     return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), places.get(f.code, len(places)), f.code)))
@@ -205,11 +201,11 @@ def _finding(row: Mapping[str, Any]) -> Finding:
         row["sentence"],
         row["advice"],
         json.loads(row["evidence"]),
-        row["kind"] or "advice",
-        "unknown" if row["verdict"] == "insufficient" else row["verdict"] or "yes",
+        row["kind"],
+        row["verdict"],
         row["begin"],
         row["end"],
-        tuple(CheckedValue(**check) for check in json.loads(row["checks"] or "[]")),
-        tuple(row["needs"] or ()),
-        row.get("covered_by"),
+        tuple(CheckedValue(**check) for check in json.loads(row["checks"])),
+        tuple(row["needs"]),
+        row["covered_by"],
     )

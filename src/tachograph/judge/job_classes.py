@@ -115,7 +115,7 @@ def _undetermined(job_class: JobClass, row: Mapping[str, object], settings: Clas
     if job_class.where is not None and isinstance(ran, float) and ran < settings.hang_minutes * 60:
         long = text(settings.hang_minutes * 60, "s")
         message, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
-    return Finding(job_class.code, job_class.severity, job_class.title, message, kind="class", verdict=verdict)
+    return Finding(job_class.code, job_class.severity, job_class.title, message, verdict=verdict)
 
 
 def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions) -> ClassInput:

@@ -153,7 +153,7 @@ def _denied(check: Check, jobs: pl.DataFrame, held: pl.DataFrame) -> pl.DataFram
     )  # fmt: skip
     empty = {"advice": None, "begin": None, "end": None, "covered_by": None}
     return rest.select(
-        "job_key", "job_id", code=pl.lit(check.code), kind=pl.lit("advice"),
+        "job_key", "job_id", code=pl.lit(check.code), kind=pl.lit("check"),
         verdict=pl.when(unknown).then(pl.lit("unknown")).otherwise(pl.lit("no")),
         severity=pl.lit(check.severity), title=pl.lit(check.title), sentence=text, evidence=pl.lit("{}"),
         checks=pl.lit("[]"), needs=listed, **{name: pl.lit(value) for name, value in empty.items()},

@@ -76,9 +76,7 @@ def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
 
 def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
     """One row per job: whether each of CLASSES holds, and its begin and end."""
-    holds = findings.filter(
-        pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("kind") == "class", pl.col("verdict") == "yes"
-    )
+    holds = findings.filter(pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("verdict") == "yes")
     columns = []
     for code in CAUSE_OF_CLASS:
         mine = pl.col("code") == code

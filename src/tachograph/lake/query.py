@@ -143,9 +143,9 @@ def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str]) -> pl.D
 
 
 def _as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of findings of any version: without kind and verdict they are advice that holds."""
+    """Rows of findings of any version: without kind and verdict they are checks that hold."""
     return rows.with_columns(
-        pl.col("kind").fill_null("advice"),
+        pl.col("kind").fill_null("check").replace(dict.fromkeys(("advice", "class", "rule"), "check")),
         pl.col("verdict").fill_null("yes").replace("insufficient", "unknown"),
         pl.col("checks").fill_null("[]"),
         pl.col("needs").fill_null(pl.lit([], dtype=pl.List(pl.String))),

@@ -1,63 +1,54 @@
-"""Findings as text: groups by kind, intervals, values against thresholds, missing counters."""
+"""Findings as text: groups by result, intervals, values against thresholds, missing counters."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from types import MappingProxyType
 
 from tachograph.catalog import counters
+from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.counters import DCGM_PREFIX, HOST_COUNTERS
 from tachograph.catalog.tables import HOST_CHARACTERISTICS
 from tachograph.catalog.units import shown_s, text, zone
-from tachograph.judge.finding import EVIDENCE, FINDING_KINDS, SEVERITIES, CheckedValue, Finding, FindingKind, Verdict
+from tachograph.judge.finding import EVIDENCE, SEVERITIES, CheckedValue, Finding
 
-KIND_NAMES: Mapping[FindingKind, str] = MappingProxyType(
-    {
-        "class": "Job classes",
-        "rule": "Rules",
-        "score": "Scores",
-        "workload": "Workload class",
-        "health": "Health",
-        "advice": "Advice",
-    }
+# groups of checks, in their order
+REPORTED_CHECKS, COVERED, FACTS, UNKNOWN, NOT_TRIGGERED = CHECK_GROUPS = (
+    "Reported",
+    "Covered by a more specific finding",
+    "Facts",
+    "Unknown",
+    "Not triggered",
 )
-VERDICT_NAMES: Mapping[Verdict, str] = MappingProxyType({"yes": "yes", "no": "no", "unknown": "unknown"})
-_ANSWER_ORDER: tuple[Verdict, ...] = ("yes", "unknown", "no")
 _OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
 SHOWN_CHECKS = 4  # in short
 SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
 
 
-@dataclass(frozen=True, slots=True)
-class FindingGroup:
-    """The verdicts of one kind in the list of checks."""
+def group_of(finding: Finding) -> str:
+    """Return the group of CHECK_GROUPS that a finding belongs to.
 
-    kind: FindingKind
-    findings: tuple[Finding, ...]
-
-    @property
-    def name(self) -> str:
-        """What stands above them."""
-        return KIND_NAMES[self.kind]
-
-    def of(self, verdict: Verdict) -> tuple[Finding, ...]:
-        """Return those with this verdict."""
-        return tuple(finding for finding in self.findings if finding.verdict == verdict)
-
-    @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        """(verdict in words, how many), of those that there are."""
-        numbers = ((VERDICT_NAMES[verdict], len(self.of(verdict))) for verdict in _ANSWER_ORDER)
-        return tuple((name, number) for name, number in numbers if number)
+    >>> group_of(Finding("stable", "fact", "", "Steady load.")), group_of(Finding("hung", "hint", "", "", verdict="no"))
+    ('Facts', 'Not triggered')
+    """
+    if finding.verdict != "yes":
+        return UNKNOWN if finding.verdict == "unknown" else NOT_TRIGGERED
+    if finding.severity == "fact":
+        return FACTS
+    return COVERED if finding.covered_by else REPORTED_CHECKS
 
 
-def by_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings by kind; of one kind yes, unknown, no; else in their order."""
-    return tuple(sorted(findings, key=lambda one: (FINDING_KINDS.index(one.kind), _ANSWER_ORDER.index(one.verdict))))
+def by_group(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings in the order of CHECK_GROUPS; those that hold most urgent first, others by family."""
+    places = {code: place for place, code in enumerate(known_codes())}
+
+    def place(finding: Finding) -> tuple[int, int, int]:
+        urgency = SEVERITIES.index(finding.severity) if finding.verdict == "yes" else 0
+        return CHECK_GROUPS.index(group_of(finding)), urgency, places.get(finding.code, len(places))
+
+    return tuple(sorted(findings, key=place))
 
 
 def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -75,17 +66,6 @@ def finding_sentence(finding: Finding) -> str:
     'Active 12 % of the time. (same as: bursty)'
     """
     return f"{finding.sentence} (same as: {finding.covered_by})" if finding.covered_by else finding.sentence
-
-
-def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
-    """Return the verdicts by kind, advice last and without the reported ones, which have a section of their own."""
-    groups = []
-    for kind in KIND_NAMES:
-        of_kind = (one for one in verdicts if one.kind == kind)
-        listed = [one for one in of_kind if kind != "advice" or not one.reported]
-        if listed:
-            groups.append(FindingGroup(kind, tuple(listed)))
-    return tuple(groups)
 
 
 def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None) -> tuple[str, ...]:

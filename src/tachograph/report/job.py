@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import polars as pl
@@ -24,9 +25,8 @@ from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.report.findings import (
     SHOWN_COUNTERS,
-    FindingGroup,
-    by_kind,
-    finding_groups,
+    by_group,
+    group_of,
     interval_text,
     missing_counters,
     worth_knowing,
@@ -313,9 +313,9 @@ class JobReport:
         return tuple((name, sum(low <= mean < high for mean in means)) for low, high, name in limits)
 
     @property
-    def looked_for(self) -> tuple[FindingGroup, ...]:
-        """The verdicts of all checks, by kind."""
-        return finding_groups(self.verdicts)
+    def checks(self) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
+        """All checks by result: (name of the group, its findings), as in CHECK_GROUPS."""
+        return tuple((name, tuple(found)) for name, found in groupby(self.verdicts, key=group_of))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -379,7 +379,7 @@ def build_job_report(
         headline=job_headline(summary, reported),
         tiles=_tiles(summary),
         findings=reported,
-        verdicts=by_kind(judged),
+        verdicts=by_group(judged),
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
         use=use_sentence(summary),

@@ -16,7 +16,7 @@ from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
 from tachograph.figures.timeline import Series
 from tachograph.judge.activity import number
-from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts, finding_sentence
+from tachograph.report.findings import check_text, checks_text, evidence_texts, finding_sentence
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
@@ -103,7 +103,7 @@ def _environment() -> Environment:
     made.filters["local_time"] = local_time
     made.filters["capitalize_first"] = lambda sentence: f"{sentence[:1].upper()}{sentence[1:]}"
     made.globals.update(
-        verdict_names=VERDICT_NAMES, check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
+        check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
         finding_sentence=finding_sentence,
         spark_points=spark_points, number=number,
     )  # fmt: skip

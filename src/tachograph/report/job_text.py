@@ -8,8 +8,9 @@ from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.findings import (
-    VERDICT_NAMES,
-    FindingGroup,
+    NOT_TRIGGERED,
+    REPORTED_CHECKS,
+    UNKNOWN,
     check_text,
     checks_text,
     evidence_texts,
@@ -18,7 +19,7 @@ from tachograph.report.findings import (
 from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
 
-_INDENT = " " * (4 + max(map(len, VERDICT_NAMES.values())) + 2)
+_INDENT = " " * 4
 _NEEDS, _NOTHING = "counters are missing", "no samples of this job"
 
 
@@ -34,67 +35,58 @@ def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Lin
 
 
 def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iterator[Line]:
-    """Yield the verdicts of all checks, by kind: yes, unknown, no.
+    """Yield all checks by result.
 
-    In short the names of one verdict share a line; with `every` each has its own, with the values that decided.
+    In short the names of one group share a line; with `every` each has its own, with the values that decided.
     """
-    groups = report.looked_for
-    for group in groups:
-        yield plain(f"  {group.name}", "dim")
-        yield from (
-            _full_group(report, group, width)
-            if every
-            else _short_group(group, width, needs=_NEEDS if report.missing else _NOTHING)
-        )
+    for name, findings in report.checks:
+        yield plain(f"  {name}", "dim")
+        if every:
+            yield from _full_group(report, findings, width)
+        else:
+            needs = _NEEDS if report.missing else _NOTHING
+            for line in _short_group(name, findings, needs=needs):
+                yield from wrapped(line, width, indent=f"{_INDENT}  ", first=_INDENT)
     missing = report.all_missing() if every else report.missing
     if missing:
         yield plain("  Missing counters", "dim")
     for sentence in missing:
-        yield from wrapped(sentence, width, indent="    ")
-    if groups and not every:
+        yield from wrapped(sentence, width, indent=_INDENT)
+    if report.verdicts and not every:
         more = f"All checks with their values: `tachograph job {report.job} --verdicts`"
         yield from wrapped(more, width, indent="  ", style="dim")
 
 
-def _short_group(group: FindingGroup, width: int, *, needs: str) -> Iterator[Line]:
-    above = [finding for finding in group.of("yes") if finding.reported]
-    if above:
-        yield from _verdict_row("yes", f"{_codes(above)} (see above)", width)
-    for finding in group.of("yes"):
-        if not finding.reported:
-            yield from _verdict_row("yes", f"{finding.code}: {finding_sentence(finding)}", width)
-    unknown = group.of("unknown")
-    without = [finding for finding in unknown if finding.needs]
-    whys = dict.fromkeys(finding.sentence for finding in unknown if not finding.needs)
-    if without:
-        named = group.kind == "health" and needs == _NEEDS
-        why = f"{', '.join(without[0].needs)} not measured" if named else needs
-        yield from _verdict_row(VERDICT_NAMES["unknown"], f"{_codes(without)}: {why}", width)
-    for why in whys:
-        same = [finding for finding in unknown if not finding.needs and finding.sentence == why]
-        yield from _verdict_row(VERDICT_NAMES["unknown"], f"{_codes(same)}: {why}", width)
-    if group.of("no"):
-        yield from _verdict_row("no", _codes(group.of("no")), width)
+def _short_group(name: str, findings: Sequence[Finding], *, needs: str) -> Iterator[str]:
+    if name == REPORTED_CHECKS:
+        yield f"{_codes(findings)} (see above)"
+    elif name == NOT_TRIGGERED:
+        yield _codes(findings)
+    elif name == UNKNOWN:
+        reasons: dict[str, list[Finding]] = {}
+        for finding in findings:
+            reasons.setdefault(_reason(finding, needs), []).append(finding)
+        yield from (f"{_codes(alike)}: {reason}" for reason, alike in reasons.items())
+    else:
+        yield from (f"{finding.code}: {finding_sentence(finding)}" for finding in findings)
 
 
-def _full_group(report: JobReport, group: FindingGroup, width: int) -> Iterator[Line]:
-    for finding in group.findings:
-        yield from _verdict_row(VERDICT_NAMES[finding.verdict], f"{finding.code}: {finding_sentence(finding)}", width)
+def _reason(finding: Finding, needs: str) -> str:
+    """Why a verdict is unknown; the counters of health are named, those of others are listed below."""
+    if finding.kind == "health" and finding.needs and needs == _NEEDS:
+        return f"{', '.join(finding.needs)} not measured"
+    return needs if finding.needs else finding.sentence.removeprefix("Unknown: ")
+
+
+def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> Iterator[Line]:
+    for finding in findings:
+        title = f"{finding.code}: {finding_sentence(finding)}"
+        yield from wrapped(title, width, indent=f"{_INDENT}  ", first=_INDENT)
         when = report.interval(finding)
         checks = [check_text(check, zone_name=report.zone_name) for check in finding.checks]
         needs = [f"needs {', '.join(finding.needs)}"] if finding.needs else []
         for line in (*([_capitalized(when)] if when else []), *checks, *needs):
-            yield from wrapped(line, width, indent=f"{_INDENT}  ", first=_INDENT, style="dim")
-
-
-def _verdict_row(verdict: str, sentence: str, width: int) -> Iterator[Line]:
-    style = STYLES["note"] if verdict == "yes" else ""
-    lines = wrapped(sentence, width, indent=_INDENT)
-    for place, ((words, _),) in enumerate(lines):
-        if place:
-            yield plain(words)
-        else:
-            yield (f"    {verdict:<{len(_INDENT) - 4}}", style), (words.removeprefix(_INDENT), "")
+            yield from wrapped(line, width, indent=f"{_INDENT}    ", first=f"{_INDENT}  ", style="dim")
 
 
 def _codes(findings: Sequence[Finding]) -> str:

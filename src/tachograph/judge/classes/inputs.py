@@ -76,7 +76,6 @@ class JobClass:
             self.title,
             sentence,
             evidence=evidence or {},
-            kind="class",
             verdict=VERDICT_OF[answer],
             begin=begin,
             end=end,

@@ -65,7 +65,7 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
         columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
         columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
-    fixed: dict[str, str | None] = {"code": entry.code, "kind": "rule", "title": entry.rule.name}
+    fixed: dict[str, str | None] = {"code": entry.code, "kind": "check", "title": entry.rule.name}
     fixed |= dict.fromkeys(("begin", "end", "covered_by"))
     same = [pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()]
     listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
