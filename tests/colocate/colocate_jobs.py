@@ -18,7 +18,7 @@ from tachograph.sharing.proposals import Estimator
 RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
 
 
-def asked(demand: Demand, name: str, achievable: float) -> float | None:
+def requested(demand: Demand, name: str, achievable: float) -> float | None:
     """What a demand asks of a resource, as a share of what there is."""
     if name == "dram":
         return None if demand.dram is None else demand.dram / (achievable if demand.dram_of == "peak" else 1.0)
@@ -29,7 +29,7 @@ def sums(demands: Sequence[Demand], achievable: float) -> dict[str, float]:
     """What is asked of each resource that anybody measured."""
     found = {}
     for name in RESOURCES:
-        known = [share for demand in demands if (share := asked(demand, name, achievable)) is not None]
+        known = [share for demand in demands if (share := requested(demand, name, achievable)) is not None]
         if known:
             found[name] = math.fsum(known)
     return found
@@ -40,11 +40,11 @@ def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
     found = sums(demands, calibration.achievable_share)
     short = max(found, key=lambda name: found[name], default=None)
     slowdown = max(1.0, found[short]) if short else 1.0
-    blind = any("issue" not in demand.cycles for demand in demands)
+    unmeasured = any("issue" not in demand.cycles for demand in demands)
     outcome = [
         CorunOutcome(demand.name, slowdown, float(len(demands)), short if slowdown > 1 else None) for demand in demands
     ]
-    return Estimate(tuple(outcome), found, None, None, slowdown == 1 and not blind, ())
+    return Estimate(tuple(outcome), found, None, None, slowdown == 1 and not unmeasured, ())
 
 
 def estimator_of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:

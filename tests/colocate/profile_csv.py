@@ -42,7 +42,7 @@ QMC = (
 def metrics(ran: Ran, sms: int) -> dict[str, float]:
     """What the profiler tells of one launch, in base units; percentages 0..100."""
     cycles = ran.ms / ran.launches * 1e-3 * 1.095e9
-    told = {
+    found = {
         "gpu__time_duration.sum": ran.ms / ran.launches * 1e6,
         "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 100 * ran.dram,
         "sm__inst_issued.avg.per_cycle_active": 4 * ran.issue,
@@ -58,11 +58,11 @@ def metrics(ran: Ran, sms: int) -> dict[str, float]:
         "device__attribute_multiprocessor_count": sms,
     }
     for pipe in ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "uniform", "xu"):
-        told[f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"] = 100 * ran.pipes.get(pipe, 0.0)
+        found[f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"] = 100 * ran.pipes.get(pipe, 0.0)
     for stall, waited in STALLS.items():
-        told[f"smsp__average_warps_issue_stalled_{stall}_per_issue_active.ratio"] = waited
-    told["smsp__average_warp_latency_per_inst_issued.ratio"] = 8.0
-    return told
+        found[f"smsp__average_warps_issue_stalled_{stall}_per_issue_active.ratio"] = waited
+    found["smsp__average_warp_latency_per_inst_issued.ratio"] = 8.0
+    return found
 
 
 def raw(kernels: Sequence[Ran] = QMC, *, gpu: str = A100, sms: int = SMS, without: Sequence[str] = ()) -> str:
@@ -72,10 +72,10 @@ def raw(kernels: Sequence[Ran] = QMC, *, gpu: str = A100, sms: int = SMS, withou
     units = ["%" if ".pct" in name else "ns" if "duration" in name else "" for name in names]
     rows = [header, [*[""] * (len(header) - len(names)), *units]]
     for ran in kernels:
-        told = metrics(ran, sms)
+        found = metrics(ran, sms)
         for _ in range(ran.launches):
             fixed = [str(len(rows) - 2), ran.kernel, "(256, 1, 1)", f"({ran.blocks}, 1, 1)", "0", "8.0", gpu]
-            rows.append([*fixed, *(f"{told[name]:.10g}" for name in names)])
+            rows.append([*fixed, *(f"{found[name]:.10g}" for name in names)])
     return "\n".join(",".join(f'"{cell}"' for cell in row) for row in rows) + "\n"
 
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, SharingAdvice, advise, limit
+from tachograph.sharing.capacity import gpu_of_device
 from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, Footprint, GpuCapacity, Sharing
 from tachograph.sharing.estimate import estimate
-from tachograph.sharing.mixes import gpu_of_device, issuing
+from tachograph.sharing.mixes import issuing
 from tachograph.sharing.partitions import MIG_PROFILES, on_share, profiles_of, smallest_together
 
 A100, A40 = (gpu_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
@@ -54,7 +55,7 @@ def test_all_that_fits_shares_by_mps() -> None:
 
 
 @pytest.mark.parametrize(("memory", "way"), [(35.7, "mps"), (35.8, "no")])
-def test_memory_is_asked_first(memory: float, way: str) -> None:
+def test_memory_is_requested_first(memory: float, way: str) -> None:
     # 2 x 35.75 + 0.5 GiB are 90 % of 80 GiB
     found = advice(kernel(memory=memory, issue=0.1), kernel(memory=memory, issue=0.1))
     assert found.way == way
@@ -84,8 +85,10 @@ def test_kernels_that_may_be_wide_are_not_put_on_a_part_of_the_sms() -> None:
     assert found.way == "no"
     shares = [0.18 / 0.54, 0.36 / 0.54]
     wide = [1 + width * (1 / share - 1) for width, share in zip((0.2, 0.6), shares, strict=True)]
-    said = f"expected 1.00x each if their kernels leave the other SMs idle, {wide[0]:.2f}x and {wide[1]:.2f}x if they"
-    assert any(said in sentence for sentence in found.why)
+    message = (
+        f"expected 1.00x each if their kernels leave the other SMs idle, {wide[0]:.2f}x and {wide[1]:.2f}x if they"
+    )
+    assert any(message in sentence for sentence in found.why)
     known = [
         replace(demand, footprint=Footprint(blocks, 128, blocks_per_sm=1))
         for demand, blocks in ((one, 36), (other, 72))
@@ -94,18 +97,18 @@ def test_kernels_that_may_be_wide_are_not_put_on_a_part_of_the_sms() -> None:
     assert (found.way, found.careful) == ("mps_share", found.slowdowns)
 
 
-def test_what_an_estimator_tells_of_shares_counts() -> None:
+def test_what_an_estimator_shows_of_shares_counts() -> None:
     one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
-    asked: list[tuple[float, ...]] = []
+    requested: list[tuple[float, ...]] = []
 
     def shared(shares: tuple[float, ...]) -> Estimate:
-        asked.append(shares)
+        requested.append(shares)
         return Estimate(
             (CorunOutcome("a", 1.05, 1.1, "dram"), CorunOutcome("b", 1.5, 2.0, "dram")), {}, None, None, False, ()
         )
 
     found = advice(one, other, shared=shared)
-    assert len(asked) == 1
+    assert len(requested) == 1
     assert found.way == "no"
     assert any("expected 1.05x and 1.50x" in sentence for sentence in found.why)
 
@@ -147,7 +150,7 @@ def test_who_is_busy_at_times_is_slowed_at_times() -> None:
     assert found.slowdowns == pytest.approx((1 + 0.5 * 0.1, 1 + 0.2 * 0.1))
 
 
-def test_issue_slots_that_nobody_measured_are_told_and_never_safe() -> None:
+def test_issue_slots_not_measured_are_reported_and_never_safe() -> None:
     found = advice(kernel(fma=0.4), kernel(fma=0.2))
     assert (found.way, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
     assert "at least 20 % and 10 %" in found.unknown[0]
@@ -156,16 +159,16 @@ def test_issue_slots_that_nobody_measured_are_told_and_never_safe() -> None:
     assert "`tachograph kernels" in found.unknown[0]
 
 
-def test_unmeasured_issue_slots_are_counted_and_both_numbers_told() -> None:
+def test_unmeasured_issue_slots_are_counted_and_both_numbers_reported() -> None:
     pair = (kernel(fma=0.2), kernel(fma=0.2))  # 0.6 of the issue slots each: 1.2 while both are busy
     found = advice(*pair, busy=(0.4, 0.3), assumed_issue=0.6)
     assert (found.way, found.slowdowns) == ("mps", (1.0, 1.0))
     assert found.careful == pytest.approx((1 + 0.3 * 0.2, 1 + 0.4 * 0.2))
-    assert "expected 1.00x each by what was measured, 1.06x and 1.08x if each also asks for 60 %" in found.why[-1]
+    assert "expected 1.00x each by what was measured, 1.06x and 1.08x if each also needs 60 %" in found.why[-1]
     often = advice(*pair, busy=(0.6, 0.3), assumed_issue=0.6)
     assert (often.way, often.slowdowns, often.binding) == ("no", (1.0, 1.0), "issue")
     assert often.careful == pytest.approx((1.06, 1.12))
-    assert "1.06x and 1.12x if each also asks for 60 % of the issue slots, slowed by issue slots" in often.why[1]
+    assert "1.06x and 1.12x if each also needs 60 % of the issue slots, slowed by issue slots" in often.why[1]
     measured = advice(kernel(issue=0.1, fma=0.2), kernel(issue=0.1, fma=0.2), busy=(0.6, 0.3), assumed_issue=0.6)
     assert (measured.way, measured.careful, measured.unknown) == ("mps", measured.slowdowns, ())
 
@@ -176,9 +179,9 @@ def test_jobs_of_different_users_are_warned_of_mps() -> None:
     assert advice(*pair, same_user=False).cautions == (MPS_OF_ONE_USER,)
 
 
-def test_what_cannot_be_said_is_not_advised() -> None:
-    blind = Estimate((CorunOutcome("a", None, None, None),) * 2, {}, None, None, False, ("nothing in common",))
-    found = advice(kernel(), kernel(), estimate=blind)
+def test_what_is_undetermined_is_not_advised() -> None:
+    unmeasured = Estimate((CorunOutcome("a", None, None, None),) * 2, {}, None, None, False, ("nothing in common",))
+    found = advice(kernel(), kernel(), estimate=unmeasured)
     assert (found.way, found.safe) == ("no", False)
     assert "nothing in common" in found.unknown
 
@@ -278,8 +281,8 @@ def test_nothing_is_advised_that_must_not_be(
     assert not found.safe or all("issue" in demand.cycles and demand.dram is not None for demand in (one, other))
     assert not found.safe or None not in used
     if found.way != "no":
-        told = (*found.slowdowns, *found.careful)
-        assert all(slowdown is not None and slowdown <= settings.max_slowdown + 1e-6 for slowdown in told)
+        result = (*found.slowdowns, *found.careful)
+        assert all(slowdown is not None and slowdown <= settings.max_slowdown + 1e-6 for slowdown in result)
     assert (found.shares is None) == (found.way != "mps_share")
     assert (found.profiles is None) == (found.way != "mig")
     assert found.profiles is None or gpu is A100
@@ -303,10 +306,10 @@ def test_the_same_with_the_estimator_of_the_project(
 ) -> None:
     demands = [replace(demand, seconds=1.0) for demand in (one, other)]
 
-    def told(shares: tuple[float, ...] | None = None) -> Estimate:
+    def result(shares: tuple[float, ...] | None = None) -> Estimate:
         return estimate(demands, gpu=A100, calibration=ALL_OF_IT, sharing=Sharing("mps", shares))
 
-    found = advise(told(), demands, gpu=A100, settings=InterferenceOptions(), busy=busy, shared=told)
+    found = advise(result(), demands, gpu=A100, settings=InterferenceOptions(), busy=busy, shared=result)
     assert not (found.safe and found.unknown)
     assert found.way == "no" or max(slowdown or math.inf for slowdown in found.slowdowns) <= 1.1 + 1e-6
 

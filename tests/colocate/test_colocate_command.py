@@ -76,7 +76,7 @@ def test_a_demand_is_that_of_its_jobs(demo: Path, pairs: dict[str, Any]) -> None
     assert kind["busy"] == pytest.approx(row["gr_engine_active_mean"])
 
 
-def test_refused_pairs_say_why(pairs: dict[str, Any]) -> None:
+def test_refused_pairs_show_why(pairs: dict[str, Any]) -> None:
     refused = [pair for pair in pairs["refused"] if not pair["taken"]]
     assert refused
     assert all(pair["why"] for pair in refused)
@@ -88,13 +88,13 @@ def test_refused_pairs_say_why(pairs: dict[str, Any]) -> None:
 def test_the_demo_has_few_kinds_that_come_again(demo: Path) -> None:
     done = run(demo)
     assert (done.returncode, done.stderr) == (0, "")
-    said = " ".join(done.stdout.split())
-    assert "may share" in said
-    assert "No pair of job groups is proposed" in said
-    assert "pairs judged; bottlenecks: memory" in said
-    assert "each of a group that ran fewer than 2 times under its name: `--runs 1` takes them in" in said
-    assert "Left out " in said
-    assert "not steady: the class `stable` says no" in " ".join(done.stdout.split())
+    message = " ".join(done.stdout.split())
+    assert "may share" in message
+    assert "No pair of job groups is proposed" in message
+    assert "pairs judged; bottlenecks: memory" in message
+    assert "each of a group that ran fewer than 2 times under its name: `--runs 1` takes them in" in message
+    assert "Left out " in message
+    assert "not steady: the class `stable` is no" in " ".join(done.stdout.split())
 
 
 def test_a_table_and_csv(demo: Path, pairs: dict[str, Any]) -> None:

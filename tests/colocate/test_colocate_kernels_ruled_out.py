@@ -45,9 +45,9 @@ def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[d
             for n in range(5)
         ]
         busy = chance.choice([0.08, 0.4, 0.7, 1.0])
-        asked = {"name": f"x{kind}", "elapsed_s": 3600.0 + kind, "gr_engine_active_mean": busy}
-        asked |= {"sm_active_mean": busy * chance.choice([0.08, 0.5]), "fp64_active_mean": 0.1 * busy}
-        jobs.append(job(kind, **(OF_THE_LAKE | LIKE | asked)))
+        requested = {"name": f"x{kind}", "elapsed_s": 3600.0 + kind, "gr_engine_active_mean": busy}
+        requested |= {"sm_active_mean": busy * chance.choice([0.08, 0.5]), "fp64_active_mean": 0.1 * busy}
+        jobs.append(job(kind, **(OF_THE_LAKE | LIKE | requested)))
         for part, kernels, without in (("a", ran[:4], ()), ("b", ran[4:], ("sm__inst_issued.avg.per_cycle_active",))):
             if kind % 4 != 3 and (part == "a" or kind == 0):
                 file = folder / f"{kind}{part}.csv"
@@ -69,21 +69,21 @@ def test_the_same_as_judging_every_pair(
     seed: int, heavy: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs, given = some(tmp_path, seed, heavy)
-    asked = 0
+    requested = 0
     proposal = PairJudge.proposal
 
     def counted(judge: PairJudge, one: JobGroup, other: JobGroup) -> SharingProposal:
-        nonlocal asked
-        asked += 1
+        nonlocal requested
+        requested += 1
         return proposal(judge, one, other)
 
     monkeypatch.setattr(PairJudge, "proposal", counted)
-    quick, few = judged(jobs, given), asked
+    quick, few = judged(jobs, given), requested
     monkeypatch.setattr(judging, "by_kernels_ruled_out", nothing_ruled_out)
     slow = judged(jobs, given)
     assert colocate_json(quick) == colocate_json(slow)
     assert slow.proposals
-    assert 0 < few < asked - few or heavy < 0.8
+    assert 0 < few < requested - few or heavy < 0.8
 
 
 def test_numbers_of_all_at_once_are_those_of_each_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,17 +114,17 @@ def test_numbers_of_all_at_once_are_those_of_each_pair(tmp_path: Path, monkeypat
     assert compared > 10
 
 
-def test_fewer_sms_cost_at_least_what_is_told_of_so_many() -> None:
+def test_fewer_sms_cost_at_least_what_is_reported_of_so_many() -> None:
     chance = random.Random(5)
     nothing = Demand(name="nothing", cycles={"issue": 0.0}, dram=0.0)
     feet = [None, *(Footprint(chance.randint(1, 900), 256, 32, 0.0) for _ in range(8))]
-    asked = [Demand(name="a", cycles={"issue": chance.random()}, dram=0.1, footprint=foot) for foot in feet]
-    least = least_on_sms(asked, H100_NVL, Calibration())
+    requested = [Demand(name="a", cycles={"issue": chance.random()}, dram=0.1, footprint=foot) for foot in feet]
+    least = least_on_sms(requested, H100_NVL, Calibration())
     assert H100_NVL.sms is not None
-    assert least.shape == (len(asked), H100_NVL.sms + 1)
+    assert least.shape == (len(requested), H100_NVL.sms + 1)
     for share in [chance.uniform(0.02, 0.98) for _ in range(20)]:
         sharing = Sharing("mps", shares=(share, 1 - share), lasting=True)
-        alone = matrix(asked, [nothing], gpu=H100_NVL, sharing=sharing).slowdown[:, 0]
-        told = least[:, max(1, math.floor(share * H100_NVL.sms))]
-        assert (told <= alone + 1e-12).all()
-        assert told[1:] == pytest.approx(alone[1:], rel=1e-9)
+        alone = matrix(requested, [nothing], gpu=H100_NVL, sharing=sharing).slowdown[:, 0]
+        result = least[:, max(1, math.floor(share * H100_NVL.sms))]
+        assert (result <= alone + 1e-12).all()
+        assert result[1:] == pytest.approx(alone[1:], rel=1e-9)

@@ -117,7 +117,7 @@ def test_of_one_profiled_the_margin_decides_as_well(
     advice, text = both(tmp_path, {profiled: ran[profiled]})
     expected = max(1.0, ran[profiled].issue + 0.5)
     assert advice.careful == pytest.approx(over_all(expected * MARGIN))
-    assert f"if ann/{other} also asks for 50 % of the issue slots with the estimator's margin of 1.14" in text
+    assert f"if ann/{other} also needs 50 % of the issue slots with the estimator's margin of 1.14" in text
     between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2  # enough for the assumption alone
     refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
     assert refused.way != "mps"
@@ -136,11 +136,11 @@ def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None
     """It counts as asking for half, and the margin is not waived for that."""
     advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
     assert advice.careful == pytest.approx(over_all(1.14))
-    assert "if ann/x also asks for 50 % of the issue slots with the estimator's margin of 1.14" in text
+    assert "if ann/x also needs 50 % of the issue slots with the estimator's margin of 1.14" in text
 
 
 @pytest.mark.parametrize("ran", [CROWDED, LIGHT])
-def test_the_matrix_tells_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> None:
+def test_the_matrix_shows_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> None:
     (of_all,) = report(tmp_path, ran, matrix=True).matrices or ()
     advice, _ = both(tmp_path, ran)
     at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
@@ -154,8 +154,8 @@ def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Pat
     wide = {name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue) for name, ran in CROWDED.items()}
     advice, _ = both(tmp_path, wide, max_slowdown=1.9)  # 1.4 of the issue slots: MPS 1.6x and 1.5x
     assert advice.way == "mps"
-    told, _ = both(tmp_path, wide, max_slowdown=1.3)
-    shares = next(sentence for sentence in told.why if sentence.startswith("MPS with parts"))
+    result, _ = both(tmp_path, wide, max_slowdown=1.3)
+    shares = next(sentence for sentence in result.why if sentence.startswith("MPS with parts"))
     assert "with the estimator's margin of 1.14, which decides" in shares
     expected = 1.4 + BUSY["y"] * 1.4 * 0.14, 1.4 + BUSY["x"] * 1.4 * 0.14
     assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x with" in shares

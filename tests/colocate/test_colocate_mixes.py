@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.sharing.capacity import gpu_of_device
 from tachograph.sharing.demand import Demand, Footprint, Matrix
 from tachograph.sharing.mixes import (
     Mix,
     busy_of,
     corun_of_mixes,
-    gpu_of_device,
     issued_at_least,
     issuing,
     mix,
@@ -40,7 +40,7 @@ def test_a_mix_is_weighted_by_time_and_keeps_the_worst_phase() -> None:
     assert (found.mean.seconds, found.mean.name) == (4.0, "a + b")
 
 
-def test_what_one_member_does_not_tell_is_not_known_of_the_mean() -> None:
+def test_what_one_member_does_not_report_is_not_known_of_the_mean() -> None:
     found = mix([demand(fma=0.5, dram=0.4, hbm_bytes=1e9), demand(issue=0.3)], [1, 1])
     assert dict(found.mean.cycles) == {}
     assert (found.mean.dram, found.mean.hbm_bytes, found.highest.hbm_bytes) == (None, None, None)
@@ -97,11 +97,11 @@ def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
     assert found.other_slowdown == pytest.approx(0.5 * (0.25 * (1.1 + 1.2) + 0.75 * (1.3 + 1.4)))
     assert found.worst == (3.0, "b", "d")
     table["a", "c"] = math.nan
-    blind = corun_of_mixes(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
-    assert (blind.slowdown, blind.worst) == (None, (3.0, "b", "d"))
+    unmeasured = corun_of_mixes(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
+    assert (unmeasured.slowdown, unmeasured.worst) == (None, (3.0, "b", "d"))
 
 
-def test_means_become_what_is_asked_while_busy() -> None:
+def test_means_become_what_is_requested_while_busy() -> None:
     row = job(1, gr_engine_active_mean=0.5, sm_active_mean=0.25, dram_active_mean=0.1, fp64_active_mean=0.05)
     found = of_means(row, device=DEVICES_BY_NAME["A100 SXM 80GB"])
     assert found.dram == pytest.approx(0.1 / 0.5)
@@ -114,7 +114,7 @@ def test_means_become_what_is_asked_while_busy() -> None:
     assert (found.irregular, found.l2_hit, found.footprint) == (None, None, None)
 
 
-def test_ratios_of_roundings_are_not_told() -> None:
+def test_ratios_of_roundings_are_unknown() -> None:
     found = of_means(job(1, sm_active_mean=0.005, fp32_active_mean=0.004))
     assert dict(found.cycles) == {}
     assert found.sm_share == pytest.approx(0.005 / 0.8)
@@ -134,7 +134,7 @@ def test_nothing_measured_is_nothing_known() -> None:
     assert busy_of({"gr_engine_active_mean": math.nan, "gpu_util_mean": 0.2}) == 0.2
 
 
-def test_rounding_never_asks_for_more_than_there_is() -> None:
+def test_rounding_never_needs_for_more_than_there_is() -> None:
     found = of_means(
         job(1, gr_engine_active_mean=0.4, sm_active_mean=0.41, tensor_active_mean=0.42, dram_active_mean=0.5)
     )

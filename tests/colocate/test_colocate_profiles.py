@@ -90,8 +90,8 @@ def files(tmp_path: Path) -> dict[str, str]:
 def cell(one: Ran, other: Ran) -> float:
     """By hand: the highest sum of what both ask, of a resource; the estimator of these tests slows both alike."""
     names = {"issue", "dram", *one.pipes, *other.pipes}
-    asked = [{"issue": ran.issue, "dram": ran.dram / 0.8, **ran.pipes} for ran in (one, other)]
-    return max(1.0, *(asked[0].get(name, 0.0) + asked[1].get(name, 0.0) for name in names))
+    requested = [{"issue": ran.issue, "dram": ran.dram / 0.8, **ran.pipes} for ran in (one, other)]
+    return max(1.0, *(requested[0].get(name, 0.0) + requested[1].get(name, 0.0) for name in names))
 
 
 def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None:
@@ -129,7 +129,7 @@ def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> Non
     assert pair.advice.careful == pytest.approx((1 + 0.8 * (both_busy - 1),) * 2)
     assert (pair.one.issue, pair.other.issue) == ("profile", "assumed")
     text = printed(found)
-    assert "if ann/y also asks for 60 % of the issue slots" in text
+    assert "if ann/y also needs 60 % of the issue slots" in text
     assert "Issue slots of ann/y were not measured" in text
 
 
@@ -169,29 +169,29 @@ def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "error", "said"),
+    ("kind", "name", "error", "message"),
     [
         ("ann/x", "h100", UsageError, "ran on NVIDIA H100 PCIe, 114 SMs, not on A100 SXM 40GB, 108 SMs"),
         ("ann/x", "slice", UsageError, "ran on NVIDIA A100-SXM4-40GB, 42 SMs, not on A100 SXM 40GB"),
-        ("ann/x", "timeless", InputError, "no kernel tells how long it takes"),
-        ("ann/x", "unissued", InputError, "no kernel tells how many issue slots it takes"),
+        ("ann/x", "timeless", InputError, "no kernel has a duration"),
+        ("ann/x", "unissued", InputError, "no kernel has its issue slots"),
         ("ann/x", "broken", InputError, "broken.csv"),
         ("ann/nope", "one", NotFoundError, "--profile ann/nope: no kind of job 'ann/nope'"),
         ("ann/z", "one", UsageError, "--profile ann/z: ann/z cannot be judged: still running"),
     ],
 )
 def test_what_cannot_be_used_is_refused(
-    files: dict[str, str], kind: str, name: str, error: type[Exception], said: str
+    files: dict[str, str], kind: str, name: str, error: type[Exception], message: str
 ) -> None:
     jobs = [*rows("x", "y"), job(3, **OF_THE_LAKE, name="z", end=None)]
     bad = GivenProfile(kind, files[name])
     with pytest.raises(error, match=r".") as caught:
         report(jobs, bad)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     found = report(jobs, bad, GivenProfile("ann/y", files["other"]))
     assert [one.label for one in found.profiled] == ["ann/y"]
     assert len(found.refused_profiles) == 1
-    assert said in found.refused_profiles[0]
+    assert message in found.refused_profiles[0]
     kept = report(jobs, GivenProfile(kind, files[name], configured=True))
     assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
 
@@ -242,7 +242,7 @@ def test_of_many_kernels_the_short_ones_count_as_one(tmp_path: Path) -> None:
     assert kind.profile.mix.mean.cycles["issue"] == pytest.approx(issue)
 
 
-def test_the_matrix_and_the_pairs_tell_the_same(files: dict[str, str]) -> None:
+def test_the_matrix_and_the_pairs_show_the_same(files: dict[str, str]) -> None:
     given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
     jobs = [*rows("x", "y", "z"), *rows("w", gpus=4)]
     found = report(jobs, *given, matrix=True)
@@ -296,7 +296,7 @@ def test_the_sample_of_the_documentation_is_this_one() -> None:
     assert "made up" in sample.read_text(encoding="utf-8").split("\n", 1)[0]
 
 
-def test_kernels_that_are_not_counted_are_told(tmp_path: Path) -> None:
+def test_kernels_that_are_not_counted_are_reported(tmp_path: Path) -> None:
     timeless = raw([replace(ONE[0], ms=-1.0), ONE[1]])
     (tmp_path / "timeless.csv").write_text(timeless, encoding="utf-8")
     (tmp_path / "h100.csv").write_text(raw([OTHER[0]], gpu="NVIDIA H100 PCIe", sms=114), encoding="utf-8")
@@ -306,4 +306,4 @@ def test_kernels_that_are_not_counted_are_told(tmp_path: Path) -> None:
     assert kind.profile is not None
     assert kind.profile.kernels == 1
     assert kind.profile.apart[0] == "ann/x: 1 kernel of another GPU left out"
-    assert kind.profile.apart[1] == "ann/x: 1 kernel left out of which the reports do not tell how long"
+    assert kind.profile.apart[1] == "ann/x: 1 kernel left out without a duration in the reports"

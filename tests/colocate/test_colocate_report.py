@@ -141,7 +141,7 @@ def test_only_steady_jobs_share(stable: str, reason: str) -> None:
     assert reasons(never) == {"short": 2}
 
 
-def test_what_ran_once_is_asked_for_by_runs() -> None:
+def test_what_ran_once_is_requested_for_by_runs() -> None:
     rows = [job(1, name="a"), job(2, name="b")]
     assert reasons(report(*rows)) == {"few_runs": 2}
     assert "`--runs 1` takes them in" in " ".join(printed(report(*rows)).split())
@@ -187,7 +187,7 @@ def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
         report(*rows, pair=("ann/b", "ann/b"))
 
 
-def test_the_highest_sample_tells_what_can_be_achieved() -> None:
+def test_the_highest_sample_shows_what_can_be_achieved() -> None:
     rows = [job(1), job(2, dram_active_max=0.95)]
     assert report(*rows).achievable == (("A100 SXM 80GB", 0.95),)
     assert report(*rows, calibration=Calibration(achievable_share=0.99)).achievable == (("A100 SXM 80GB", 0.99),)
@@ -209,7 +209,7 @@ def test_few_jobs(count: int) -> None:
     assert json.loads(json_bytes(colocate_json(found)))["proposals"] == []
 
 
-def test_without_profiling_counters_it_says_which_to_record() -> None:
+def test_without_profiling_counters_it_shows_which_to_record() -> None:
     gone = {f"{name}_active_mean": None for name in ("sm", "dram", "fp64", "fp32", "fp16", "tensor")}
     found = report(*(job(n, **gone) for n in (1, 2)))
     assert reasons(found) == {"no_counters": 2}
@@ -248,7 +248,7 @@ def test_order_of_rows_changes_nothing() -> None:
     assert pl.DataFrame(lake_of(*rows)[1]).height == 8
 
 
-def test_a_line_of_a_hundred_characters_tells_on_how_many_gpus() -> None:
+def test_a_line_of_a_hundred_characters_shows_on_how_many_gpus() -> None:
     rows = [job(n, user=user, name="x" * 30, gpus=4) for n, user in enumerate(["ann", "ann", "bob", "bob"])]
     lines = printed(report(*rows), 100).splitlines()
     assert max(map(len, lines)) <= 100

@@ -31,7 +31,7 @@ def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
     for kind in range(count):
         busy = chance.choice([0.06, 0.09, 0.12, 0.4, 1.0])
         active = busy * chance.choice([0.02, 0.08, 0.3, 0.9])
-        asked = {
+        requested = {
             "gr_engine_active_mean": busy,
             "sm_active_mean": active,
             "dram_active_mean": busy * chance.choice([0.0, 0.1, 0.3, 0.45]),
@@ -42,7 +42,7 @@ def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
         model, memory = chance.choice([("A100 SXM 80GB", 81920.0), ("A40", 49152.0)])
         where = {"user": chance.choice(["ann", "bob"]), "name": f"k{kind}", "gpu_model": model, "hbm_mib": memory}
         for run in range(chance.choice([1, 2])):
-            yield job(10 * kind + run, elapsed_s=chance.choice([3600.0, 7200.0, 1e4]), **where, **asked)
+            yield job(10 * kind + run, elapsed_s=chance.choice([3600.0, 7200.0, 1e4]), **where, **requested)
 
 
 def report(rows: Sequence[dict[str, Any]], estimator: EstimatorOf, **given: Any) -> ColocateReport:
@@ -91,9 +91,9 @@ def test_only_what_is_shown_is_judged_and_it_is_the_first_of_all() -> None:
     )
 
 
-def test_what_is_not_known_or_told_by_footprints_is_never_ruled_out() -> None:
+def test_what_is_not_known_or_reported_by_footprints_is_never_ruled_out() -> None:
     wide = Demand(name="a", cycles={"fma": 1.0}, sm_share=1.0)
-    told = Demand(name="b", cycles={"fma": 1.0}, sm_share=1.0, footprint=Footprint(132, 128, 32, 0.0))
+    result = Demand(name="b", cycles={"fma": 1.0}, sm_share=1.0, footprint=Footprint(132, 128, 32, 0.0))
     slowed = np.array([[2.0, np.nan, 2.0], [np.nan, 2.0, 2.0], [2.0, 2.0, 2.0]])
-    found = ruled_out(slowed, [wide, wide, told], busy=[1.0] * 3, gpu=GpuCapacity(name="A40"), settings=SETTINGS)
+    found = ruled_out(slowed, [wide, wide, result], busy=[1.0] * 3, gpu=GpuCapacity(name="A40"), settings=SETTINGS)
     assert found.tolist() == [[True, False, False], [False, True, False], [False, False, False]]

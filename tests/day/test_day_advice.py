@@ -63,7 +63,7 @@ def test_advice_refuses_what_a_naive_policy_permits(first: str, second: str, foo
     }
 
 
-def test_advice_permits_who_disturb_nobody() -> None:
+def test_advice_permits_who_disturb_none() -> None:
     everything = known(day(one("sleep-132"), one("dmul-ilp1")))
     assert may("advice", everything)
     assert not may("roofline", everything)  # both are compute-bound

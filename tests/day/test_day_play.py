@@ -105,7 +105,7 @@ def test_the_oracle_keeps_what_it_promises(seed: int) -> None:
     assert came.shared > 0.1
 
 
-def test_a_day_asks_for_what_it_was_told_to_and_has_a_shape() -> None:
+def test_a_day_needs_for_what_it_was_reported_to_and_has_a_shape() -> None:
     day = day_of(1, jobs=5000, gpus=100, load=1.4)
     assert day.alone_s.sum() == pytest.approx(1.4 * 100 * DAY_S)
     assert (np.diff(day.arrives_s) >= 0).all()

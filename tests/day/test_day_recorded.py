@@ -118,7 +118,7 @@ def work_and_room(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_jobs_on_several_gpus_end_when_a_plain_replay_says(seed: int) -> None:
+def test_jobs_on_several_gpus_end_when_a_plain_replay_shows(seed: int) -> None:
     chance = np.random.default_rng(seed)
     arrives = np.sort(chance.choice(3000, 14, replace=False)).astype(float).tolist()
     kinds, wants = chance.integers(0, 4, 14).tolist(), chance.choice([1, 2, 4], 14).tolist()
@@ -150,7 +150,7 @@ def test_three_share_at_the_speed_of_their_set_while_memory_lasts() -> None:
     assert full.starts_s[2] > 50
 
 
-def test_a_set_of_two_is_a_pair_and_nobody_gains_by_a_third() -> None:
+def test_a_set_of_two_is_a_pair_and_none_gains_by_a_third() -> None:
     one = day([0], [0.0], [1.0], [1])
     phases = [Phases.of(each.phases, cycle_s=each.cycle_s) for each in one.applications]
     pair = true_speeds(one, 1)
@@ -215,13 +215,13 @@ def test_what_cannot_be_played_is_counted_by_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counter", "told"),
+    ("counter", "outcome"),
     [
         ("sm_occupancy", "sm_occupancy (DCGM_FI_PROF_SM_OCCUPANCY, 1003)"),
         ("fp64_active", "fp64_active (DCGM_FI_PROF_PIPE_FP64_ACTIVE, 1006)"),
     ],
 )
-def test_a_counter_that_no_job_has_is_not_compared(counter: str, told: str) -> None:
+def test_a_counter_that_no_job_has_is_not_compared(counter: str, outcome: str) -> None:
     blank: dict[str, Any] = {f"{counter}_mean": None}
     elsewhere = job(8, gpu_model="A40")  # where it is measured does not matter
     jobs = found(*(job(number, at_h=number, **blank) for number in range(3)), elsewhere)
@@ -230,7 +230,7 @@ def test_a_counter_that_no_job_has_is_not_compared(counter: str, told: str) -> N
     assert f"{counter}_mean" not in jobs.means_of_kind(0)
     report = build_recorded_report(how(), jobs)
     assert report.jobs == 3
-    assert f"Not compared, as no job has them: {told}.\n" in heading(report)
+    assert f"Not compared, as no job has them: {outcome}.\n" in heading(report)
     assert "Not compared" not in heading(build_recorded_report(how(), found(job(1))))
 
 
@@ -245,7 +245,7 @@ def how(*seeds: int) -> How:
     return How(seeds=seeds or (1, 2), policies=policies, profiles="dcgm-careful", settings=InterferenceOptions())
 
 
-def test_a_report_is_the_same_for_the_same_seeds_and_tells_what_it_is() -> None:
+def test_a_report_is_the_same_for_the_same_seeds_and_shows_what_it_is() -> None:
     rows = [job(number, at_h=0.1 * number, gpus=1 + number % 2) for number in range(12)]
     jobs = found(*rows, job(20, at_h=1, tensor_active_mean=1.0, dram_active_mean=1.0))
     first, again = build_recorded_report(how(), jobs), build_recorded_report(how(), jobs)
@@ -255,9 +255,9 @@ def test_a_report_is_the_same_for_the_same_seeds_and_tells_what_it_is() -> None:
     assert first.jobs == 12
     assert first.played.left_out == {"no drawn mix comes within 10 points of their means": (1, 1.0)}
     assert first.played.distance_most < 0.1
-    said = heading(first)
-    assert "Which kernels run is drawn, 2 times" in said
-    assert "1 job, 1 GPU-hours: no drawn mix" in said
+    message = heading(first)
+    assert "Which kernels run is drawn, 2 times" in message
+    assert "1 job, 1 GPU-hours: no drawn mix" in message
     with pytest.raises(UsageError, match="1 job cannot be played: no drawn mix"):
         build_recorded_report(how(), found(job(20, tensor_active_mean=1.0, dram_active_mean=1.0)))
 
@@ -279,7 +279,7 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--lake", "x", "--gpus", "0"), "--gpus 0 is not between"),
         (("--per-gpu", "5"), "--per-gpu 5 is not between 2 and 4"),
@@ -288,8 +288,8 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         (("--model", "A100"), "--model chooses jobs of a lake"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         command.run(command.parsed([*words]))
 
 
@@ -298,10 +298,10 @@ def test_the_command_plays_the_lake_of_the_demo(demo: Path, capsys: pytest.Captu
     assert command.run(command.parsed([*few, "--per-gpu", "3", "--config", ""])) == 0
     text = capsys.readouterr().out
     assert command.run(command.parsed([*few, "--per-gpu", "3", "--config", "", "--json"])) == 0
-    told = json.loads(capsys.readouterr().out)
-    played = told["played"]
+    outcome = json.loads(capsys.readouterr().out)
+    played = outcome["played"]
     hours = f"{played['gpu_hours']:,.0f} GPU-hours in all"
-    assert f"{told['jobs']} jobs of {played['kinds']} kinds, {hours}, that ran on {played['model']}" in text
+    assert f"{outcome['jobs']} jobs of {played['kinds']} kinds, {hours}, that ran on {played['model']}" in text
     for begin, title in (
         ("Work per GPU-hour:", "work per GPU-hour"),
         ("GPU-hours saved:", "GPU-hours saved"),
@@ -309,8 +309,8 @@ def test_the_command_plays_the_lake_of_the_demo(demo: Path, capsys: pytest.Captu
     ):
         assert (begin in text) == (title in text)
     assert "At most three jobs share a GPU, if each pair of them may." in text
-    assert told["profiles"] == "dcgm-careful"
-    assert [result["policy"] for result in told["results"]] == ["exclusive", "advice"]
-    for why, (jobs, _) in told["played"]["left_out"].items():
+    assert outcome["profiles"] == "dcgm-careful"
+    assert [result["policy"] for result in outcome["results"]] == ["exclusive", "advice"]
+    for why, (jobs, _) in outcome["played"]["left_out"].items():
         assert f"{jobs} job" in text
         assert why in text

@@ -30,7 +30,7 @@ def test_the_twenty_numbers_are_those_that_were_published() -> None:
     assert len(rows) == 20
 
 
-def test_errors_stay_within_what_is_asked() -> None:
+def test_errors_stay_within_what_is_requested() -> None:
     found = estimator_accuracy()
     assert errors(found.twenty).mean <= 0.03
     assert errors(found.twenty).worst <= 0.10
@@ -47,10 +47,10 @@ def prototype() -> list[float]:
 
     def bandwidth(used: float) -> float:
         low, high = 0.0, 1.0
-        asked = 2 * used * (1 + 0.571 * used**2)
+        requested = 2 * used * (1 + 0.571 * used**2)
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if middle * (1 + 0.571 * middle**2) < asked else (low, middle)
+            low, high = (middle, high) if middle * (1 + 0.571 * middle**2) < requested else (low, middle)
         return 2 * used / low
 
     def beside_copy(ipc: float) -> float:
@@ -68,18 +68,18 @@ def prototype() -> list[float]:
 
 def test_it_is_closer_than_the_rule_of_capacity_alone() -> None:
     found = estimator_accuracy().twenty
-    rule = [told / one.published.measured - 1 for told, one in zip(prototype(), found, strict=True)]
+    rule = [result / one.published.measured - 1 for result, one in zip(prototype(), found, strict=True)]
     mean, worst = sum(map(abs, rule)) / 20, max(map(abs, rule))
     assert (round(mean, 3), round(worst, 3)) == (0.033, 0.118)
     assert errors(found).mean < mean
     assert errors(found).worst < worst
 
 
-def test_where_no_warps_wait_irregularly_it_tells_what_the_rule_tells() -> None:
+def test_where_no_warps_wait_irregularly_it_shows_what_the_rule_shows() -> None:
     same = {"Table 2", "Table 4", "Pitfall 1", "Pitfall 2", "Section 4.1"}
-    for told, one in zip(prototype(), estimator_accuracy().twenty, strict=True):
+    for result, one in zip(prototype(), estimator_accuracy().twenty, strict=True):
         if one.published.table in same:
-            assert one.predicted == pytest.approx(told, rel=1e-6), one.published.name
+            assert one.predicted == pytest.approx(result, rel=1e-6), one.published.name
 
 
 @pytest.mark.parametrize("dominance", [1.3, 3.0, 5.6])
@@ -125,7 +125,7 @@ def test_only_table_2_gave_a_number() -> None:
         assert (one.left_out == one.predicted) or one.published.table == "Table 2", one.published.name
 
 
-def test_the_command_tells_the_same_as_text_and_as_json(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_command_shows_the_same_as_text_and_as_json(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("accuracy")
     text = run_here(["interference", "accuracy"], folder, {})
     document = json.loads(run_here(["interference", "accuracy", "--json"], folder, {}).stdout)

@@ -33,7 +33,7 @@ def test_a_launch_touches_at_most_what_it_moved(launches: list[dict[str, float]]
     assert l2_most(each) == most
 
 
-def test_a_kernel_is_asked_for_the_most_of_its_launches() -> None:
+def test_a_kernel_is_requested_for_the_most_of_its_launches() -> None:
     each = [
         Launch(
             "add", {SECTORS: sectors, "gpu__time_duration.sum": 1000.0}, Chip(), "a.csv", n, (132, 1, 1), (256, 1, 1)
@@ -45,7 +45,7 @@ def test_a_kernel_is_asked_for_the_most_of_its_launches() -> None:
     assert kernel.demand.l2_bytes is None
 
 
-def test_a_bound_makes_nothing_slower_and_tells_what_was_open() -> None:
+def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
     """Only certainty comes of it: 45 of the 50 MB have room for 20 + 24.9 MB, not for 20 + 25.1."""
     one = Demand(
         name="one", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, l2_hit=0.8, l1_hit=0.1, warps=4.0, irregular=0.5,
@@ -53,13 +53,13 @@ def test_a_bound_makes_nothing_slower_and_tells_what_was_open() -> None:
     )  # fmt: skip
     for most, held in ((24.9e6, True), (25.1e6, False), (None, False)):
         pair = [one, replace(one, name="other", l2_most=most)]
-        told, blind = (
-            estimate(asked, gpu=H100_NVL) for asked in (pair, [replace(each, l2_most=None) for each in pair])
+        found, unmeasured = (
+            estimate(requested, gpu=H100_NVL) for requested in (pair, [replace(each, l2_most=None) for each in pair])
         )
-        assert told.safe is held
-        assert [member.slowdown for member in told.members] == [member.slowdown for member in blind.members]
-        assert any("L2" in sentence for sentence in told.unknown) is not held
-        assert any("L2" in sentence for sentence in blind.unknown)
+        assert found.safe is held
+        assert [member.slowdown for member in found.members] == [member.slowdown for member in unmeasured.members]
+        assert any("L2" in sentence for sentence in found.unknown) is not held
+        assert any("L2" in sentence for sentence in unmeasured.unknown)
 
 
 def test_less_than_one_sm_is_none() -> None:

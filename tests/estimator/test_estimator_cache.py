@@ -36,10 +36,10 @@ print(loop(1.0))
 def test_a_change_of_what_is_called_is_noticed(tmp_path: Path) -> None:
     for name, text in (("middle", MIDDLE), ("loop", LOOP)):
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    for number, told in ((1.0, "4.0"), (22.0, "46.0")):
+    for number, found in ((1.0, "4.0"), (22.0, "46.0")):
         (tmp_path / "called.py").write_text(CALLED.format(number=number), encoding="utf-8")
         run = subprocess.run(
             [sys.executable, "-B", "loop.py"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-        assert run.stdout.strip() == told
+        assert run.stdout.strip() == found
     assert list((tmp_path / "__pycache__").glob("*.nbi"))  # it is kept at all

@@ -31,8 +31,8 @@ KERNELS = st.builds(
 )
 
 
-def test_the_margin_is_the_worst_of_what_was_told_too_fast_without_its_table() -> None:
-    longer = [told / measured if gain else measured / told for measured, told, gain in LEFT_OUT]
+def test_the_margin_is_the_worst_of_what_was_reported_too_fast_without_its_table() -> None:
+    longer = [result / measured if gain else measured / result for measured, result, gain in LEFT_OUT]
     assert max(longer) == pytest.approx(1.14)
     found = estimator_accuracy()
     assert margin(found.twenty) == pytest.approx(max(longer), abs=1e-9)
@@ -44,16 +44,16 @@ def test_the_margin_is_the_worst_of_what_was_told_too_fast_without_its_table() -
 @examples(max_examples=25, deadline=None)
 def test_upper_is_the_slowdown_and_the_margin(one: Demand, other: Demand, factor: float, lasting: bool) -> None:
     chosen, sharing = InterferenceOptions(margin=factor), Sharing(lasting=lasting)
-    told = estimate([one, other], gpu=H100_NVL, settings=chosen, sharing=sharing).members[0]
+    result = estimate([one, other], gpu=H100_NVL, settings=chosen, sharing=sharing).members[0]
     whole = matrix([one], [other], gpu=H100_NVL, settings=chosen, sharing=sharing)
-    assert told.upper == (told.slowdown or math.nan) * factor == whole.upper[0, 0]
+    assert result.upper == (result.slowdown or math.nan) * factor == whole.upper[0, 0]
 
 
 def test_who_is_alone_has_no_margin_and_what_is_not_known_no_upper() -> None:
-    blind, sees = Demand(name="blind"), Demand(name="sees", cycles={"issue": 0.4})
+    unmeasured, sees = Demand(name="blind"), Demand(name="sees", cycles={"issue": 0.4})
     assert estimate([sees], gpu=H100_NVL).members[0].upper == 1.0
-    assert estimate([sees, blind], gpu=H100_NVL).members[0].upper is None
-    assert math.isnan(matrix([sees], [blind], gpu=H100_NVL).upper[0, 0])
+    assert estimate([sees, unmeasured], gpu=H100_NVL).members[0].upper is None
+    assert math.isnan(matrix([sees], [unmeasured], gpu=H100_NVL).upper[0, 0])
 
 
 def test_advice_decides_by_what_phases_may_come_to_with_the_margin() -> None:

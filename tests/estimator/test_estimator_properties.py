@@ -55,23 +55,23 @@ def slowdowns(demands: list[Demand]) -> list[float]:
 @given(st.lists(DEMANDS, min_size=1, max_size=4))
 @RARELY
 def test_nobody_gets_faster_and_the_worst_is_worse(demands: list[Demand]) -> None:
-    told = estimate(demands, gpu=H100_NVL)
-    for member in told.members:
+    result = estimate(demands, gpu=H100_NVL)
+    for member in result.members:
         assert member.slowdown is None or 1.0 <= member.slowdown <= (member.worst or 0.0) < math.inf
         assert (member.slowdown is None) == (member.worst is None)
-    assert told.gain is None or 0.0 < told.gain <= len(demands) * (1 + 1e-9)
-    assert told.gain is None or (told.worst_gain is not None and told.worst_gain <= told.gain)
+    assert result.gain is None or 0.0 < result.gain <= len(demands) * (1 + 1e-9)
+    assert result.gain is None or (result.worst_gain is not None and result.worst_gain <= result.gain)
 
 
 @given(st.lists(KNOWN, min_size=2, max_size=3), st.lists(st.floats(0.01, 100), min_size=3, max_size=3), st.booleans())
 @RARELY
 def test_the_worst_is_never_better_than_expected(demands: list[Demand], seconds: list[float], lasting: bool) -> None:
-    asked = [replace(demand, seconds=time) for demand, time in zip(demands, seconds, strict=False)]
-    told = estimate(asked, gpu=H100_NVL, sharing=Sharing(lasting=lasting))
-    assert told.gain is not None
-    assert told.worst_gain is not None
-    assert told.worst_gain <= told.gain
-    assert all((member.worst or 0.0) >= (member.slowdown or math.inf) for member in told.members)
+    requested = [replace(demand, seconds=time) for demand, time in zip(demands, seconds, strict=False)]
+    result = estimate(requested, gpu=H100_NVL, sharing=Sharing(lasting=lasting))
+    assert result.gain is not None
+    assert result.worst_gain is not None
+    assert result.worst_gain <= result.gain
+    assert all((member.worst or 0.0) >= (member.slowdown or math.inf) for member in result.members)
 
 
 def test_numbers_next_to_nothing_overflow_nowhere() -> None:
@@ -80,16 +80,16 @@ def test_numbers_next_to_nothing_overflow_nowhere() -> None:
                      l2_hit=1.0, l2_bytes=1e308, l1_hit=tiny, l1_bytes=tiny)  # fmt: skip
         two = replace(one, cycles={"issue": 1.0, "fma": tiny}, dram=1.0, seconds=1e300, l2_bytes=tiny)
         for sharing in (Sharing(), Sharing("mps", (tiny, 1.0)), Sharing(lasting=True)):
-            told = matrix([one, two], gpu=H100_NVL, sharing=sharing)
-            assert told.slowdown[0, 1] == estimate([one, two], gpu=H100_NVL, sharing=sharing).members[0].slowdown
-            assert 1.0 <= told.slowdown.min() <= told.slowdown.max() < math.inf
+            result = matrix([one, two], gpu=H100_NVL, sharing=sharing)
+            assert result.slowdown[0, 1] == estimate([one, two], gpu=H100_NVL, sharing=sharing).members[0].slowdown
+            assert 1.0 <= result.slowdown.min() <= result.slowdown.max() < math.inf
 
 
 @given(DEMANDS)
 @RARELY
 def test_alone_nothing_happens(demand: Demand) -> None:
-    told = estimate([demand], gpu=H100_NVL)
-    assert (told.members[0].slowdown, told.members[0].binding, told.unknown) == (1.0, None, ())
+    result = estimate([demand], gpu=H100_NVL)
+    assert (result.members[0].slowdown, result.members[0].binding, result.unknown) == (1.0, None, ())
 
 
 @given(DEMANDS)
@@ -101,7 +101,7 @@ def test_of_two_alike_both_suffer_alike(demand: Demand) -> None:
 
 @given(st.lists(KNOWN, min_size=2, max_size=4))
 @RARELY
-def test_another_one_speeds_up_nobody(demands: list[Demand]) -> None:
+def test_another_one_speeds_up_none(demands: list[Demand]) -> None:
     before = slowdowns(demands[:-1])
     after = slowdowns(demands)[:-1]
     assert all(later >= sooner * (1 - 1e-9) for sooner, later in zip(before, after, strict=True))
@@ -109,7 +109,7 @@ def test_another_one_speeds_up_nobody(demands: list[Demand]) -> None:
 
 @given(KNOWN, KNOWN, st.sampled_from([*CYCLES, "dram", "l2_bytes"]), st.floats(1, 5))
 @RARELY
-def test_the_more_the_other_asks_the_slower(own: Demand, other: Demand, what: str, times: float) -> None:
+def test_the_more_the_other_needs_the_slower(own: Demand, other: Demand, what: str, times: float) -> None:
     if what in CYCLES:
         more = replace(other, cycles={**other.cycles, what: min(1.0, other.cycles[what] * times)})
     elif what == "dram":
@@ -123,33 +123,33 @@ def test_the_more_the_other_asks_the_slower(own: Demand, other: Demand, what: st
     st.lists(DEMANDS, min_size=1, max_size=4), st.lists(DEMANDS, min_size=1, max_size=3), st.booleans(), st.booleans()
 )
 @RARELY
-def test_all_pairs_tell_what_a_pair_tells(
+def test_all_pairs_show_what_a_pair_shows(
     rows: list[Demand], columns: list[Demand], confined: bool, lasting: bool
 ) -> None:
     sharing = Sharing("mps", (0.5, 0.75) if confined else None, lasting)
     whole = matrix(rows, columns, gpu=H100_NVL, sharing=sharing)
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
-            told = estimate([row, column], gpu=H100_NVL, sharing=sharing)
-            member = told.members[0]
+            result = estimate([row, column], gpu=H100_NVL, sharing=sharing)
+            member = result.members[0]
             assert whole.slowdown[i, j] == member.slowdown or member.slowdown is None
             assert math.isnan(whole.slowdown[i, j]) == (member.slowdown is None)
-            assert whole.gain[i, j] == told.gain or (math.isnan(whole.gain[i, j]) and told.gain is None)
+            assert whole.gain[i, j] == result.gain or (math.isnan(whole.gain[i, j]) and result.gain is None)
             bound = int(whole.binding[i, j])
             assert (None if bound == 255 else whole.resources[bound]) == member.binding
-            assert bool(whole.safe[i, j]) == told.safe
+            assert bool(whole.safe[i, j]) == result.safe
 
 
 @pytest.mark.parametrize("square", [True, False])
-def test_many_pairs_compiled_tell_what_one_tells(square: bool) -> None:
+def test_many_pairs_compiled_show_what_one_shows(square: bool) -> None:
     chosen = [_kernel(place) for place in range(60)]
     whole = matrix(chosen, None if square else list(reversed(chosen)), gpu=H100_NVL)
     for i in range(0, 60, 7):
         for j in range(0, 60, 3):
-            told = estimate([chosen[i], chosen[j if square else 59 - j]], gpu=H100_NVL)
-            assert whole.slowdown[i, j] == told.members[0].slowdown
-            assert whole.gain[i, j] == told.gain
-            assert bool(whole.safe[i, j]) == told.safe
+            result = estimate([chosen[i], chosen[j if square else 59 - j]], gpu=H100_NVL)
+            assert whole.slowdown[i, j] == result.members[0].slowdown
+            assert whole.gain[i, j] == result.gain
+            assert bool(whole.safe[i, j]) == result.safe
 
 
 def _kernel(place: int) -> Demand:
@@ -164,10 +164,10 @@ def _kernel(place: int) -> Demand:
 
 def test_three_share_a_pipeline_and_then_two_and_then_one() -> None:
     each = [Demand(name=str(s), cycles={"fp64": 0.8}, irregular=0.0, seconds=s) for s in (1.0, 2.0, 3.0)]
-    told = estimate(each, gpu=H100_NVL)
-    assert [member.slowdown for member in told.members] == pytest.approx([2.4, 2.4, 2.0])  # at most as in turn
+    result = estimate(each, gpu=H100_NVL)
+    assert [member.slowdown for member in result.members] == pytest.approx([2.4, 2.4, 2.0])  # at most as in turn
     # the first ends at 2.4; the second, 1 of 2 done, 1.6 later; the third then has 1 left
-    assert told.gain == pytest.approx(6.0 / (2.4 + 1.6 + 1.0))
+    assert result.gain == pytest.approx(6.0 / (2.4 + 1.6 + 1.0))
 
 
 def test_blocks_that_leave_no_room_run_in_turn() -> None:
@@ -182,7 +182,7 @@ def test_blocks_that_leave_no_room_run_in_turn() -> None:
     assert estimate([halves, halves], gpu=H100_NVL).sums["issue"] == 0.05  # an SM for each block
 
 
-def test_who_starves_behind_one_that_launches_again_and_again_is_told_so() -> None:
+def test_who_starves_behind_one_that_launches_again_and_again_is_reported_so() -> None:
     compute = Demand(
         name="fmul", cycles={"issue": 1.0}, dram=0.0, warps=8.0, irregular=0.0, seconds=1.0,
         footprint=Footprint(132, 1024),
@@ -190,24 +190,26 @@ def test_who_starves_behind_one_that_launches_again_and_again_is_told_so() -> No
     copy = replace(compute, name="copy", cycles={"issue": 0.1525}, dram=0.69, dram_of="achievable", irregular=1.0)
     once, lasting = Sharing(), Sharing(lasting=True)
     assert [one.slowdown for one in estimate([compute, copy], gpu=H100_NVL, sharing=once).members] == [1.0, 2.0]
-    told = estimate([compute, copy], gpu=H100_NVL, sharing=lasting)
-    assert [one.slowdown for one in told.members] == [1.0, 100.0]
-    assert told.gain == pytest.approx(1.01)  # published: 1.001 of two that end, so that the copy got 0.002 of its rate
+    result = estimate([compute, copy], gpu=H100_NVL, sharing=lasting)
+    assert [one.slowdown for one in result.members] == [1.0, 100.0]
+    assert result.gain == pytest.approx(1.01)  # published: 1.001 of two that end, the copy got 0.002 of its rate
     # what both share equally they share equally, however long each launch takes; room they take in turn
     same = replace(compute, cycles={"issue": 0.75}, seconds=7.0)
     slow = [one.slowdown for one in estimate([same, replace(same, seconds=0.1)], gpu=H100_NVL, sharing=lasting).members]
     assert slow == pytest.approx([1.5, 1.5])
     full = replace(compute, cycles={"issue": 0.1}, footprint=Footprint(264, 1024))
-    told = estimate([full, replace(full, seconds=3.0)], gpu=H100_NVL, sharing=lasting)
-    assert [one.slowdown for one in told.members] == pytest.approx([4.0, 4 / 3])
-    assert told.gain == pytest.approx(1.0)
+    result = estimate([full, replace(full, seconds=3.0)], gpu=H100_NVL, sharing=lasting)
+    assert [one.slowdown for one in result.members] == pytest.approx([4.0, 4 / 3])
+    assert result.gain == pytest.approx(1.0)
     # each first where the other is not: they share the time
-    one, two = (replace(compute, cycles=asked) for asked in ({"issue": 0.4, "fma": 1.0}, {"issue": 1.0, "fma": 0.4}))
-    told = estimate([one, two], gpu=H100_NVL, sharing=lasting)
-    assert [member.slowdown for member in told.members] == [2.0, 2.0]
+    one, two = (
+        replace(compute, cycles=requested) for requested in ({"issue": 0.4, "fma": 1.0}, {"issue": 1.0, "fma": 0.4})
+    )
+    result = estimate([one, two], gpu=H100_NVL, sharing=lasting)
+    assert [member.slowdown for member in result.members] == [2.0, 2.0]
 
 
-def test_what_is_not_known_is_said_and_is_never_safe() -> None:
+def test_what_is_not_known_is_reported_and_is_never_safe() -> None:
     known = Demand(
         name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, warps=4.0, irregular=0.5, seconds=1.0,
         footprint=Footprint(132, 128, 32, 1024.0), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.1, l1_bytes=1e3,
@@ -218,12 +220,12 @@ def test_what_is_not_known_is_said_and_is_never_safe() -> None:
         (replace(known, cycles={"fma": 0.1}), "issue slots"),
         (replace(known, dram=None), "bandwidth of DRAM"),
     ):
-        told = estimate([known, less], gpu=H100_NVL)
-        assert not told.safe
-        assert any(word in sentence for sentence in told.unknown)
-    told = estimate([known, replace(known, warps=None, irregular=None, footprint=None, seconds=None)], gpu=H100_NVL)
-    assert len(told.unknown) == 4
-    assert told.gain is None
+        result = estimate([known, less], gpu=H100_NVL)
+        assert not result.safe
+        assert any(word in sentence for sentence in result.unknown)
+    result = estimate([known, replace(known, warps=None, irregular=None, footprint=None, seconds=None)], gpu=H100_NVL)
+    assert len(result.unknown) == 4
+    assert result.gain is None
     nothing = estimate([known, Demand(name="nothing")], gpu=H100_NVL)
     assert [member.slowdown for member in nothing.members] == [None, None]
     other = estimate([known, known], gpu=GpuCapacity(name="NVIDIA H200"), calibration=Calibration())
@@ -268,7 +270,7 @@ def test_safe_needs_all_that_decides(less: Demand, safe: bool) -> None:
 def test_low_hits_of_both_make_l2_decide_nothing() -> None:
     low = replace(SAFE, l2_bytes=None, l2_hit=0.1)
     assert estimate([low, low], gpu=H100_NVL).safe
-    assert not any("L2" in said for said in estimate([low, low], gpu=H100_NVL).unknown)
+    assert not any("L2" in message for message in estimate([low, low], gpu=H100_NVL).unknown)
 
 
 def test_dram_slows_what_waits_for_it() -> None:
@@ -282,8 +284,8 @@ def test_dram_slows_what_waits_for_it() -> None:
         for _ in range(100):  # both at the latency at which they use what makes it
             at = (low + high) / 2
             slow = 1 + used / 0.6 * (at / (1 + 0.571 * used**2) - 1)
-            asked = used / slow + 0.69 * alone / at
-            low, high = (at, high) if asked > min(1.0, math.sqrt((at - 1) / 0.571)) else (low, at)
+            requested = used / slow + 0.69 * alone / at
+            low, high = (at, high) if requested > min(1.0, math.sqrt((at - 1) / 0.571)) else (low, at)
         assert slowdowns([busy, copy]) == pytest.approx([slow, at / alone], rel=1e-9)
         assert slowdowns([copy, busy]) == pytest.approx([at / alone, slow], rel=1e-9)
     assert slowdowns([replace(busy, dram=0.0003), copy])[0] < 1.001

@@ -17,7 +17,7 @@ def waits(own: float, warps: float) -> float:
     return float(elsewhere(np.array(own), np.array(warps)))
 
 
-def told(own: float, other: float, warps: int, how: float, others_warps: int) -> float:
+def found(own: float, other: float, warps: int, how: float, others_warps: int) -> float:
     """The rate of one kernel beside one other, as the estimator tells it."""
     first, last = other > DOMINANCE * own, own > DOMINANCE * other
     stands = other if first else other / (1 + other / others_warps)
@@ -28,10 +28,10 @@ def told(own: float, other: float, warps: int, how: float, others_warps: int) ->
 @pytest.mark.parametrize(("warps", "wait", "gap"), list(itertools.product((1, 4, 8), (6, 20, 60), (0.05, 0.16, 0.5))))
 def test_a_kernel_behind_one_that_is_served_first(warps: int, wait: int, gap: float) -> None:
     own, other = Warps(warps, irregular(wait)), Warps(1, irregular(gap), first=True)
-    alone, asked = served([own])[0], served([other])[0]
-    if alone * DOMINANCE < asked:
+    alone, requested = served([own])[0], served([other])[0]
+    if alone * DOMINANCE < requested:
         simulated = served([own, other])[0] / alone
-        assert FEW < told(alone, asked, warps, 1.0, 1) / simulated - 1 < MANY
+        assert FEW < found(alone, requested, warps, 1.0, 1) / simulated - 1 < MANY
 
 
 @pytest.mark.parametrize(("warps", "wait"), list(itertools.product((1, 2, 4, 8), (0.33, 1, 3, 8, 20))))
@@ -39,7 +39,7 @@ def test_two_of_the_same_whose_warps_wait_irregularly(warps: int, wait: float) -
     own = Warps(warps, irregular(wait))
     alone = served([own])[0]
     simulated = sum(served([own, own])) / 2 / alone
-    assert -0.15 < told(alone, alone, warps, 1.0, warps) / simulated - 1 < 0.02
+    assert -0.15 < found(alone, alone, warps, 1.0, warps) / simulated - 1 < 0.02
 
 
 @pytest.mark.parametrize(("warps", "wait"), list(itertools.product((1, 2, 4, 8), (1, 3, 8, 20))))
@@ -47,13 +47,13 @@ def test_two_of_the_same_whose_warps_wait_regularly_lose_nothing(warps: int, wai
     own = Warps(warps, regular(wait))
     alone = served([own])[0]
     simulated = sum(served([own, own])) / 2 / alone
-    assert told(alone, alone, warps, 0.0, warps) == pytest.approx(simulated, rel=0.002)
+    assert found(alone, alone, warps, 0.0, warps) == pytest.approx(simulated, rel=0.002)
 
 
 def test_two_of_one_warp_are_the_two_customers_of_the_book() -> None:
     think = 1 / 0.75 - 1  # P0 of two customers: 1 / (1 + 2 / Z + 2 / Z^2)
     busy = 1 - 1 / (1 + 2 / think + 2 / think**2)
-    assert 1 / told(0.75, 0.75, 1, 1.0, 1) == pytest.approx(1.5 / busy, rel=1e-12)
+    assert 1 / found(0.75, 0.75, 1, 1.0, 1) == pytest.approx(1.5 / busy, rel=1e-12)
 
 
 @pytest.mark.parametrize(("warps", "own"), [(1, 0.6), (2, 0.7), (4, 0.3), (8, 0.1525), (16, 0.9)])

@@ -29,14 +29,14 @@ def sample() -> tuple[dict[str, Demand], GpuCapacity]:
 
 
 @pytest.mark.parametrize(("one", "other", "measured"), PAIRS)
-def test_the_sample_tells_what_was_published(
+def test_the_sample_shows_what_was_published(
     sample: tuple[dict[str, Demand], GpuCapacity], one: str, other: str, measured: float
 ) -> None:
     demands, gpu = sample
     pair = [demands[one], demands[other]]
     assert all(demand.dram for demand in pair)
-    told = estimate([replace(demand, seconds=1.0) for demand in pair], gpu=gpu)
-    assert told.gain == pytest.approx(measured, rel=0.10)
+    result = estimate([replace(demand, seconds=1.0) for demand in pair], gpu=gpu)
+    assert result.gain == pytest.approx(measured, rel=0.10)
 
 
 def test_torch_mm_as_far_as_it_was_published(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:

@@ -46,8 +46,8 @@ def launch(
 
 def waiting(**stalls: float) -> dict[str, float]:
     """Warps stalled per issue, 0 for the reasons that are not named."""
-    told = {**dict.fromkeys(STALLS, 0.0), **stalls}
-    return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": value for why, value in told.items()}
+    found = {**dict.fromkeys(STALLS, 0.0), **stalls}
+    return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": value for why, value in found.items()}
 
 
 def busy(ipc: float, occupancy: float, *, dram: float = 0.1, **pipes: float) -> dict[str, float]:

@@ -102,11 +102,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 def test_no_number_needs_what_is_gone(column: str, whole: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     without = numbers(tmp_path, [name for name in NAMES if name != column])
     changed = numbers(tmp_path, NAMES, smaller=column)
-    allowed, _ = next((told for start, told in ELSEWHERE.items() if column.startswith(start)), (set(), ""))
+    allowed, _ = next((found for start, found in ELSEWHERE.items() if column.startswith(start)), (set(), ""))
     for name, kernel in whole.items():
         before, after, less = judged(kernel), judged(changed[name]), judged(without[name])
         needs = {path for path, value in before.items() if after.get(path) != pytest.approx(value, rel=1e-12)}
         assert needs & less.keys() <= allowed
         assert less.keys() <= before.keys()
         read_from = without[name]["read_from"].values()
-        assert column.startswith("launch__") or not [told for told in read_from if column in told.split(" / ")]
+        assert column.startswith("launch__") or not [found for found in read_from if column in found.split(" / ")]

@@ -62,11 +62,11 @@ def test_rates_are_weighted_by_time_and_counts_add_up() -> None:
 def test_what_is_per_active_cycle_is_weighted_by_active_cycles() -> None:
     kernel = only(launch({IPC: 4.0, ACTIVE: 10.0}), launch({IPC: 1.0, ACTIVE: 30.0}, number=1))
     assert kernel.metrics[IPC] == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
-    untold = only(launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1))
-    assert untold.metrics[IPC] == pytest.approx((4.0 + 1.0 * 3) / 4)
+    unreported = only(launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1))
+    assert unreported.metrics[IPC] == pytest.approx((4.0 + 1.0 * 3) / 4)
 
 
-def test_hit_rates_are_weighted_by_sectors_where_all_tell_them() -> None:
+def test_hit_rates_are_weighted_by_sectors_where_all_show_them() -> None:
     sectors = "lts__t_sectors.sum"
     kernel = only(launch({L2_HIT: 90.0, sectors: 100.0}), launch({L2_HIT: 10.0, sectors: 300.0}, number=1))
     assert kernel.metrics[L2_HIT] == pytest.approx((90.0 * 100 + 10.0 * 300) / 400)
@@ -83,22 +83,22 @@ def test_launch_metrics_are_those_of_the_longest() -> None:
     assert kernel.demand.footprint.blocks == 20
 
 
-def test_what_some_launches_lack_is_weighted_over_the_others_and_told() -> None:
+def test_what_some_launches_lack_is_weighted_over_the_others_and_reported() -> None:
     kernel = only(launch({DRAM: 40.0}, seconds=1e-3), launch({}, seconds=3e-3, number=1))
     assert kernel.metrics[DRAM] == 40.0
     assert kernel.coverage[DRAM] == pytest.approx(0.25)
     assert any("some of the launches only" in line for line in kernel.problems)
 
 
-@pytest.mark.parametrize(("seconds", "says"), [(None, "tell no duration"), (0.0, "took no time")])
-def test_a_launch_without_time_is_counted_and_told_but_weighs_nothing(seconds: float | None, says: str) -> None:
+@pytest.mark.parametrize(("seconds", "problem"), [(None, "have no duration"), (0.0, "took no time")])
+def test_a_launch_without_time_is_counted_and_reported_but_weighs_nothing(seconds: float | None, problem: str) -> None:
     kernel = only(launch({DRAM: 40.0}), launch({DRAM: 99.0, "dram__bytes.sum": 7.0}, seconds=seconds, number=1))
     assert (kernel.launches, kernel.metrics[DRAM]) == (2, 40.0)
     assert "dram__bytes.sum" not in kernel.metrics
-    assert any(line.startswith("1 of 2") and says in line for line in kernel.problems)
+    assert any(line.startswith("1 of 2") and problem in line for line in kernel.problems)
 
 
-def test_where_no_launch_tells_a_duration_each_counts_alike_and_seconds_are_unknown() -> None:
+def test_where_no_launch_shows_a_duration_each_counts_alike_and_seconds_are_unknown() -> None:
     kernel = only(launch({DRAM: 40.0}, seconds=None), launch({DRAM: 60.0}, seconds=None, number=1))
     assert kernel.metrics[DRAM] == pytest.approx(50.0)
     assert kernel.seconds is None
@@ -107,9 +107,9 @@ def test_where_no_launch_tells_a_duration_each_counts_alike_and_seconds_are_unkn
     assert "gpu__time_duration.sum" in [lack.metric for lack in kernel.missing]
 
 
-def test_cycles_and_their_clock_tell_a_duration() -> None:
-    told = {"gpc__cycles_elapsed.max": 2e6, "gpc__cycles_elapsed.avg.per_second": 1e9}
-    assert only(launch(told, seconds=None)).seconds == pytest.approx(2e-3)
+def test_cycles_and_their_clock_show_a_duration() -> None:
+    found = {"gpc__cycles_elapsed.max": 2e6, "gpc__cycles_elapsed.avg.per_second": 1e9}
+    assert only(launch(found, seconds=None)).seconds == pytest.approx(2e-3)
 
 
 def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
@@ -141,14 +141,14 @@ def test_nan_is_not_a_measurement() -> None:
 
 
 def test_irregular_is_the_share_of_waiting_that_differs_in_length() -> None:
-    told = waiting(long_scoreboard=3.0, barrier=1.0, wait=4.0, selected=1.0, not_selected=90.0)
-    assert only(launch(told)).demand.irregular == pytest.approx(4.0 / 8.0)
+    found = waiting(long_scoreboard=3.0, barrier=1.0, wait=4.0, selected=1.0, not_selected=90.0)
+    assert only(launch(found)).demand.irregular == pytest.approx(4.0 / 8.0)
     assert only(launch(waiting(wait=2.0, selected=1.0))).demand.irregular == 0.0
 
 
 def test_some_stalls_are_not_all_stalls() -> None:
-    told = {name: value for name, value in waiting(long_scoreboard=3.0).items() if "wait" not in name.split("_")}
-    assert only(launch(told)).demand.irregular is None
+    found = {name: value for name, value in waiting(long_scoreboard=3.0).items() if "wait" not in name.split("_")}
+    assert only(launch(found)).demand.irregular is None
 
 
 def test_parts_of_a_stall_are_not_added_to_the_whole() -> None:
@@ -164,19 +164,19 @@ def test_without_stalls_only_a_kernel_that_touches_no_memory_is_regular() -> Non
 
 def test_tensor_is_the_busiest_of_the_tensor_pipelines() -> None:
     active = "avg.pct_of_peak_sustained_active"
-    told = {
+    found = {
         f"sm__inst_executed_pipe_tensor_op_hmma.{active}": 20.0,
         f"sm__inst_executed_pipe_tensor_op_imma.{active}": 5.0,
         f"sm__pipe_tensor_op_hmma_cycles_active.{active}": 55.0,
     }
-    assert only(launch(told)).demand.cycles == {"tensor": pytest.approx(0.55)}
+    assert only(launch(found)).demand.cycles == {"tensor": pytest.approx(0.55)}
 
 
 def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
-    told = {ACTIVE: 100.0, "sm__cycles_elapsed.max": 400.0}
+    found = {ACTIVE: 100.0, "sm__cycles_elapsed.max": 400.0}
     other = {ACTIVE: 400.0, "sm__cycles_elapsed.max": 600.0}
-    assert only(launch(told), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
-    assert only(launch(told), launch({ACTIVE: 400.0}, number=1)).demand.sm_share is None
+    assert only(launch(found), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
+    assert only(launch(found), launch({ACTIVE: 400.0}, number=1)).demand.sm_share is None
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_copies_of_a_launch_are_that_launch(metrics: dict[str, float], copies: i
 @settings(deadline=None)
 @given(LAUNCHES, st.randoms())
 def test_the_order_of_launches_does_not_matter(
-    told: list[tuple[dict[str, float], float | None]], chance: random.Random
+    found: list[tuple[dict[str, float], float | None]], chance: random.Random
 ) -> None:
-    launches = [launch(metrics, seconds=seconds, number=number) for number, (metrics, seconds) in enumerate(told)]
+    launches = [launch(metrics, seconds=seconds, number=number) for number, (metrics, seconds) in enumerate(found)]
     mixed = list(launches)
     chance.shuffle(mixed)
     assert kernels_of(launches) == kernels_of(mixed)
@@ -229,11 +229,11 @@ def test_the_order_of_launches_does_not_matter(
 
 @settings(deadline=None)
 @given(LAUNCHES)
-def test_a_mean_lies_between_and_what_nobody_measured_stays_unknown(
-    told: list[tuple[dict[str, float], float | None]],
+def test_a_mean_lies_between_and_what_was_not_measured_stays_unknown(
+    found: list[tuple[dict[str, float], float | None]],
 ) -> None:
-    kernel = only(*(launch(metrics, seconds=seconds, number=at) for at, (metrics, seconds) in enumerate(told)))
-    timed = [metrics for metrics, seconds in told if seconds] or [metrics for metrics, _ in told]
+    kernel = only(*(launch(metrics, seconds=seconds, number=at) for at, (metrics, seconds) in enumerate(found)))
+    timed = [metrics for metrics, seconds in found if seconds] or [metrics for metrics, _ in found]
     for metric in (DRAM, L2_HIT, IPC, *waiting()):
         values = [metrics[metric] for metrics in timed if metric in metrics]
         if not values:

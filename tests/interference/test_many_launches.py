@@ -19,8 +19,8 @@ class Asked(Mapping[str, float]):
 
     times = 0
 
-    def __init__(self, told: dict[str, float]) -> None:
-        self._told = told
+    def __init__(self, result: dict[str, float]) -> None:
+        self._told = result
 
     def __getitem__(self, metric: str) -> float:
         Asked.times += 1
@@ -48,6 +48,6 @@ def asked_by(count: int, distinct: int) -> int:
 
 
 @pytest.mark.parametrize("one_kernel", [True, False])
-def test_ten_times_the_launches_are_asked_ten_times_as_often(one_kernel: bool) -> None:
+def test_ten_times_the_launches_are_requested_ten_times_as_often(one_kernel: bool) -> None:
     few, many = (asked_by(count, 1 if one_kernel else count) for count in (30, 300))
     assert 0 < many <= 10.5 * few

@@ -11,9 +11,10 @@ from published_launches import H100, busy, launch, waiting
 
 from tachograph.nsight.launches import Chip
 from tachograph.sharing import kernel_metrics
+from tachograph.sharing.kernel_facts import facts_of
 from tachograph.sharing.kernels import Kernel, kernels_of, options_for
-from tachograph.sharing.roofline import limits, placement
-from tachograph.sharing.utilization import pitfalls, sensitivities, utilisation
+from tachograph.sharing.roofline import limits, placement, work_of
+from tachograph.sharing.utilization import distribution, pitfalls, sensitivities
 
 ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, 1.7e308, float("nan"), float("inf")])
 CLOCK = "smsp__cycles_elapsed.avg.per_second"
@@ -66,10 +67,12 @@ def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> N
     assert all(is_fraction(value) for value in demand.cycles.values())
     for value in (demand.dram, demand.l1_hit, demand.l2_hit, demand.irregular, demand.sm_share):
         assert is_fraction(value)
-    used = utilisation(kernel)
-    for value in (used.occupancy, used.occupancy_possible, used.issue, used.launched.slots_taken, used.launched.tail):
-        assert is_fraction(value)
-    assert used.distribution is None or is_fraction(used.distribution.idle)
+    facts = facts_of(kernel, work_of(kernel))
+    for name in ("occupancy", "occupancy_possible", "slots_taken", "tail"):
+        assert is_fraction(facts[name].value)
+    assert is_fraction(facts["ipc"].share)
+    spread = distribution(kernel)
+    assert spread is None or is_fraction(spread.idle)
     assert all(is_fraction(limit.demand) and is_fraction(limit.head_room) for limit in limits(kernel).resources)
     for item in sensitivities(kernel):
         assert is_fraction(item.value)
@@ -87,7 +90,7 @@ def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> N
         {"gpc__cycles_elapsed.max": 1e9, "gpc__cycles_elapsed.avg.per_second": 1e-299},
     ],
 )
-def test_a_time_beyond_all_counting_is_not_told(beyond: dict[str, float]) -> None:
+def test_a_time_beyond_all_counting_is_unknown(beyond: dict[str, float]) -> None:
     kernel = of({**beyond, kernel_metrics.L2_HIT: 42.0}, H100)
     assert kernel.seconds is None
     assert kernel.metrics[kernel_metrics.L2_HIT] == 42.0

@@ -58,7 +58,7 @@ class Row:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, dict[str, Any]]:
+def found() -> dict[str, dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(SAMPLE.parent)
 
@@ -73,18 +73,18 @@ def close(value: float) -> Any:
     return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_all_kernels_are_told_and_their_shares_add_up(told: dict[str, dict[str, Any]]) -> None:
-    assert told.keys() == ROWS.keys()
+def test_all_kernels_are_reported_and_their_shares_add_up(found: dict[str, dict[str, Any]]) -> None:
+    assert found.keys() == ROWS.keys()
     whole = sum(Row(kernel)["gpu__time_duration.sum"] for kernel in ROWS)
-    for name, kernel in told.items():
+    for name, kernel in found.items():
         assert kernel["seconds"] == close(Row(name)["gpu__time_duration.sum"] * 1e-9)
         assert kernel["share"] == close(Row(name)["gpu__time_duration.sum"] / whole)
-    assert sum(kernel["share"] for kernel in told.values()) == close(1.0)
+    assert sum(kernel["share"] for kernel in found.values()) == close(1.0)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_it_uses(name: str, told: dict[str, dict[str, Any]]) -> None:
-    row, uses = Row(name), told[name]["uses"]
+def test_what_it_uses(name: str, found: dict[str, dict[str, Any]]) -> None:
+    row, uses = Row(name), found[name]["uses"]
     fit = min(row[f"launch__occupancy_limit_{what}"] for what in ("blocks", "registers", "shared_mem", "warps"))
     blocks, sms = row["launch__grid_size"], row["device__attribute_multiprocessor_count"]
     waves = blocks / (fit * sms)
@@ -123,8 +123,8 @@ def flop_per_s(row: Row) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_it_asks_and_leaves(name: str, told: dict[str, dict[str, Any]]) -> None:
-    row, kernel = Row(name), told[name]
+def test_what_it_needs_and_leaves(name: str, found: dict[str, dict[str, Any]]) -> None:
+    row, kernel = Row(name), found[name]
     demand = kernel["demand"]
     loads = {pipe: row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES}
     loads["issue"] = row["sm__inst_issued.avg.per_cycle_active"] / 4
@@ -150,7 +150,7 @@ def test_what_it_asks_and_leaves(name: str, told: dict[str, dict[str, Any]]) -> 
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_scores(name: str, told: dict[str, dict[str, Any]]) -> None:
+def test_scores(name: str, found: dict[str, dict[str, Any]]) -> None:
     row = Row(name)
     resident = row["sm__warps_active.avg.per_cycle_active"]
     active = row["sm__cycles_active.avg"] / row["gpc__cycles_elapsed.max"]
@@ -166,12 +166,12 @@ def test_scores(name: str, told: dict[str, dict[str, Any]]) -> None:
         "score_gpu_theory": 100 * (1 - row["sm__inst_executed.avg.per_cycle_elapsed"] * efficiency / 4),
         "score_gpumem_theory": 100 * stalled / row["smsp__average_warp_latency_per_inst_issued.ratio"],
     }
-    assert told[name]["scores"] == {score: close(value) for score, value in expected.items()}
+    assert found[name]["scores"] == {score: close(value) for score, value in expected.items()}
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_its_place_under_the_roofline(name: str, told: dict[str, dict[str, Any]]) -> None:
-    row, place = Row(name), told[name]["roofline"]
+def test_its_place_under_the_roofline(name: str, found: dict[str, dict[str, Any]]) -> None:
+    row, place = Row(name), found[name]["roofline"]
     flop = flop_per_s(row)
     assert place["achieved"] == {kind: close(rate) for kind, rate in flop.items()}
     traffic = row["dram__bytes.sum.per_second"]
@@ -200,8 +200,8 @@ def test_its_place_under_the_roofline(name: str, told: dict[str, dict[str, Any]]
     assert place["side"] == ("compute" if ridge is not None and place["intensity"] >= ridge else "memory")
 
 
-def test_pitfalls_are_those_of_the_numbers(told: dict[str, dict[str, Any]]) -> None:
-    for name, kernel in told.items():
+def test_pitfalls_are_those_of_the_numbers(found: dict[str, dict[str, Any]]) -> None:
+    for name, kernel in found.items():
         row = Row(name)
         ipc, occupancy = row["sm__inst_issued.avg.per_cycle_active"], row[f"sm__warps_active.{ACTIVE}"] / 100
         pipes = [row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES]

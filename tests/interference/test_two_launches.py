@@ -6,9 +6,10 @@ import pytest
 from published_launches import launch
 
 from tachograph.nsight.launches import Launch
+from tachograph.sharing.kernel_facts import facts_of
 from tachograph.sharing.kernels import Kernel, kernels_of
 from tachograph.sharing.roofline import work_of
-from tachograph.sharing.utilization import pitfalls, utilisation
+from tachograph.sharing.utilization import distribution, pitfalls
 
 WHILE = "avg.pct_of_peak_sustained_active"
 CLOCK = 1.7e9
@@ -48,18 +49,18 @@ def only(*launches: Launch) -> Kernel:
 
 def test_both_together() -> None:
     kernel = only(SMALL, BIG)
-    used, active = utilisation(kernel), LONG + SHORT
+    work, spread, active = work_of(kernel), distribution(kernel), LONG + SHORT
+    used = {name: fact.value for name, fact in facts_of(kernel, work).items()}
     assert kernel.seconds == pytest.approx(10e-3)
     # per cycle with a warp: weighted by those cycles
-    assert used.ipc_issued == pytest.approx((3.0 * LONG + 0.4 * SHORT) / active)
-    assert used.occupancy == pytest.approx((0.5 * LONG + 0.03 * SHORT) / active)
-    assert used.pipes["fma"] == pytest.approx((0.6 * LONG + 0.02 * SHORT) / active)
+    assert used["ipc"] == pytest.approx((3.0 * LONG + 0.4 * SHORT) / active)
+    assert used["occupancy"] == pytest.approx((0.5 * LONG + 0.03 * SHORT) / active)
+    assert used["pipe_fma"] == pytest.approx((0.6 * LONG + 0.02 * SHORT) / active)
     # per time: weighted by it
-    assert used.dram == pytest.approx(0.9 * 0.40 + 0.1 * 0.01)
-    assert used.sm_share == pytest.approx(active / 17e6)
-    assert used.distribution is not None
-    assert used.distribution.idle == pytest.approx(1 - active / (LONG + 1.7e6))
-    work = work_of(kernel)
+    assert used["dram"] == pytest.approx(0.9 * 0.40 + 0.1 * 0.01)
+    assert used["sm_share"] == pytest.approx(active / 17e6)
+    assert spread is not None
+    assert spread.idle == pytest.approx(1 - active / (LONG + 1.7e6))
     flop, traffic = 2 * 9000 * LONG + 100 * 1.7e6, 1.6e12 * 9e-3 + 4e10 * 1e-3
     assert work.flop_per_s["fp32"] == pytest.approx(flop / 10e-3)
     assert work.bytes_per_s == pytest.approx(traffic / 10e-3)

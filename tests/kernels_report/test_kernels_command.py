@@ -98,14 +98,14 @@ def test_kernels_are_chosen_by_name_number_and_time(folder: Path, capsys: pytest
     assert code == 6
     assert "no kernel 'fmull'; did you mean 'fmul'?" in err
     code, _, err = run(capsys, "good.csv", "--explain", "nosuch")
-    assert (code, "the reports know: " in err, " and 9 more" in err) == (6, True, True)
+    assert (code, "the reports have: " in err, " and 9 more" in err) == (6, True, True)
     code, _, err = run(capsys, "good.csv", "--device", "A100")
     assert (code, "NVIDIA H100 NVL" in err) == (6, True)
     assert run(capsys, "good.csv", "--top", "0")[0] == 2
     assert run(capsys, "good.csv", "--kernel", "/fmul[/")[0] == 2
 
 
-def test_together_tells_what_the_paper_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_together_shows_what_the_paper_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = json_of(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")["together"]
     compute, copy = sorted(values["members"], key=lambda member: member["slowdown"])
     assert compute["label"] == "fmul<4, 256>"
@@ -205,7 +205,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_cannot_be_read_is_told(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_reported(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path(name).write_text(BAD[name][0])
     code, out, err = run(capsys, name)
     assert (code, out) == (4, "")
@@ -235,7 +235,7 @@ def test_a_folder_stands_for_its_reports(folder: Path, capsys: pytest.CaptureFix
     assert (code, "nothing" in err) == (4, True)
 
 
-def test_what_was_not_collected_is_told_with_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_collected_is_reported_with_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("few.csv").write_text(
         raw_csv([made("copy")], without=("lts__t_sector", "sm__inst_issued", "sm__inst_executed."))
     )
@@ -251,7 +251,7 @@ def test_what_was_not_collected_is_told_with_the_command(folder: Path, capsys: p
     assert "needs sm__inst_executed.avg.per_cycle_elapsed" in explained
 
 
-def test_an_unknown_chip_is_told_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_chip_is_reported_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.csv").write_text(raw_csv([made("copy")], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9"))
     code, out, _ = run(capsys, "odd.csv", "--matrix")
     assert code == 0

@@ -161,14 +161,14 @@ def test_one_kernel_in_full(tmp_path: Path, snapshot: SnapshotAssertion, monkeyp
     assert lines(explained, 110) == snapshot
 
 
-def test_kernels_are_told_apart(tmp_path: Path) -> None:
+def test_kernels_are_distinguished(tmp_path: Path) -> None:
     named = (("void a<1>(int)", 128), ("void a<2>(int)", 128), ("b(int)", 128), ("b(int)", 256), ("c", 64))
     kernels = tuple(Made(name, 132, threads, 1.0) for name, threads in named)
     (part,) = report(tmp_path, kernels).parts
     assert sorted(labels([view.kernel for view in part.kernels])) == ["a<1>", "a<2>", "b x128", "b x256", "c"]
 
 
-def test_names_that_differ_in_a_control_character_are_told_apart(tmp_path: Path) -> None:
+def test_names_that_differ_in_a_control_character_are_distinguished(tmp_path: Path) -> None:
     names = ("void a<1>(int)", "void a<1>(int )", "b\x01c", "b\\x01c")
     (part,) = report(tmp_path, tuple(Made(name, 132, 128, 1.0) for name in names)).parts
     found = {view.label for view in part.kernels}
@@ -191,7 +191,7 @@ def test_only_what_is_shown_is_judged(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(judged) == len(set(judged)) == 4
 
 
-def test_long_names_of_thousands_of_kernels_are_told_apart_soon(tmp_path: Path) -> None:
+def test_long_names_of_thousands_of_kernels_are_distinguished_soon(tmp_path: Path) -> None:
     (part,) = report(tmp_path, PUBLISHED[10:11]).parts
     kernel = part.kernels[0].kernel
     many = [replace(kernel, name=LONG.format(place), short="cutlass::device_kernel") for place in range(20_000)]
@@ -238,7 +238,7 @@ def test_a_score_notes_assumptions(tmp_path: Path) -> None:
     assert "score_gpu_practice" not in values["score_notes"]
 
 
-def test_bytes_and_duration_tell_the_load_of_dram(tmp_path: Path) -> None:
+def test_bytes_and_duration_show_the_load_of_dram(tmp_path: Path) -> None:
     without = ("gpu__dram", "dram__bytes.sum.per_second", "dram__throughput")
     (part,) = report(tmp_path, PUBLISHED[:1], without=without).parts
     (view,) = part.kernels
@@ -270,7 +270,7 @@ def test_shares_are_of_the_time_on_one_gpu(tmp_path: Path) -> None:
     assert [view.share for view in part.kernels] == pytest.approx([20 / total, 20 / total, 12 / total])
 
 
-def test_long_names_are_told_apart_in_the_table(tmp_path: Path) -> None:
+def test_long_names_are_distinguished_in_the_table(tmp_path: Path) -> None:
     tiles = ("64x64", "64x128", "128x256")
     made = tuple(
         replace(PUBLISHED[0], kernel=f"sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize{tile}x64_warpgroup1x1_cublas")

@@ -44,7 +44,7 @@ def test_a_report_comes_by_a_pipe(tmp_path: Path) -> None:
         assert one["uses"] == other["uses"]
 
 
-def test_what_cannot_be_read_of_a_pipe_is_told_of_stdin(tmp_path: Path) -> None:
+def test_what_cannot_be_read_of_a_pipe_is_reported_of_stdin(tmp_path: Path) -> None:
     got = piped(tmp_path, b"no report\n", "-")
     assert got.returncode == 4
     assert "- stdin: no table of Nsight Compute is in it" in got.stderr
@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_many_files_are_told_in_few_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_files_are_reported_in_few_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", str(folder)]) == 0
     messages = capsys.readouterr().err.splitlines()
     assert len(messages) == 2 * 21

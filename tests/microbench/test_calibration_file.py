@@ -92,10 +92,10 @@ GOOD = (
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "gpu"),
-        ("gpu = ", "is no TOML"),
+        ("gpu = ", "invalid TOML"),
         (GOOD.replace("= 3.0", '= "3"'), r"Expected 'float', got 'str' - at 'calibration\.l2_miss_cost\.value'"),
         (GOOD.replace("= 3.0", "= -3.0"), r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000"),
         (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
@@ -103,23 +103,23 @@ GOOD = (
         (GOOD.replace("measured", "guessed"), r"'guessed' - at 'calibration\.l2_miss_cost\.provenance'"),
         (GOOD + "[calibration]\nx = 1\n", r"Expected 'object', got 'int' - at 'calibration\.x'"),
         ("calibration = 3\n" + GOOD.partition("[")[0], "calibration"),
-        (f"gpu = {'9' * 5000}", "is no TOML"),
+        (f"gpu = {'9' * 5000}", "invalid TOML"),
         ("gpu = " + "[" * 30_000, "nests too deeply"),
         (GOOD.replace("l2_miss_cost", "l3_miss_cost"), r"calibration\.l3_miss_cost"),
         (GOOD.replace("format = 1", "format = 9"), "format 9"),
         (GOOD + "surplus = 1\n", "surplus"),
     ],
 )
-def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, said: str) -> None:
+def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "c.toml").write_text(content)
-    with pytest.raises(InputError, match=said) as found:
+    with pytest.raises(InputError, match=message) as found:
         read_calibration(tmp_path / "c.toml")
     assert "c.toml" in str(found.value)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="no TOML"):
+    with pytest.raises(InputError, match="invalid TOML"):
         read_calibration(tmp_path / "c.toml")
     with pytest.raises(InputError, match="cannot be read"):
         read_calibration(tmp_path)

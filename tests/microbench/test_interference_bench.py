@@ -36,12 +36,12 @@ def measure(device: FakeGpu, *words: str) -> int:
     return interference.measure_bench(parsed("--runs", "2", *words), device, None, Conditions)
 
 
-def test_the_table_says_what_the_json_and_the_file_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_what_the_json_and_the_file_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--only", "fp64-3", "--only", "bandwidth", "-o", str(tmp_path / "c.toml")]
     assert measure(FakeGpu(beside={("dmul_3", "dmul_3"): 0.7}), *words) == 0
-    said = capsys.readouterr()
-    line = next(line for line in said.out.splitlines() if line.startswith("fp64-3")).split()
-    assert "3 of 5" in said.err or "2 of 5" in said.err
+    message = capsys.readouterr()
+    line = next(line for line in message.out.splitlines() if line.startswith("fp64-3")).split()
+    assert "3 of 5" in message.err or "2 of 5" in message.err
     content = read_calibration_file(tmp_path / "c.toml")
     row = next(row for row in content.experiments if row.name == "fp64-3")
     assert row.predicted is not None
@@ -49,13 +49,13 @@ def test_the_table_says_what_the_json_and_the_file_say(tmp_path: Path, capsys: p
     assert line[3:6] == [f"{row.predicted:.3f}", f"{row.calibrated:.3f}", f"{row.measured:.3f}"]
     assert line[-2:] == [f"{row.predicted / row.measured - 1:+.1%}", "1.356"]
     assert measure(FakeGpu(beside={("dmul_3", "dmul_3"): 0.7}), "--json", *words[:-2]) == 0
-    told = json.loads(capsys.readouterr().out)
-    rows = {one["name"]: one for one in told["calibration"]["experiments"]}
+    result = json.loads(capsys.readouterr().out)
+    rows = {one["name"]: one for one in result["calibration"]["experiments"]}
     assert rows["fp64-3"]["measured"] == row.measured
-    assert len(told["results"][-1]["runs"]) == 2
+    assert len(result["results"][-1]["runs"]) == 2
 
 
-def test_failures_are_told_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_reported_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = FakeGpu(fails=frozenset({"dmul_2"}))
     assert measure(device, "--only", "fp64", "-o", str(tmp_path / "c.toml")) == 0
     assert "fp64-2: dmul_2: CUDA_ERROR_INVALID_VALUE" in capsys.readouterr().err
@@ -63,19 +63,19 @@ def test_failures_are_told_and_the_rest_is_written(tmp_path: Path, capsys: pytes
     assert measure(device, "--only", "fp64-2") == 1
 
 
-def test_what_disturbs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_disturbs_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     disturbed = Conditions(others=(99,), held_back=("power cap",))
     interference.measure_bench(parsed("--runs", "1", "--only", "fp64-1"), FakeGpu(), None, lambda: disturbed)
-    said = capsys.readouterr().err
-    assert said.count("warning: other processes are on this GPU (99)") == 1
-    assert "held back: power cap" in said
+    message = capsys.readouterr().err
+    assert message.count("warning: other processes are on this GPU (99)") == 1
+    assert "held back: power cap" in message
 
 
 def test_plans_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--list", "--dry-run"):
         assert interference.run_bench(parsed(option)) == 0
-        said = capsys.readouterr().out
-        assert all(one.name in said for one in experiments(H100_NVL))
+        message = capsys.readouterr().out
+        assert all(one.name in message for one in experiments(H100_NVL))
         assert interference.run_bench(parsed(option, "--json", "--as", "A40")) == 0
         assert json.loads(capsys.readouterr().out)["gpu"]["sms"] == 84
     with pytest.raises(UsageError, match="groups are"):
@@ -84,7 +84,7 @@ def test_plans_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
         interference.run_bench(parsed("--list", "--as", "MI300X"))
 
 
-def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
+def test_without_a_driver_it_shows_so(tmp_path: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU")
     pytest.importorskip("cuda.core")
@@ -94,7 +94,7 @@ def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
         interference.run_bench(parsed("-o", str(tmp_path / "gone" / "c.toml")))
 
 
-def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_shows_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda", "cuda.core", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
     for wanted in (lambda: CudaDevice(0), lambda: interference.run_bench(parsed("--compile"))):
@@ -183,7 +183,7 @@ def test_clocks_and_other_processes_come_from_nvml() -> None:
         assert conditions("0000:01:00.0", _Nvml(fails=fails)) == Conditions()
 
 
-def test_what_nvml_does_not_tell_keeps_nothing_else_back() -> None:
+def test_what_nvml_does_not_report_keeps_nothing_else_back() -> None:
     for fails, gone in (
         ("nvmlDeviceGetClockInfo", "sm_clock_mhz"),
         ("nvmlDeviceGetComputeRunningProcesses", "others"),
@@ -202,11 +202,11 @@ def test_neither_this_process_nor_the_server_of_mps_disturbs() -> None:
     assert conditions("x", _Nvml(processes=(1 << 30, 2 << 30))).others == (1 << 30, 2 << 30)
 
 
-def test_an_instance_of_mig_is_told() -> None:
-    (said,) = conditions(
+def test_an_instance_of_mig_is_reported() -> None:
+    (message,) = conditions(
         "x", _Nvml(nvmlDeviceGetMigMode=[1, 1], processes=(), nvmlDeviceGetCurrentClocksThrottleReasons=0)
     ).warnings()
-    assert said.startswith("MIG divides this GPU")
+    assert message.startswith("MIG divides this GPU")
 
 
 def test_a_kernel_that_does_not_end_ends_the_program_after_all_was_written(

@@ -124,7 +124,7 @@ def test_copies_load_and_store_everything_each_round(kernel: str) -> None:
     assert body.count("ld.global.") == body.count(kept)
 
 
-def test_sleeping_threads_ask_for_nothing_else() -> None:
+def test_sleeping_threads_need_for_nothing_else() -> None:
     codes = operations("sm_90", "sleep")
     assert SLEEP in codes
     assert not {FMUL, FFMA, DMUL, *LOAD} & set(codes)

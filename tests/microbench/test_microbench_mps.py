@@ -18,7 +18,7 @@ from tachograph.sharing.demand import H100_NVL
 from tachograph.sharing.microbench import mps
 from tachograph.sharing.microbench.device import LaunchError
 from tachograph.sharing.microbench.experiments import BenchWorkload, Experiment, chosen, experiments
-from tachograph.sharing.microbench.mps import MpsPairs, demand_daemon
+from tachograph.sharing.microbench.mps import MpsPairs, require_daemon
 from tachograph.sharing.microbench.run import BenchPlan
 from tachograph.sharing.microbench.worker import serve
 
@@ -73,15 +73,15 @@ def test_a_process_that_is_done_leaves_by_itself(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("none_left")
 @pytest.mark.parametrize(
-    ("behaviour", "kernel", "said"),
+    ("behaviour", "kernel", "message"),
     [
         ("dies", "fmul_4", "ended before its work was done"),
         ("works", "dmul_1", "did not end within"),
         ("works", "dmul_2", "CUDA_ERROR_INVALID_VALUE"),
     ],
 )
-def test_a_process_that_fails_is_told_and_gone(behaviour: str, kernel: str, said: str) -> None:
-    with pytest.raises(LaunchError, match=said):
+def test_a_process_that_fails_is_reported_and_gone(behaviour: str, kernel: str, message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
         pairs(behaviour).measure(experiment(kernel), BenchPlan(runs=1, target_s=0.02))
 
 
@@ -102,19 +102,19 @@ def test_orders_are_lines_of_json() -> None:
     ]
     answers, device = io.StringIO(), FakeGpu(noise=0.0)
     serve(device, io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
-    told = [json.loads(line) for line in answers.getvalue().splitlines()]
-    assert told[0] == {}
-    assert told[1]["seconds"] == pytest.approx(0.01, rel=0.05)
-    assert told[2]["seconds"] == pytest.approx(device.alone("fmul_1", 132, 128, (0, 0, 100, 0)))
+    found = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert found[0] == {}
+    assert found[1]["seconds"] == pytest.approx(0.01, rel=0.05)
+    assert found[2]["seconds"] == pytest.approx(device.alone("fmul_1", 132, 128, (0, 0, 100, 0)))
     assert device.sizes == {}
 
 
-def test_without_the_daemon_it_says_how_to_start_it(tmp_path: Path) -> None:
+def test_without_the_daemon_it_shows_how_to_start_it(tmp_path: Path) -> None:
     environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
     with pytest.raises(UsageError, match="nvidia-cuda-mps-control -d"):
-        demand_daemon(environment)
+        require_daemon(environment)
     (tmp_path / "control").touch()
-    demand_daemon(environment)
+    require_daemon(environment)
 
 
 def test_what_runs_under_mps_has_shares_that_fit() -> None:

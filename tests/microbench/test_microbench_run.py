@@ -42,7 +42,7 @@ def measured(found: Bench) -> dict[str, float]:
     return {one.experiment.name: one.measured.median for one in found.results if one.measured is not None}
 
 
-def test_every_launch_takes_the_time_that_was_asked_for() -> None:
+def test_every_launch_takes_the_time_that_was_requested_for() -> None:
     device = FakeGpu()
     for workload in (
         BenchWorkload(kernel="fmul_4", blocks=132, threads=128),
@@ -53,7 +53,7 @@ def test_every_launch_takes_the_time_that_was_asked_for() -> None:
     assert device.sizes == {}
 
 
-def test_one_round_is_the_least_even_if_it_takes_longer_than_asked() -> None:
+def test_one_round_is_the_least_even_if_it_takes_longer_than_requested() -> None:
     device = FakeGpu()
     with loaded(device, [copy_of(4 << 30, 33)]) as (one,):
         found = tune(device, one, 0.001)
@@ -68,18 +68,18 @@ def test_pairs_are_of_equal_length_though_rounds_of_a_copy_are_coarse() -> None:
 
 
 def test_nothing_runs_together_before_all_was_foretold() -> None:
-    device, asked = FakeGpu(), []
+    device, requested = FakeGpu(), []
 
     def watch(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
-        asked.append(len(device.told))
+        requested.append(len(device.told))
         assert not any(launch.endswith("1") for launch in device.told), "a launch of the second stream came before"
         return predict(demands, gpu, sharing, calibration)
 
     wanted = chosen(experiments(device.gpu), ["fp64", "blocks"])
     found = bench(device, wanted, plan=QUICK, predictor=watch)
-    assert len(asked) == 2 * len(wanted)  # with the published calibration and with its own
+    assert len(requested) == 2 * len(wanted)  # with the published calibration and with its own
     assert all(one.expected is not None and one.calibrated is not None for one in found.results)
-    assert any(launch.endswith("1") for launch in device.told[max(asked) :])
+    assert any(launch.endswith("1") for launch in device.told[max(requested) :])
 
 
 def test_the_order_of_modes_turns_from_run_to_run() -> None:
@@ -164,7 +164,7 @@ def test_arrays_shrink_until_they_fit() -> None:
     assert device.sizes == {}
 
 
-def test_too_little_memory_is_said() -> None:
+def test_too_little_memory_is_reported() -> None:
     found = run(FakeGpu(memory=30_000_000), "l2-80", "fp64-1")
     assert [one.problem is None for one in found.results] == [False, True]
     assert "GB are needed" in str(found.results[0].problem)
@@ -264,7 +264,7 @@ def test_a_known_curve_comes_back(curvature: float) -> None:
     assert found.residual < 1e-4
 
 
-def test_a_curve_with_noise_comes_back_nearly_and_tells_its_residual() -> None:
+def test_a_curve_with_noise_comes_back_nearly_and_shows_its_residual() -> None:
     dice = random.Random(11)
     points = [(b, utilisation(b, 0.6, 0.0072) * (1 + dice.uniform(-0.01, 0.01))) for b in (20, 40, 60, 80, 100, 120)]
     found = fit_curve(points)
@@ -298,7 +298,7 @@ def test_the_calibration_is_that_of_the_simulated_gpu() -> None:
     assert found.values.source.startswith("measured:")
 
 
-def test_what_was_not_measured_keeps_the_published_value_and_says_so() -> None:
+def test_what_was_not_measured_keeps_the_published_value_and_shows_so() -> None:
     device = FakeGpu()
     found = calibrate(run(device, "l1"), lanes=device.lanes).calibration
     assert [name for name, entry in found.items() if entry.provenance == "measured"] == ["l1_miss_cost"]

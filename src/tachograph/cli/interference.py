@@ -88,13 +88,13 @@ def run_bench(arguments: Arguments) -> int:
     if arguments.list or arguments.dry_run:
         return _plan(arguments)
     from tachograph.sharing.microbench.cuda_device import CudaDevice
-    from tachograph.sharing.microbench.mps import SHARE, MpsPairs, demand_daemon
+    from tachograph.sharing.microbench.mps import SHARE, MpsPairs, require_daemon
     from tachograph.sharing.microbench.run import conditions
 
     _check_target(arguments.output)
     os.environ.pop(SHARE, None)  # this process needs all SMs, also beside a daemon of MPS
     if arguments.mps:
-        demand_daemon()
+        require_daemon()
     device = CudaDevice(arguments.device)
     processes = MpsPairs.of(arguments.device) if arguments.mps else None
     code = measure_bench(arguments, device, processes, lambda: conditions(device.pci_bus_id))
@@ -116,7 +116,7 @@ def measure_bench(
     with Narrator.of(arguments).steps() as progress:
         found = bench(
             device, wanted, plan=BenchPlan(arguments.runs, arguments.duration / 1e3), predictor=predict_bench,
-            processes=processes, told=progress,
+            processes=processes, progress=progress,
         )  # fmt: skip
     after = observe()
     for warning in dict.fromkeys((*before.warnings(), *after.warnings())):

@@ -86,7 +86,7 @@ def run(arguments: Arguments) -> int:
     reports = _read(arguments.reports, arguments)
     beside = _read([arguments.beside], arguments) if arguments.beside is not None else ()
     with Narrator.of(arguments).steps() as progress:
-        report = build_kernels_report(reports, request, configuration=settings, beside=beside, tell=progress)
+        report = build_kernels_report(reports, request, configuration=settings, beside=beside, progress=progress)
     _remark_some(report.problems, more="--json has them all")
     _show(report, arguments)
     return 0

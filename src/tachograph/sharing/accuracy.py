@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tachograph.sharing.contention import DOMINANCE
+from tachograph.sharing.contention import DOMINANCE, L1_HOLDS, L2_HOLDS, cache_stays, cache_table, curve_errors
 from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Footprint, GpuCapacity, Sharing
 from tachograph.sharing.estimate import estimate
 
@@ -44,17 +44,7 @@ def fitted_curvature(alone: Sequence[tuple[float, float]] = SOLO_BANDWIDTH, *, s
     >>> round(fitted_curvature(), 3)
     0.571
     """
-    return step * min(range(1, round(4.0 / step) + 1), key=lambda steps: _misfit(alone, steps * step))
-
-
-def _misfit(alone: Sequence[tuple[float, float]], curvature: float) -> float:
-    """Sum of squares of relative errors of the share used, at the best requests per block."""
-    from tachograph.sharing.contention import dram_load, outstanding
-
-    requested = [outstanding(used, curvature) for _, used in alone]
-    weights = sum(blocks * blocks for blocks, _ in alone)
-    each = sum(blocks * requests for (blocks, _), requests in zip(alone, requested, strict=True)) / weights
-    return sum((dram_load(each * blocks, curvature) / used - 1.0) ** 2 for blocks, used in alone)
+    return step * min(range(1, round(4.0 / step) + 1), key=lambda steps: curve_errors(alone, steps * step)[0])
 
 
 def fitted_l2_miss_cost(slower: float = 1.79, copied: float = 45e6) -> float:
@@ -66,8 +56,6 @@ def fitted_l2_miss_cost(slower: float = 1.79, copied: float = 45e6) -> float:
     >>> round(fitted_l2_miss_cost(), 3)
     1.991
     """
-    from tachograph.sharing.contention import L2_HOLDS
-
     return _miss_cost(slower, copied / ((H100_NVL.l2_bytes or copied) * L2_HOLDS))
 
 
@@ -80,15 +68,11 @@ def fitted_l1_miss_cost(slower: float = 2.0, copied: float = 2 * 64 * 1024.0) ->
     >>> round(fitted_l1_miss_cost(), 2)
     4.39
     """
-    from tachograph.sharing.contention import L1_HOLDS
-
     return _miss_cost(slower, copied / ((H100_NVL.l1_bytes or copied) * L1_HOLDS))
 
 
 def _miss_cost(slower: float, filled: float) -> float:
     """Time of a miss over that of a hit where two alike, each of which fills so much of a cache, are so much slower."""
-    from tachograph.sharing.contention import cache_stays, cache_table
-
     alone, together = cache_stays(filled, cache_table()), cache_stays(2.0 * filled, cache_table())
     return 1.0 + (slower - 1.0) / (alone - together - (slower - 1.0) * (1.0 - alone))
 
@@ -162,7 +146,7 @@ def _of_fp64() -> list[PublishedNumber]:
 def _of_pitfalls() -> list[PublishedNumber]:
     small = _compute(3.45, 128)
     mm = Demand(name="mm", cycles={"issue": 0.75, "fma": 0.6}, warps=1.0, seconds=1.0, footprint=Footprint(128, 128))
-    text = "said in words: perfect overlap, or as long as in turn"
+    text = "in words only: perfect overlap, or as long as in turn"
     return [
         PublishedNumber(
             table="Pitfall 1", name="fmul of IPC 4 + copy", measured=2.0, read="slowdown",

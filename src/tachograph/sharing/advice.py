@@ -16,7 +16,7 @@ from typing import Literal
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI, text
 from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity
-from tachograph.sharing.mixes import MixMembers, issued_at_least, issuing
+from tachograph.sharing.mixes import MixMembers, issued_at_least, issuing, launches_known
 from tachograph.sharing.partitions import (
     MigProfile,
     if_wide,
@@ -99,8 +99,8 @@ def percents(shares: Sequence[float]) -> str:
     return _joined([text(share, "fraction") for share in shares])
 
 
-def _joined(said: Sequence[str]) -> str:
-    return f"{said[0]} each" if len(set(said)) == 1 else " and ".join(said)
+def _joined(texts: Sequence[str]) -> str:
+    return f"{texts[0]} each" if len(set(texts)) == 1 else " and ".join(texts)
 
 
 def limit(name: str, settings: InterferenceOptions) -> float:
@@ -108,10 +108,10 @@ def limit(name: str, settings: InterferenceOptions) -> float:
     return settings.safe_dram if name == "dram" else settings.safe_cycles if name in CYCLES else 1.0
 
 
-def asked_together(sums: Mapping[str, float], settings: InterferenceOptions) -> str:
+def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> str:
     """Return the three resources nearest to their limits.
 
-    >>> asked_together({"issue": 0.3, "dram": 0.35}, InterferenceOptions())
+    >>> total_demand({"issue": 0.3, "dram": 0.35}, InterferenceOptions())
     'total demand: memory bandwidth 35 % (limit 70 %), issue slots 30 % (limit 90 %)'
     """
     near = sorted(sums.items(), key=lambda item: -item[1] / limit(item[0], settings))
@@ -175,27 +175,27 @@ class SharingCase:
     by_margin: bool = False
 
     @property
-    def blind(self) -> list[str]:
+    def unmeasured(self) -> list[str]:
         """Names of those whose issue slots were not measured."""
         return [demand.name for demand in self.demands if "issue" not in demand.cycles]
 
     @property
     def slowdowns(self) -> Slowdowns:
         """Expected slowdown of each, from measured demands."""
-        return self.met([member.slowdown for member in self.estimate.members])
+        return self.over_all_time([member.slowdown for member in self.estimate.members])
 
     @property
-    def carefully(self) -> Slowdowns:
+    def decisive(self) -> Slowdowns:
         """Decisive slowdowns: with unmeasured issue slots assumed, or with the largest error of the estimator."""
         known = [member.upper if self.unsure(self.careful) else member.slowdown for member in self.careful.members]
-        return self.met(known)
+        return self.over_all_time(known)
 
     @property
     def worst(self) -> Slowdowns:
         """Always together; unmeasured issue slots may be the limiting resource, then each gets its part."""
         count = float(len(self.demands))
         known = [member.worst for member in self.estimate.members]
-        if self.blind:
+        if self.unmeasured:
             return tuple(max(worst or 1.0, count) for worst in known)
         if not self.unsure(self.estimate):
             return tuple(known)
@@ -212,19 +212,19 @@ class SharingCase:
 
     def unsure(self, estimate: Estimate) -> bool:
         """Whether the upper values of `estimate` decide, instead of the expected ones."""
-        return self.by_margin and bool(self.blind or not estimate.safe)
+        return self.by_margin and bool(self.unmeasured or not estimate.safe)
 
-    def good(self, slowdowns: Sequence[float | None]) -> bool:
+    def acceptable(self, slowdowns: Sequence[float | None]) -> bool:
         """Whether all are known and none is above the limit."""
         return all(s is not None and s <= self.settings.max_slowdown + 1e-9 for s in slowdowns)
 
-    def met(self, slowdowns: Sequence[float | None]) -> Slowdowns:
+    def over_all_time(self, slowdowns: Sequence[float | None]) -> Slowdowns:
         """Expected slowdowns over all time, from those while others are busy, too."""
         return tuple(
             None if s is None else 1 + share * (s - 1) for s, share in zip(slowdowns, self.others, strict=True)
         )
 
-    def over(self) -> list[str]:
+    def over_limit(self) -> list[str]:
         """Resources whose measured demand reaches the limit, the one most above it first."""
         sums, settings = self.estimate.sums, self.settings
         names = [name for name, total in sums.items() if total >= limit(name, settings)]
@@ -232,8 +232,8 @@ class SharingCase:
 
     def conflicts(self) -> list[str]:
         """Resources that reach their limit, and those that slow a member beyond the allowed slowdown."""
-        names = self.over()
-        for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.careful, self.carefully)):
+        names = self.over_limit()
+        for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.careful, self.decisive)):
             for member, slowdown in zip(estimate.members, slowdowns, strict=True):
                 if member.binding and slowdown is not None and slowdown > self.settings.max_slowdown:
                     names.append(member.binding)
@@ -247,17 +247,17 @@ NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
 
 def by_mps(case: SharingCase) -> SharingAdvice | str:
     """MPS, all SMs for all."""
-    slowdowns, careful = case.slowdowns, case.carefully
+    slowdowns, careful = case.slowdowns, case.decisive
     if None in slowdowns or None in careful:
-        return "MPS: what would happen cannot be said, see what is not known."
-    over = case.over()
+        return "MPS: undetermined, see what is not known."
+    over = case.over_limit()
     if over:
         return f"MPS alone: {_too_much(case, over)}; {_expected(case)}."
-    if not case.good(careful):
+    if not case.acceptable(careful):
         by = next(iter(case.conflicts()), None)
         slowed = f", slowed by {resource(by)}" if by else ""
         return f"MPS alone: {_expected(case)}{slowed}; more than {times(case.settings.max_slowdown)}."
-    why = (f"MPS: {asked_together(case.estimate.sums, case.settings)}; {_expected(case)}.",)
+    why = (f"MPS: {total_demand(case.estimate.sums, case.settings)}; {_expected(case)}.",)
     safe = case.estimate.safe and not case.missing
     return SharingAdvice("mps", None, why, case.missing, slowdowns, careful, case.worst, case.binding, safe=safe)
 
@@ -269,38 +269,39 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
         return ""
     shares = shares_for(case.assumed)
     found = None if case.shared is None else case.shared(shares)
-    told = None if found is None else found.members
-    lost = _on_shares(case, shares, told)
+    outcomes = None if found is None else found.members
+    lost = _on_shares(case, shares, outcomes)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
     unsure = found is not None and case.unsure(found)
-    careful = _careful(case.members, _unsure(case, lost, told) if unsure and told else lost, wide)
-    said = (
+    careful = _careful(case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide)
+    sentence = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
         f"{_by_width(case, lost, careful)}{_with_margin(case) if unsure else ''}."
     )
-    if not case.good(lost) or not case.good(careful):
-        return said
-    worst = [one.worst for one in told] if told else careful
+    if not case.acceptable(lost) or not case.acceptable(careful):
+        return sentence
+    worst = [one.worst for one in outcomes] if outcomes else careful
     most = tuple(
-        worst if _laid_out(members) else wide for members, worst, wide in zip(case.members, worst, wide, strict=True)
+        worst if launches_known(members) else wide
+        for members, worst, wide in zip(case.members, worst, wide, strict=True)
     )
-    return SharingAdvice("mps_share", shares, (said,), case.missing, lost, careful, most, conflicts[0])
+    return SharingAdvice("mps_share", shares, (sentence,), case.missing, lost, careful, most, conflicts[0])
 
 
-def _on_shares(case: SharingCase, shares: tuple[float, ...], told: Sequence[CorunOutcome] | None) -> Slowdowns:
+def _on_shares(case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome] | None) -> Slowdowns:
     """What each loses all the time it works, for its share is its own whether others are busy or not."""
     own = [
         _of_members(members, partial(on_share, share=share, gpu=case.gpu))
         for members, share in zip(case.members, shares, strict=True)
     ]
-    return tuple(own) if told is None else tuple(map(_on_its_own, case.members, told, own))
+    return tuple(own) if outcomes is None else tuple(map(_on_its_own, case.members, outcomes, own))
 
 
-def _unsure(case: SharingCase, lost: Slowdowns, told: Sequence[CorunOutcome]) -> Slowdowns:
+def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]) -> Slowdowns:
     """The same were the estimator as wrong as it may be, for the time in which another is busy as well."""
     return tuple(
         None if slowdown is None else slowdown + share * ((one.upper or 1.0) - (one.slowdown or 1.0))
-        for slowdown, share, one in zip(lost, case.others, told, strict=True)
+        for slowdown, share, one in zip(lost, case.others, outcomes, strict=True)
     )
 
 
@@ -310,16 +311,11 @@ def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> 
     return math.fsum(share * slowdown for share, slowdown in found) if len(found) == len(members) else None
 
 
-def _laid_out(members: MixMembers) -> bool:
-    """Whether it is known how many blocks its kernels launch, and with it how wide they are."""
-    return all(demand.footprint is not None for _, demand in members)
-
-
-def _on_its_own(members: MixMembers, told: CorunOutcome, own: float | None) -> float | None:
-    """The slowdown on a share of the SMs: without a footprint `own` is the effect of width, `told` that of memory."""
-    if _laid_out(members) or told.slowdown is None:
-        return told.slowdown
-    return max(told.slowdown, own) if own is not None and told.binding in NOT_KEPT_APART else own
+def _on_its_own(members: MixMembers, outcome: CorunOutcome, own: float | None) -> float | None:
+    """The slowdown on a share of the SMs: without a footprint `own` is that of width, `outcome` that of memory."""
+    if launches_known(members) or outcome.slowdown is None:
+        return outcome.slowdown
+    return max(outcome.slowdown, own) if own is not None and outcome.binding in NOT_KEPT_APART else own
 
 
 def by_slices(case: SharingCase) -> SharingAdvice | str:
@@ -345,11 +341,11 @@ def by_slices(case: SharingCase) -> SharingAdvice | str:
     wide = tuple(_wide_on(demand, one) for demand, one in zip(case.assumed, chosen, strict=True))
     careful = _careful(case.members, lost, wide)
     names = tuple(profile.name for profile in chosen)
-    said = (
+    sentence = (
         f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices that hold them; "
         f"{_by_width(case, lost, careful)}."
     )
-    return SharingAdvice("mig", None, (said,), case.missing, lost, careful, wide, short, profiles=names)
+    return SharingAdvice("mig", None, (sentence,), case.missing, lost, careful, wide, short, profiles=names)
 
 
 def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigProfile) -> bool:
@@ -358,7 +354,7 @@ def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigPr
     if demand.hbm_bytes + CONTEXT_BYTES > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes:
         return False
     lost = (_on_slice(case, members, profile),)
-    return case.good(lost) and case.good(_careful([members], lost, (_wide_on(demand, profile),)))
+    return case.acceptable(lost) and case.acceptable(_careful([members], lost, (_wide_on(demand, profile),)))
 
 
 def _on_slice(case: SharingCase, members: MixMembers, profile: MigProfile) -> float | None:
@@ -372,44 +368,46 @@ def _wide_on(demand: Demand, profile: MigProfile) -> float | None:
 def in_turn(case: SharingCase) -> SharingAdvice | str:
     """Time-slicing: whoever works has the whole GPU, and half of the time while another works."""
     count = float(len(case.demands))
-    slowdowns = case.met([count] * len(case.demands))
+    slowdowns = case.over_all_time([count] * len(case.demands))
     meeting = percents(case.others)
-    said = f"Time-slicing: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
-    if not case.good(slowdowns):
-        return said
+    sentence = (
+        f"Time-slicing: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
+    )
+    if not case.acceptable(slowdowns):
+        return sentence
     worst = (count,) * len(case.demands)
-    return SharingAdvice("time_slicing", None, (said,), case.missing, slowdowns, slowdowns, worst, "sms")
+    return SharingAdvice("time_slicing", None, (sentence,), case.missing, slowdowns, slowdowns, worst, "sms")
 
 
 def _careful(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
     """Slowdowns on a part of the SMs: without a footprint the width of kernels is unknown, and they count as wide."""
     return tuple(
-        one if _laid_out(own) or one is None else None if most is None else max(one, most)
+        one if launches_known(own) or one is None else None if most is None else max(one, most)
         for own, one, most in zip(members, lost, wide, strict=True)
     )
 
 
 def _too_much(case: SharingCase, over: Sequence[str]) -> str:
     sums, settings = case.estimate.sums, case.settings
-    said = [
+    shown = [
         f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
         for name in over[:3]
     ]
-    return f"demand above the limit: {'; '.join(said)}"
+    return f"demand above the limit: {'; '.join(shown)}"
 
 
 def _expected(case: SharingCase) -> str:
-    """Both readings, where there are two."""
-    told = f"expected {each(case.slowdowns)}"
+    """Expected slowdowns, and the decisive ones where they differ."""
+    expected = f"expected {each(case.slowdowns)}"
     unsure = case.unsure(case.careful)
-    if not case.blind:
+    if not case.unmeasured:
         if unsure:
-            return f"{told}, up to {each(case.carefully)}{_with_margin(case)}"
-        return f"{told}, which decides, for all pairs of their kernels are safe" if case.by_margin else told
+            return f"{expected}, up to {each(case.decisive)}{_with_margin(case)}"
+        return f"{expected}, which decides, for all pairs of their kernels are safe" if case.by_margin else expected
     assumed = text(case.settings.assumed_issue, "fraction")
-    who = "each" if len(case.blind) == len(case.demands) else " and ".join(case.blind)
+    who = "each" if len(case.unmeasured) == len(case.demands) else " and ".join(case.unmeasured)
     return (
-        f"{told} by what was measured, {each(case.carefully)} if {who} also asks for {assumed} of the issue slots"
+        f"{expected} by what was measured, {each(case.decisive)} if {who} also needs {assumed} of the issue slots"
         f"{_with_margin(case) if unsure else ''}"
     )
 
@@ -419,10 +417,10 @@ def _with_margin(case: SharingCase) -> str:
 
 
 def _by_width(case: SharingCase, lost: Slowdowns, careful: Slowdowns) -> str:
-    told = f"expected {each(lost)}"
-    if all(map(_laid_out, case.members)):
-        return told if careful == lost else f"{told}, {each(careful)}"
-    return f"{told} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"
+    expected = f"expected {each(lost)}"
+    if all(map(launches_known, case.members)):
+        return expected if careful == lost else f"{expected}, {each(careful)}"
+    return f"{expected} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"
 
 
 def advise(
@@ -450,9 +448,9 @@ def advise(
     shares of the SMs; without it every kernel is assumed to spread evenly over fewer SMs.
 
     >>> from tachograph.sharing.demand import CorunOutcome
-    >>> asked = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
+    >>> two = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
     >>> alone = Estimate(tuple(CorunOutcome(name, 1.0, 1.0, None) for name in "ab"), {"issue": 0.4}, 2.0, 1.0, True, ())
-    >>> advise(alone, asked, gpu=GpuCapacity(name="A100 SXM 40GB", hbm_bytes=40e9), settings=InterferenceOptions()).way
+    >>> advise(alone, two, gpu=GpuCapacity(name="A100 SXM 40GB", hbm_bytes=40e9), settings=InterferenceOptions()).way
     'mps'
     """
     shares = tuple(busy) if busy is not None else (1.0,) * len(demands)
@@ -471,8 +469,8 @@ def advise(
         missing=tuple(dict.fromkeys((*estimate.unknown, *_unknown(demands, gpu, settings)))),
         by_margin=by_margin,
     )
-    room, held = _memory(case)
-    if not held:
+    room, fits = _memory(case)
+    if not fits:
         return SharingAdvice("no", None, (room,), case.missing, binding="hbm")
     passed = [room]
     for way in (by_mps, by_shares, by_slices, in_turn):
@@ -482,31 +480,31 @@ def advise(
             return replace(found, why=(*passed, *found.why), cautions=cautions)
         passed += [found] if found else []
     last = f"No way is expected to keep all of them below {times(settings.max_slowdown)}."
-    slowdowns, most = case.slowdowns, case.carefully
+    slowdowns, most = case.slowdowns, case.decisive
     return SharingAdvice("no", None, (*passed, last), case.missing, slowdowns, most, case.worst, case.binding)
 
 
 def _unknown(demands: Sequence[Demand], gpu: GpuCapacity, settings: InterferenceOptions) -> list[str]:
     """Decisive values that were not measured, a sentence each."""
-    told = []
-    blind = [demand for demand in demands if "issue" not in demand.cycles]
-    if blind:
-        whose = "" if len(blind) == len(demands) else f" of {' and '.join(demand.name for demand in blind)}"
-        least = percents([issued_at_least(demand) for demand in blind])
-        told.append(
+    sentences = []
+    unmeasured = [demand for demand in demands if "issue" not in demand.cycles]
+    if unmeasured:
+        whose = "" if len(unmeasured) == len(demands) else f" of {' and '.join(demand.name for demand in unmeasured)}"
+        least = percents([issued_at_least(demand) for demand in unmeasured])
+        sentences.append(
             f"Issue slots{whose} were not measured: pipes take at least {least}, anything above is possible; "
-            f"{text(settings.assumed_issue, 'fraction')} are counted for {'each' if len(blind) > 1 else 'it'}. "
+            f"{text(settings.assumed_issue, 'fraction')} are counted for {'each' if len(unmeasured) > 1 else 'it'}. "
             f"{PROFILE_THEM}"
         )
     if any(demand.dram is None for demand in demands):
-        told.append("Memory bandwidth was not measured.")
+        sentences.append("Memory bandwidth was not measured.")
     if any(demand.hbm_bytes is None for demand in demands) or gpu.hbm_bytes is None:
-        told.append("How much memory they need together, or what the GPU has, is not known.")
-    return told
+        sentences.append("How much memory they need together, or what the GPU has, is not known.")
+    return sentences
 
 
 def _memory(case: SharingCase) -> tuple[str, bool]:
-    """A sentence on memory, and whether it holds all of them; what is not known is not held against them."""
+    """A sentence on memory, and whether it holds all of them; what is not known counts as fitting."""
     used = [demand.hbm_bytes for demand in case.demands]
     known = [amount for amount in used if amount is not None]
     if len(known) < len(used) or case.gpu.hbm_bytes is None:
@@ -514,10 +512,10 @@ def _memory(case: SharingCase) -> tuple[str, bool]:
     total = math.fsum(known) + CONTEXT_BYTES
     share, allowed = total / case.gpu.hbm_bytes, case.settings.safe_hbm
     amounts = " + ".join(text(amount / MI, "MiB") for amount in known)
-    held = share <= allowed
-    verdict = "within" if held else "more than"
+    fits = share <= allowed
+    verdict = "within" if fits else "more than"
     return (
         f"Memory: {amounts} at their peaks and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context are "
         f"{text(share, 'fraction')} of {text(case.gpu.hbm_bytes / MI, 'MiB')}, {verdict} the "
         f"{text(allowed, 'fraction')} allowed."
-    ), held
+    ), fits

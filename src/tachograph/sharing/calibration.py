@@ -13,9 +13,11 @@ import msgspec
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.sharing.demand import Calibration
+from tachograph.sharing.demand import Calibration, CorunMode
 
 CALIBRATION_FORMAT = 1
+# gain: time one after the other over time together; first, second: slowdown of that one; both: mean of the two
+Compared = Literal["gain", "first", "second", "both"]
 # {value of a calibration: (least, most)}
 CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
     "dram_curvature": (0.0, 100.0),
@@ -25,7 +27,7 @@ CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
     "l1_miss_cost": (1.0, 1000.0),
 }
 _HEAD = """\
-# What micro-benchmarks told of this GPU. Written by `tachograph interference bench`;
+# Results of micro-benchmarks on this GPU. Written by `tachograph interference bench`;
 # the key interference.calibration of tachograph.toml names it.
 """
 
@@ -48,8 +50,8 @@ class BenchRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     published calibration, with this one. `low`, `high`: of single runs."""
 
     name: str
-    way: Literal["streams", "mps"]
-    compared: Literal["gain", "first", "second", "both"]
+    way: CorunMode
+    compared: Compared
     predicted: float | None = None
     calibrated: float | None = None
     measured: float | None = None
@@ -119,7 +121,7 @@ def read_calibration_file(path: Path) -> CalibrationFile:
     except RecursionError:
         raise InputError("it nests too deeply", where=str(path), do=_AGAIN) from None
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
-        raise InputError(f"is no TOML: {problem}", where=str(path), do=_AGAIN) from None
+        raise InputError(f"invalid TOML: {problem}", where=str(path), do=_AGAIN) from None
     try:
         found = msgspec.convert(raw, CalibrationFile)
     except msgspec.ValidationError as problem:
@@ -129,19 +131,19 @@ def read_calibration_file(path: Path) -> CalibrationFile:
     return found
 
 
-_AGAIN = "mend it, or write it again with `tachograph interference bench -o FILE`"
+_AGAIN = "fix it, or write it again with `tachograph interference bench -o FILE`"
 
 
-def _with_key(said: str, raw: Mapping[str, object]) -> str:
+def _with_key(message: str, raw: Mapping[str, object]) -> str:
     """Return the error with the name of the invalid value; msgspec reports no keys of a dictionary."""
     entries = raw.get("calibration")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         try:
             msgspec.convert(entry, CalibrationValue)
         except msgspec.ValidationError:
-            said = said.replace("$.calibration[...]", f"calibration.{name}")
+            message = message.replace("$.calibration[...]", f"calibration.{name}")
             break
-    return said.replace("`", "'").replace("$.", "")
+    return message.replace("`", "'").replace("$.", "")
 
 
 def _mistakes(found: CalibrationFile) -> Iterator[str]:

@@ -8,11 +8,12 @@ from math import ceil, inf, isfinite, nan, prod
 from types import MappingProxyType
 
 from tachograph.catalog import devices
+from tachograph.catalog.units import MI
 from tachograph.nsight.launches import Chip, Launch, capability_of
 from tachograph.sharing.demand import Footprint, GpuCapacity
 
-REPORT = "the report"
-_KIB, _MIB = 1024.0, float(1 << 20)
+REPORT, CATALOGUE = "the report", "the catalogue of devices"  # sources of a value
+_KIB = 1024.0
 _BITS = 8.0
 _WARP = 32
 _EDGES = 2.0  # of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way
@@ -81,20 +82,20 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     known: dict[str, float] = {}
     told_by: dict[str, str] = {}
     capability = chip.compute_capability or capability_of(chip.attributes)
-    for values, teller in (
+    for values, source in (
         (_reported(chip.attributes, metrics or {}), REPORT),
         (_of_capability(capability), f"compute capability {capability} as published"),
-        (_catalogued(chip), "the catalogue of devices"),
+        (_catalogued(device_of(chip)), CATALOGUE),
     ):
         for name, value in values.items():
             if name not in known:
-                known[name], told_by[name] = value, teller
+                known[name], told_by[name] = value, source
     return _gpu(chip.name or _NAMELESS, known, told_by)
 
 
-def _gpu(name: str, told: Mapping[str, float], told_by: Mapping[str, str]) -> GpuCapacity:
+def _gpu(name: str, known: Mapping[str, float], told_by: Mapping[str, str]) -> GpuCapacity:
     def count(field: str) -> int | None:
-        return None if field not in told else int(told[field])
+        return None if field not in known else int(known[field])
 
     return GpuCapacity(
         name=name,
@@ -103,11 +104,11 @@ def _gpu(name: str, told: Mapping[str, float], told_by: Mapping[str, str]) -> Gp
         threads_per_sm=count("threads_per_sm"),
         blocks_per_sm=count("blocks_per_sm"),
         registers_per_sm=count("registers_per_sm"),
-        shared_bytes_per_sm=told.get("shared_bytes_per_sm"),
-        l1_bytes=told.get("l1_bytes"),
-        l2_bytes=told.get("l2_bytes"),
-        dram_bytes_per_s=told.get("dram_bytes_per_s"),
-        hbm_bytes=told.get("hbm_bytes"),
+        shared_bytes_per_sm=known.get("shared_bytes_per_sm"),
+        l1_bytes=known.get("l1_bytes"),
+        l2_bytes=known.get("l2_bytes"),
+        dram_bytes_per_s=known.get("dram_bytes_per_s"),
+        hbm_bytes=known.get("hbm_bytes"),
         told_by=MappingProxyType(dict(told_by)),
     )
 
@@ -163,13 +164,18 @@ def _of_capability(capability: str | None) -> dict[str, float]:
 def device_of(chip: Chip) -> devices.Device | None:
     """Return the row of the catalogue for the GPU of a report; None: not in it, or contradicted by the report."""
     memory = _positive(chip.attributes, ("total_memory",))
-    device = devices.match_device(chip.name, None if memory is None else memory / _MIB)
+    device = devices.match_device(chip.name, None if memory is None else memory / MI)
     sms = _positive(chip.attributes, ("multiprocessor_count",))
     return None if device is None or (sms is not None and sms != device.sms) else device
 
 
-def _catalogued(chip: Chip) -> dict[str, float]:
-    device = device_of(chip)
+def gpu_of_device(device: devices.Device) -> GpuCapacity:
+    """Return the resources of a model in the catalogue of devices."""
+    values = _catalogued(device)
+    return _gpu(device.name, values, dict.fromkeys(values, CATALOGUE))
+
+
+def _catalogued(device: devices.Device | None) -> dict[str, float]:
     if device is None:
         return {}
     values: dict[str, float | None] = {
@@ -177,7 +183,7 @@ def _catalogued(chip: Chip) -> dict[str, float]:
         "threads_per_sm": device.max_warps_per_sm * _WARP,
         "l2_bytes": device.l2_bytes,
         "dram_bytes_per_s": device.hbm_bytes_per_s,
-        "hbm_bytes": device.hbm_mib * _MIB,
+        "hbm_bytes": device.hbm_mib * MI,
     }
     return {field: float(value) for field, value in values.items() if value is not None}
 
@@ -189,7 +195,6 @@ def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | No
     )
 
 
-_WARP_THREADS = 32
 _SECTOR = 32.0  # bytes
 _REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all chips since Volta
 _LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
@@ -202,8 +207,8 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
     The number that fits into an SM is that of the profiler, else computed from the needs of a block and from `gpu`.
 
     >>> from tachograph.nsight.launches import Chip
-    >>> told = {"launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 1024.0}
-    >>> sleep = Launch("sleep", told, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))
+    >>> metrics = {"launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 1024.0}
+    >>> sleep = Launch("sleep", metrics, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))
     >>> from tachograph.sharing.demand import H100_NVL
     >>> footprint_of(sleep, H100_NVL).blocks_per_sm
     2
@@ -216,7 +221,7 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
     registers = _count(metrics, "launch__registers_per_thread")
     shared = _shared(metrics)
     footprint = Footprint(blocks, threads, registers, shared)
-    fit = _told_fit(metrics) or computed_fit(footprint, gpu)
+    fit = _reported_fit(metrics) or computed_fit(footprint, gpu)
     return Footprint(blocks, threads, registers, shared, fit)
 
 
@@ -228,8 +233,8 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
     before, which no report records.
 
     >>> from tachograph.nsight.launches import Chip
-    >>> told = {"lts__t_sectors.sum": 250_000.0}
-    >>> l2_most([Launch("add", told, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))])
+    >>> metrics = {"lts__t_sectors.sum": 250_000.0}
+    >>> l2_most([Launch("add", metrics, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))])
     8000000.0
     """
     most = max((_through_l2(launch.metrics) for launch in launches), default=inf)
@@ -254,10 +259,10 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
         return None
     if slots is None or threads is None:
         return None
-    warps = ceil(footprint.threads / _WARP_THREADS)
-    fits = [slots, threads // (warps * _WARP_THREADS)]
+    warps = ceil(footprint.threads / _WARP)
+    fits = [slots, threads // (warps * _WARP)]
     if registers:
-        of_warp = ceil(registers * _WARP_THREADS / _REGISTER_UNIT) * _REGISTER_UNIT
+        of_warp = ceil(registers * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
         # each scheduler has its own part of the registers: a warp is not split across two
         fits.append(of_registers // gpu.schedulers // of_warp * gpu.schedulers // warps)
     if shared:
@@ -290,7 +295,7 @@ def _shared(metrics: Mapping[str, float]) -> float | None:
     return sum(parts) if all(0 <= part < inf for part in parts) else None
 
 
-def _told_fit(metrics: Mapping[str, float]) -> int | None:
+def _reported_fit(metrics: Mapping[str, float]) -> int | None:
     """The lowest of the profiler's limits; all four are needed, a missing one may be the lowest."""
     if any(limit not in metrics for limit in _LIMITS):
         return None

@@ -17,6 +17,7 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import UsageError
+from tachograph.sharing.capacity import gpu_of_device
 from tachograph.sharing.demand import Calibration
 from tachograph.sharing.job_groups import (
     LEAST_RUNS,
@@ -27,10 +28,8 @@ from tachograph.sharing.job_groups import (
     candidates,
     missing_counters,
     named,
-    nothing_read,
     profiled,
 )
-from tachograph.sharing.mixes import gpu_of_device
 from tachograph.sharing.proposals import EstimatorOf, GroupMatrix, PairJudge, SharingProposal, group_matrix, overlap_h
 
 
@@ -208,7 +207,7 @@ def build_colocate_report(
     pair: tuple[str, str] | None = None,
     matrix: bool = False,
     profiles: Sequence[GivenProfile] = (),
-    read: LaunchReader = nothing_read,
+    read: LaunchReader = lambda report: (),
     zone_name: str = "UTC",
 ) -> ColocateReport:
     """Return the report on (already filtered) rows of job_summaries.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import sqrt
 
@@ -155,6 +156,17 @@ def dram_load(requests: float, curvature: float) -> float:
     return min(guess, 1.0)
 
 
+def curve_errors(points: Sequence[tuple[float, float]], curvature: float) -> tuple[float, float]:
+    """Return how far u (1 + c u^2) = k b is from points (blocks b, share u used alone): a sum of squares, and k.
+
+    Relative errors of u; k by least squares of the requests.
+    """
+    requests = [outstanding(used, curvature) for _, used in points]
+    weights = sum(blocks * blocks for blocks, _ in points)
+    slope = sum(blocks * request for (blocks, _), request in zip(points, requests, strict=True)) / weights
+    return sum((dram_load(slope * blocks, curvature) / used - 1.0) ** 2 for blocks, used in points), slope
+
+
 @either
 def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
     """Return the latency under the load of `count` kernels together; `of_all`: `PARTS` numbers of each.
@@ -170,13 +182,13 @@ def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> 
         most = max(most, of_all[PARTS * place])
     if most <= 0.0:
         return 1.0
-    requested, _ = _asked(of_all, count, 1.0 + curvature)
+    requested, _ = _load_at(of_all, count, 1.0 + curvature)
     full = requested >= 1.0
     if curvature < _NONE and not full:
         return 1.0
     above = curvature if full else curvature * most * most
     for _ in range(_STEPS):
-        requested, slope = _asked(of_all, count, 1.0 + above)
+        requested, slope = _load_at(of_all, count, 1.0 + above)
         used = 1.0 if full else sqrt(above / curvature)
         step = (requested - used) / ((0.0 if full else 0.5 * used / above) - slope)
         above += max(step, 0.0)
@@ -186,7 +198,7 @@ def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> 
 
 
 @either
-def _asked(of_all: Floats | list[float], count: int, at: float) -> tuple[float, float]:
+def _load_at(of_all: Floats | list[float], count: int, at: float) -> tuple[float, float]:
     """Return the share of DRAM that all use at a latency, and how that grows with it."""
     requested, slope = 0.0, 0.0
     for place in range(count):

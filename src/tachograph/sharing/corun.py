@@ -11,11 +11,10 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.compiled import either
 from tachograph.sharing import contention, vectors
-from tachograph.sharing.demand import CYCLES, Calibration, Demand, GpuCapacity
+from tachograph.sharing.demand import CYCLES, NOTHING, Calibration, Demand, GpuCapacity
 from tachograph.sharing.vectors import Vectors, demand_vectors, occupied, of_a_block
 
 RESOURCES = (*CYCLES, "dram", "l2", "l1", "blocks", "sms")
-NOTHING = 255
 _DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
 STARVED = 100.0  # times as long: how rarely a scheduler selects a warp that waits behind others was never published
 _FELT = 0.995  # a rate above this has no binding resource
@@ -81,9 +80,9 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 
 
 @either
-def add(beside: Row, own: Row, other: Row, told: Row) -> None:
+def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
     """Add to what is beside `own` one other kernel."""
-    dominance = told[_DOMINANCE]
+    dominance = machine[_DOMINANCE]
     for kind in range(_KINDS):
         mine, requested = own[kind], other[kind]
         if requested > dominance * mine:
@@ -113,7 +112,7 @@ def _put_dram(of_all: Row, place: int, own: Row) -> None:
 
 
 @either
-def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[float, float, int]:
+def pace(own: Row, beside: Row, machine: Row, kept: Floats, meet: bool) -> tuple[float, float, int]:
     """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of what binds it.
 
     `meet`: whether it meets the others in SMs. `kept`: the table of `caches`.
@@ -133,45 +132,45 @@ def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[fl
         binding = _DRAM if memory < cycles else binding
     if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
         rate = contention.cache_rate(
-            own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], told[_L2_COST], own[_EXPOSED], kept
+            own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], machine[_L2_COST], own[_EXPOSED], kept
         )
         binding = _L2 if rate < min(cycles, memory) else binding
         memory = min(memory, rate)
     if meet and own[_L1_HIT] > 0.0 and beside[_OTHER_L1] > 0.0:
         rate = contention.cache_rate(
-            own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], told[_L1_COST], own[_EXPOSED], kept
+            own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], machine[_L1_COST], own[_EXPOSED], kept
         )
         binding = _L1 if rate < min(cycles, memory) else binding
         memory = min(memory, rate)
-    if meet and shut_out(own, beside, told):
+    if meet and shut_out(own, beside, machine):
         cycles, binding = 0.0, _BLOCKS
     return cycles, memory, binding if min(cycles, memory) < _FELT else NOTHING
 
 
 @either
-def shut_out(own: Row, beside: Row, told: Row) -> bool:
+def shut_out(own: Row, beside: Row, machine: Row) -> bool:
     """Return whether none of its blocks fits on an SM beside the others; unknown values count as fitting."""
     if beside[_TAKEN] <= 0.0:
         return False
     full = False
     for place in range(_ROOM):
-        full |= own[_NEEDS + place] + beside[_TAKEN + place] > told[_HAS + place]  # NaN: unknown
+        full |= own[_NEEDS + place] + beside[_TAKEN + place] > machine[_HAS + place]  # NaN: unknown
     return full
 
 
 @either
-def in_turn(beside: Row, told: Row, waits: bool) -> float:
+def in_turn(beside: Row, machine: Row, waits: bool) -> float:
     """Return its slowdown when all run one after the other; `waits`: it is shut out.
 
     Launches that follow each other without end take turns only for room, and share cycles equally.
     """
-    return 1.0 + beside[_TURNS if waits or told[_LASTING] == 0.0 else _OTHERS]
+    return 1.0 + beside[_TURNS if waits or machine[_LASTING] == 0.0 else _OTHERS]
 
 
 @either
-def longest(turns: float, told: Row, waits: bool, take_turns: bool) -> float:
+def longest(turns: float, machine: Row, waits: bool, take_turns: bool) -> float:
     """Return the most its slowdown by waiting for cycles and room can be; `take_turns`: all wait for each other."""
-    return turns if waits or take_turns or told[_LASTING] == 0.0 else STARVED
+    return turns if waits or take_turns or machine[_LASTING] == 0.0 else STARVED
 
 
 @either
@@ -204,43 +203,43 @@ def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
 
 @either
 def run_together(
-    own: Sequence[Row], told: Row, kept: Floats, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
+    own: Sequence[Row], machine: Row, kept: Floats, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
 ) -> None:
     """Fill in the results of each of `own`, rows OWN, while all of them run: one function for pairs and sets.
 
-    `told`: see `machine`. `kept`: see `cache_table`. `meet`: whether they meet in SMs. `beside`: a row BESIDE of zeros
-    for each. `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
+    `machine`: row of GPU and calibration. `kept`: see `cache_table`. `meet`: whether they meet in SMs. `beside`: a row
+    BESIDE of zeros for each. `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
     """
     count = len(own)
     for place in range(count):
         mine, sums = own[place], beside[place]
         for other in range(count):
             if other != place:
-                add(sums, mine, own[other], told)
+                add(sums, mine, own[other], machine)
         _put_dram(of_all, place, mine)
-    loaded = contention.dram_latency(of_all, count, told[_CURVATURE])
+    loaded = contention.dram_latency(of_all, count, machine[_CURVATURE])
     take_turns = count > 1
     for place in range(count):
         mine, sums, at = own[place], beside[place], OUT * place
         sums[LATENCY] = loaded
-        cycles, memory, binding = pace(mine, sums, told, kept, meet)
+        cycles, memory, binding = pace(mine, sums, machine, kept, meet)
         waits = binding == _BLOCKS
-        turn = in_turn(sums, told, waits)
+        turn = in_turn(sums, machine, waits)
         take_turns = take_turns and cycles * turn <= 1.0
         out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN] = cycles, memory, turn
         out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
     for place in range(count):
         at = OUT * place
         cycles, memory, turn, longer = out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN], out[at + _LONGER]
-        most = longest(turn, told, out[at + SHUT_OUT] > 0.0, take_turns)
+        most = longest(turn, machine, out[at + SHUT_OUT] > 0.0, take_turns)
         out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
         out[at + SLOWDOWN] = slowdown(cycles, memory, longer, most)
         out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
 
 
-def worst_slowdown(own: Row, beside: Row, out: Row, told: Row, meet: bool) -> float:
+def worst_slowdown(own: Row, beside: Row, out: Row, machine: Row, meet: bool) -> float:
     """Return the slowdown of one where every contended resource is given to the others first; see `run_together`."""
-    most = longest(out[_TURN], told, out[SHUT_OUT] > 0.0, False)
+    most = longest(out[_TURN], machine, out[SHUT_OUT] > 0.0, False)
     return max(out[SLOWDOWN], worst(own, beside, meet, most) * own[LONGER])
 
 
@@ -261,17 +260,17 @@ _LEAST = 1e-6  # share: no GPU has so many SMs
 _NARROWER = 1e-9  # than a share with an SM more
 
 
-def confine(asked: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Floats]:
+def confine(demands: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Floats]:
     """Return demands on a `share`, 0..1, of the SMs, and how many times longer each takes there alone.
 
     Demand on these SMs is higher, on DRAM lower in the same time.
     """
     share = max(share, _LEAST)
     if share >= 1.0:
-        return asked, np.ones(len(asked.names))
-    longer = vectors.confined(asked.launches, _busiest(asked), share, gpu)
-    fuller = np.minimum(1.0, asked.cycles / (share * longer[:, None]))
-    return replace(asked, cycles=fuller, dram=asked.dram / longer), longer
+        return demands, np.ones(len(demands.names))
+    longer = vectors.confined(demands.launches, _busiest(demands), share, gpu)
+    fuller = np.minimum(1.0, demands.cycles / (share * longer[:, None]))
+    return replace(demands, cycles=fuller, dram=demands.dram / longer), longer
 
 
 def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
@@ -286,10 +285,10 @@ def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calib
     return longer
 
 
-def _busiest(asked: Vectors) -> Floats:
+def _busiest(demands: Vectors) -> Floats:
     """Highest demand for cycles of an SM, over issue slots and pipelines; NaN: nothing was measured."""
-    known = np.isfinite(asked.cycles)
-    most: Floats = np.max(np.where(known, asked.cycles, 0.0), axis=1, initial=0.0)
+    known = np.isfinite(demands.cycles)
+    most: Floats = np.max(np.where(known, demands.cycles, 0.0), axis=1, initial=0.0)
     return np.where(known.any(axis=1), most, np.nan)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import isnan
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,6 +18,7 @@ PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
 # what an SM provides per cycle: slots to issue warp instructions, and each pipeline
 CYCLES = ("issue", *PIPES)
 BandwidthBasis = Literal["achievable", "peak"]
+NOTHING = 255  # in Matrix.binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,16 @@ class Demand:
     def named(self, name: str) -> Demand:
         """Return the same under another name."""
         return replace(self, name=name)
+
+    def bandwidth(self, calibration: Calibration) -> float | None:
+        """Return the share of DRAM bandwidth that can be achieved, above 1 where calibration is too low; None: unknown.
+
+        >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 2)
+        0.69
+        """
+        if self.dram is None:
+            return None
+        return self.dram / (calibration.achievable_share if self.dram_of == "peak" else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +185,7 @@ class Matrix:
     """All pairs, as arrays of shape (rows, columns).
 
     slowdown[i, j]: of row i while column j runs beside it, NaN unknown. gain[i, j]: as in Estimate. binding[i, j]:
-    place in `resources` of what binds row i, 255 nothing. safe[i, j]: 1 safe, 0 not. margin: upper over slowdown.
+    place in `resources` of what binds row i, NOTHING for none. safe[i, j]: 1 safe, 0 not. margin: upper over slowdown.
     """
 
     rows: tuple[str, ...]
@@ -189,3 +201,13 @@ class Matrix:
     def upper(self) -> Floats:
         """Upper values of slowdowns, see CorunOutcome; NaN unknown."""
         return self.slowdown * self.margin
+
+    def bound_by(self, row: int, column: int) -> str | None:
+        """Return the binding resource of a row beside a column; None: nothing."""
+        place = int(self.binding[row, column])
+        return None if place == NOTHING else self.resources[place]
+
+
+def unless_nan(value: float) -> float | None:
+    """Return a number of an array; None for NaN, unknown."""
+    return None if isnan(value) else float(value)

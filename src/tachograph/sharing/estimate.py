@@ -23,7 +23,6 @@ from tachograph.sharing.corun import (
     BESIDE,
     BINDING,
     LONGER,
-    NOTHING,
     OUT,
     RATE,
     RESOURCES,
@@ -33,11 +32,21 @@ from tachograph.sharing.corun import (
     Row,
     confine,
 )
-from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.demand import (
+    CYCLES,
+    NOTHING,
+    Calibration,
+    CorunOutcome,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    Matrix,
+    Sharing,
+)
 from tachograph.sharing.vectors import LIMITED, CacheUse, Vectors, demand_vectors, joined, unknown
 
 _WORTH_COMPILING = 2000  # pairs: for fewer Python takes less time than loading a compiler
-_ROWS_AT_ONCE = 64  # whose limits are looked at, so that sums of pairs stay in a cache
+_ROWS_AT_ONCE = 64  # whose limits are checked, so that sums of pairs stay in a cache
 _OWN, _OTHER = 1, 2  # whose blocks find no room beside the other: of the row, of the column
 # a value, or an array, of each member: arrays broadcast against each other
 Each = Callable[[Callable[[Vectors], Any]], Sequence[Any]]
@@ -147,7 +156,7 @@ def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: Interferen
 
     `meet`: whether they meet in SMs. Room for blocks is left to the caller.
     """
-    requested, known = each(lambda one: one.asked), each(lambda one: one.known)
+    requested, known = each(lambda one: one.demanded), each(lambda one: one.known)
     count, within, unmeasured = len(known), True if np.all(meet) else meet, not all(of.all() for of in known)
     safe: Flags = _all([of[..., len(CYCLES)] for of in known])  # of dram
     for place, name in enumerate(LIMITED):
@@ -169,7 +178,7 @@ def _unknown_in_cache(each: Each, cache: Callable[[Vectors], CacheUse]) -> Flags
     """Whether a decisive value of a cache is unknown."""
     uses, finds = each(lambda one: cache(one).uses), each(lambda one: cache(one).finds)
     found = vectors.contended(uses, finds, each(lambda one: cache(one).most))
-    found &= reduce(or_, each(lambda one: cache(one).untold))
+    found &= reduce(or_, each(lambda one: cache(one).unknown_reuse))
     return found
 
 
@@ -290,7 +299,7 @@ class _Group:
 
     def sums(self) -> dict[str, float]:
         """{resource: sum of all demands on it}; of an SM, where they meet in none, the highest."""
-        requested, known = self.vectors.asked, np.any(np.isfinite(self.vectors.measured), axis=0).tolist()
+        requested, known = self.vectors.demanded, np.any(np.isfinite(self.vectors.measured), axis=0).tolist()
         both = {True: requested.sum(axis=0), False: requested.max(axis=0)}
         meet = self.meet(range(self.size))
         return {

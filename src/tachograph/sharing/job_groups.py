@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from types import MappingProxyType
@@ -37,12 +37,12 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "no_samples": "no samples",
         "coverage": "too few of the expected samples",
         "model": "GPUs of several models, or of one that is not in the catalogue",
-        "no_counters": "counters that tell what they need were not measured",
+        "no_counters": "counters of what they need were not measured",
         "idle": "did nothing: there is nothing to share, see `tachograph waste`",
         "uneven": "left GPUs idle, to be given back first, see `tachograph waste`",
-        "short": "too short to tell whether they were steady",
-        "unsteady": "not steady: the class `stable` says no",
-        "few_runs": "nobody runs them often enough",
+        "short": "too short to decide whether they were steady",
+        "unsteady": "not steady: the class `stable` is no",
+        "few_runs": "too few runs",
         "spread": "runs of the same name differ too much",
         "near_limit": "near the limit of a resource already alone",
     }
@@ -95,7 +95,7 @@ class JobGroup:
     profile: GroupProfile | None = None
 
     @property
-    def asks(self) -> Mix:
+    def demand(self) -> Mix:
         """Its demand while busy: its kernels where they were profiled, else the run of highest demand.
 
         All runs count as equally long, as launches are not known.
@@ -105,7 +105,7 @@ class JobGroup:
     @property
     def issue(self) -> Literal["profile", "assumed"]:
         """Source of its issue slots: profiled, or assumed."""
-        return "profile" if "issue" in self.asks.mean.cycles else "assumed"
+        return "profile" if "issue" in self.demand.mean.cycles else "assumed"
 
     @property
     def label(self) -> str:
@@ -281,10 +281,10 @@ def _why_not(kind: JobGroup, settings: InterferenceOptions, achievable: float, l
         return "spread"
     most = kind.mix.highest
     full = most.hbm_bytes is not None and most.hbm_bytes > settings.safe_hbm * kind.device.hbm_mib * MI
-    crowded = (most.dram or 0.0) / achievable >= settings.safe_dram or max(
+    busy = (most.dram or 0.0) / achievable >= settings.safe_dram or max(
         most.cycles.values(), default=0.0
     ) > settings.safe_cycles
-    return "near_limit" if full or crowded else None
+    return "near_limit" if full or busy else None
 
 
 def is_called(kind: JobGroup, name: str) -> bool:
@@ -313,14 +313,8 @@ def named(found: GroupCandidates, name: str) -> list[JobGroup]:
 MOST_KERNELS = 16  # of a profile that are kept separate, those of most time; the others count as one
 MOST_APART = 0.15  # fraction of a resource, between a profile and the means of the lake. Ours
 
-LaunchReader = Callable[
-    [str], Sequence[Launch]
-]  # of a file or a folder. Errors: InputError where nothing can be read of it
-
-
-def nothing_read(report: str) -> Sequence[Launch]:
-    """Return no launches, for any report: the reader where no profile is given."""
-    return ()
+# launches of a file or a folder. Errors: InputError where nothing can be read of it
+LaunchReader = Callable[[str], Sequence[Launch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,17 +385,16 @@ class _Launches:
 
     read: LaunchReader
     problems: list[TachographError]
-    known: dict[str, Sequence[Launch]] | None = None
+    known: dict[str, Sequence[Launch]] = field(default_factory=dict)
 
     def of(self, report: str) -> Sequence[Launch]:
-        known = self.known = {} if self.known is None else self.known
-        if report not in known:
+        if report not in self.known:
             try:
-                known[report] = self.read(report)
+                self.known[report] = self.read(report)
             except InputError as problem:
-                known[report] = ()
+                self.known[report] = ()
                 self.problems.append(problem)
-        return known[report]
+        return self.known[report]
 
 
 def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader) -> GroupProfile:
@@ -422,13 +415,13 @@ def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader
     timed = [kernel for kernel in here if kernel.seconds]
     if not timed:
         raise InputError(
-            "no kernel tells how long it takes, and so which share of the job it is",
+            "no kernel has a duration, so its share of the job is unknown",
             where=names,
             do="collect gpu__time_duration.sum: ncu --set full does",
         )
     if not any("issue" in kernel.demand.cycles for kernel in timed):
         raise InputError(
-            "no kernel tells how many issue slots it takes, which is what a profile is for",
+            "no kernel has its issue slots, which a profile is for",
             where=names,
             do="collect sm__inst_issued.avg.per_cycle_active: ncu --set full does",
         )
@@ -456,13 +449,12 @@ def _gpus(found: Sequence[Kernel]) -> str:
 
 def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
     """Kernels as the mix of a job: each as long as one of its launches, weighted by all of them, with its memory."""
-    first, rest = timed[:MOST_KERNELS], timed[MOST_KERNELS:]
+    first, others = timed[:MOST_KERNELS], timed[MOST_KERNELS:]
     demands = [_of_one_launch(kernel) for kernel in first]
     seconds = [kernel.seconds or 0.0 for kernel in first]
-    if rest:
-        of_rest = mix([kernel.demand for kernel in rest], name=f"{plural(len(rest), 'other kernel')}")
-        demands.append(of_rest.mean)
-        seconds.append(math.fsum(kernel.seconds or 0.0 for kernel in rest))
+    if others:
+        demands.append(mix([kernel.demand for kernel in others], name=plural(len(others), "other kernel")).mean)
+        seconds.append(math.fsum(kernel.seconds or 0.0 for kernel in others))
     memory = kind.mix.highest.hbm_bytes
     return mix([replace(demand, hbm_bytes=memory) for demand in demands], seconds, name=kind.label)
 
@@ -476,7 +468,7 @@ def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
     if elsewhere:
         yield f"{kind.label}: {plural(elsewhere, 'kernel')} of another GPU left out"
     if timeless:
-        yield f"{kind.label}: {plural(timeless, 'kernel')} left out of which the reports do not tell how long"
+        yield f"{kind.label}: {plural(timeless, 'kernel')} left out without a duration in the reports"
 
 
 def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import fsum
+from math import ceil, fsum
 
 from tachograph.sharing import kernel_metrics, mixes, nsight_scores
-from tachograph.sharing.demand import PIPES, Calibration, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.demand import PIPES, Calibration, Estimate, GpuCapacity, Matrix, Sharing, unless_nan
 from tachograph.sharing.kernel_metrics import PIPE_NAMES, MetricValue
 from tachograph.sharing.kernel_names import NumberedKernel
 from tachograph.sharing.kernels import Kernel
 from tachograph.sharing.roofline import KernelLimits, KernelWork, RooflinePlacement, limits, placement, work_of
 from tachograph.sharing.utilization import (
-    LaunchPlacement,
     Pitfall,
     Sensitivity,
     SmDistribution,
+    distribution,
+    launched,
     pitfalls,
     sensitivities,
-    utilisation,
 )
 
 _WARPS = 64  # of an SM where unknown: most chips have 64, some 48 or 32
 _LIMITS = "launch__occupancy_limit_*"
-_POSSIBLE, _WAVES = "sm__maximum_warps_per_active_cycle_pct", "launch__waves_per_multiprocessor"
+_WAVES = "launch__waves_per_multiprocessor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +45,55 @@ class KernelFact:
 
 def facts_of(kernel: Kernel, work: KernelWork) -> dict[str, KernelFact]:
     """Return {name: number} of what a kernel uses, in the order in which they are read; `work`: what it computes."""
-    used, gpu = utilisation(kernel, work=work), kernel.gpu
-    measured = kernel_metrics.pipes(kernel.metrics, kernel.coverage)
-    of_sms = "" if gpu.sms is None else f"of {gpu.sms}"
-    active = _from(
-        kernel_metrics.sm_share(kernel.metrics, kernel.coverage),
-        f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}",
-    )
-    occupied = _from(kernel_metrics.occupancy(kernel.metrics, gpu), kernel_metrics.OCCUPANCY)
-    issued = _from(kernel_metrics.issue(kernel.metrics, gpu), kernel_metrics.ISSUED)
-    dram = _from(kernel_metrics.dram(kernel.metrics, gpu, kernel.coverage), kernel_metrics.DRAM)
-    traffic = _from(kernel_metrics.traffic(kernel.metrics, kernel.coverage), kernel_metrics.DRAM_BYTES)
-    possible = _POSSIBLE if _POSSIBLE in kernel.metrics else _LIMITS
+    metrics, gpu, coverage = kernel.metrics, kernel.gpu, kernel.coverage
+    pipes, issued = kernel_metrics.pipes(metrics, coverage), kernel_metrics.issue(metrics, gpu)
+    traffic = kernel_metrics.traffic(metrics, coverage)
+    possible = kernel_metrics.POSSIBLE if kernel_metrics.POSSIBLE in metrics else _LIMITS
+    threads = kernel_metrics.first(metrics, {kernel_metrics.THREADS: 1 / kernel_metrics.WARP})
     found = [
-        _share("gpu_util", "nvidia-smi", used.nvidia_smi, "", "while it runs, whatever it does"),
-        *_launched(used.launched, kernel, of_sms),
-        _share("sm_share", "SMs busy", used.sm_share, active, "mean of SMs, of the time"),
-        *_distributed(used.distribution),
-        _share("occupancy", "occupancy", used.occupancy, occupied),
-        _share("occupancy_possible", "occupancy possible", used.occupancy_possible, possible, "with blocks like these"),
-        KernelFact("ipc", "IPC", used.ipc_issued, f"of {gpu.schedulers}", issued, used.issue),
-        *(
-            _share(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", used.pipes.get(pipe),
-                   _from(measured.get(pipe), kernel_metrics.pipe_metric(pipe)))
-            for pipe in PIPES
-        ),
-        _share("threads", "threads per warp", used.thread_efficiency, kernel_metrics.THREADS, "of 32"),
-        _share("dram", "DRAM", used.dram, dram, "of the peak"),
-        KernelFact("dram_bytes_per_s", "DRAM traffic", work.bytes_per_s, "B/s", traffic),
-        _share("l2_hit", "L2 hits", used.l2_hit, kernel_metrics.L2_HIT),
-        _share("l1_hit", "L1 hits", used.l1_hit, kernel_metrics.L1_HIT),
+        _share("gpu_util", "nvidia-smi", 1.0, "", "while it runs, whatever it does"),
+        *_launched(kernel),
+        _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics, coverage),
+              f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", "mean of SMs, of the time"),
+        *_distributed(distribution(kernel)),
+        _read("occupancy", "occupancy", kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY),
+        _share("occupancy_possible", "occupancy possible", _possible_occupancy(kernel), possible,
+               "with blocks like these"),
         KernelFact(
-            "flop_per_byte", "intensity", used.intensity, "FLOP/B", "operations / DRAM bytes",
-            note="at least" if used.intensity_at_least else "",
+            "ipc", "IPC", _ipc(kernel), f"of {gpu.schedulers}",
+            kernel_metrics.ISSUED if issued is None else issued.metric, None if issued is None else issued.value,
         ),
+        *(_read(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", pipes.get(pipe), kernel_metrics.pipe_metric(pipe))
+          for pipe in PIPES),
+        _read("threads", "threads per warp", threads, kernel_metrics.THREADS, "of 32"),
+        _read("dram", "DRAM", kernel_metrics.dram(metrics, gpu, coverage), kernel_metrics.DRAM, "of the peak"),
+        KernelFact("dram_bytes_per_s", "DRAM traffic", work.bytes_per_s, "B/s",
+                   kernel_metrics.DRAM_BYTES if traffic is None else traffic.metric),
+        _read("l2_hit", "L2 hits", kernel_metrics.share(metrics, kernel_metrics.L2_HIT), kernel_metrics.L2_HIT),
+        _read("l1_hit", "L1 hits", kernel_metrics.share(metrics, kernel_metrics.L1_HIT), kernel_metrics.L1_HIT),
+        KernelFact("flop_per_byte", "intensity", work.intensity, "FLOP/B", "operations / DRAM bytes",
+                   note="at least" if work.at_least else ""),
     ]  # fmt: skip
     return {fact.name: fact for fact in found}
+
+
+def _possible_occupancy(kernel: Kernel) -> float | None:
+    """Occupancy that the resources of a block allow: as reported, else from the blocks that fit."""
+    reported = kernel_metrics.first(kernel.metrics, {kernel_metrics.POSSIBLE: 0.01})
+    if reported is not None:
+        return min(1.0, reported.value)
+    footprint, most = kernel.demand.footprint, kernel.gpu.threads_per_sm
+    if footprint is None or footprint.blocks_per_sm is None or most is None:
+        return None
+    return min(
+        1.0, ceil(footprint.threads / kernel_metrics.WARP) * footprint.blocks_per_sm * kernel_metrics.WARP / most
+    )
+
+
+def _ipc(kernel: Kernel) -> float | None:
+    """Warp instructions issued per cycle and SM."""
+    reported, issued = kernel.metrics.get(kernel_metrics.ISSUED), kernel.demand.cycles.get("issue")
+    return reported if reported is not None else None if issued is None else issued * kernel.gpu.schedulers
 
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
@@ -120,19 +133,22 @@ def _share(name: str, label: str, value: float | None, metric: str, note: str = 
     return KernelFact(name, label, value, "fraction", metric, value, note)
 
 
-def _from(reading: MetricValue | None, otherwise: str) -> str:
-    """Metric that a number was read from, or would be."""
-    return otherwise if reading is None else reading.metric
+def _read(name: str, label: str, reading: MetricValue | None, metric: str, note: str = "") -> KernelFact:
+    """A share, with the metric that it was read from; `metric`: would be."""
+    if reading is None:
+        return _share(name, label, None, metric, note)
+    return _share(name, label, reading.value, reading.metric, note)
 
 
-def _launched(launch: LaunchPlacement, kernel: Kernel, of_sms: str) -> list[KernelFact]:
+def _launched(kernel: Kernel) -> list[KernelFact]:
     """How its blocks are distributed over the SMs."""
-    sms, needed = kernel.gpu.sms, launch.needed
-    share = needed / sms if needed is not None and sms else None
+    sms, launch = kernel.gpu.sms, launched(kernel.demand.footprint, kernel.gpu, waves=kernel.metrics.get(_WAVES))
+    share = launch.needed / sms if launch.needed is not None and sms else None
     grid = "launch__grid_size"
     waves = _WAVES if _WAVES in kernel.metrics else f"{grid}, {_LIMITS}"
+    of_sms = "" if sms is None else f"of {sms}"
     return [
-        KernelFact("sms_needed", "SMs needed", needed, "count", f"{grid}, {_LIMITS}", share, of_sms),
+        KernelFact("sms_needed", "SMs needed", launch.needed, "count", f"{grid}, {_LIMITS}", share, of_sms),
         _share("slots_taken", "block slots taken", launch.slots_taken, f"{grid}, {_LIMITS}", "for blocks like its own"),
         KernelFact("waves", "waves", launch.waves, "ratio", waves),
         _share("tail", "places left empty", launch.tail, waves, "over all waves, the last being short"),
@@ -173,9 +189,6 @@ def judge_kernel(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:
     placed = placement(kernel, work=work, found=found)
     fears = sensitivities(kernel, calibration=calibration)
     return JudgedKernel(work, found, fears, pitfalls(kernel, placed=placed), placed)
-
-
-NOTHING = 255  # in Matrix.binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +289,8 @@ class KernelsReport:
 
 def total_s(part: GpuPart) -> float | None:
     """Return the time of the shown kernels, None where none is known."""
-    known = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
-    return fsum(known) if known else None
+    seconds = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
+    return fsum(seconds) if seconds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,21 +314,11 @@ def pairs_of(part: GpuPart) -> list[KernelPair]:
         KernelPair(
             row,
             column,
-            _known(float(found.slowdown[i, j])),
-            _known(float(found.gain[i, j])),
-            binding_of(found, i, j),
+            unless_nan(found.slowdown[i, j]),
+            unless_nan(found.gain[i, j]),
+            found.bound_by(i, j),
             bool(found.safe[i, j]),
         )
         for i, row in enumerate(part.kernels)
         for j, column in enumerate(part.columns)
     ]
-
-
-def binding_of(found: Matrix, row: int, column: int) -> str | None:
-    """Return the binding resource of a row beside a column; None: nothing."""
-    place = int(found.binding[row, column])
-    return None if place == NOTHING else found.resources[place]
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else value

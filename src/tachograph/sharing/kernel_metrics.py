@@ -15,8 +15,9 @@ from tachograph.sharing.demand import PIPES, GpuCapacity
 
 _ACTIVE, _ELAPSED = "avg.pct_of_peak_sustained_active", "avg.pct_of_peak_sustained_elapsed"
 ISSUED = "sm__inst_issued.avg.per_cycle_active"
-EXECUTED = "sm__inst_executed.avg.per_cycle_active"
+WARP = 32  # threads
 OCCUPANCY = f"sm__warps_active.{_ACTIVE}"
+POSSIBLE = "sm__maximum_warps_per_active_cycle_pct"  # occupancy that the blocks allow
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_BYTES = "dram__bytes.sum.per_second"
 DURATION = "gpu__time_duration.sum"  # ns
@@ -179,7 +180,7 @@ def occupancy(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | N
     """
     scales = {OCCUPANCY: 0.01}
     if gpu.threads_per_sm:
-        scales["sm__warps_active.avg.per_cycle_active"] = 32 / gpu.threads_per_sm
+        scales["sm__warps_active.avg.per_cycle_active"] = WARP / gpu.threads_per_sm
     return _fraction(first(metrics, scales))
 
 
@@ -191,7 +192,7 @@ def warps(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     """
     scales = {"sm__warps_active.avg.per_cycle_active": 1 / gpu.schedulers, "smsp__warps_active.avg.per_cycle_active": 1}
     if gpu.threads_per_sm:
-        scales[OCCUPANCY] = gpu.threads_per_sm / 32 / gpu.schedulers / 100
+        scales[OCCUPANCY] = gpu.threads_per_sm / WARP / gpu.schedulers / 100
     return first(metrics, scales)
 
 
@@ -201,7 +202,7 @@ def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
     A warp that issues, or could, does not wait. Nothing waits: an empty mapping.
     """
     for kind in ("ratio", "share", "latency"):
-        known = _told_stalls(metrics, kind)
+        known = _stalls_of_kind(metrics, kind)
         if known.keys() >= _CORE_STALLS:
             whole = sum(known.values())
             return {reason: value / whole for reason, value in known.items()} if whole > 0 else {}
@@ -258,7 +259,7 @@ def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue 
     return _fraction(max(readings, key=lambda reading: reading.value, default=None))
 
 
-def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
+def _stalls_of_kind(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
     """{reason: as reported}; without those of cycles in which the scheduler issued nothing, a part of the same."""
     named = ((metric, _stall_of(metric)) for metric in metrics)
     known = {stall[1]: metrics[metric] for metric, stall in named if stall is not None and stall[0] == kind}
@@ -450,11 +451,11 @@ def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) 
     timed = total - unknown - zero
     lines = []
     if not timed and total > 1:
-        lines.append(f"none of {total} launches tells how long it took: each counts alike")
+        lines.append(f"none of {total} launches has a duration: each counts alike")
     if not timed and zero:
         lines.append(f"{zero} of {total} launches took no time: their metrics may mean nothing")
     if timed and unknown:
-        lines.append(f"{unknown} of {total} launches tell no duration: counted, their metrics left out")
+        lines.append(f"{unknown} of {total} launches have no duration: counted, their metrics left out")
     if timed and zero:
         lines.append(f"{zero} of {total} launches took no time: counted, their metrics left out")
     if coverage:

@@ -47,7 +47,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         try:
             expression = re.compile(pattern[1:-1])
         except re.error as problem:
-            raise UsageError(f"no regular expression: {problem}", where=pattern, do="mend it") from None
+            raise UsageError(f"no regular expression: {problem}", where=pattern, do="fix it") from None
         return lambda name: expression.search(name) is not None
     if _WILD.search(pattern):
         return lambda name: fnmatch.fnmatchcase(name, pattern) or pattern in name  # `float*` stands in names
@@ -62,7 +62,7 @@ def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | Non
     of_device = [kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()]
     if not of_device:
         names = ", ".join(sorted({kernel.gpu.name for kernel in kernels}))
-        raise NotFoundError(f"nothing ran on a GPU with {device!r} in its name", do=f"the reports know: {names}")
+        raise NotFoundError(f"nothing ran on a GPU with {device!r} in its name", do=f"the reports have: {names}")
     tests = [matcher(pattern) for pattern in patterns]
     found = [kernel for kernel in of_device if not tests or any(_fits(test, kernel) for test in tests)]
     if not found:
@@ -70,29 +70,29 @@ def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | Non
     return found
 
 
-def one(views: Sequence[NumberedKernel], asked: str) -> NumberedKernel:
+def one(views: Sequence[NumberedKernel], wanted: str) -> NumberedKernel:
     """Return the kernel that a number, a name, or a pattern means.
 
     Errors: NotFoundError where none is meant, UsageError where several are.
     """
-    if asked.isdecimal():  # never a part of a name: its meaning would change with the number of kernels
-        by_number = [view for view in views if str(view.number) == asked]
+    if wanted.isdecimal():  # never a part of a name: its meaning would change with the number of kernels
+        by_number = [view for view in views if str(view.number) == wanted]
         if by_number:
             return by_number[0]
         last = max((view.number for view in views), default=0)
-        raise NotFoundError(f"no kernel has number {printable(asked[:20])}", do=f"they are numbered 1 to {last}")
+        raise NotFoundError(f"no kernel has number {printable(wanted[:20])}", do=f"they are numbered 1 to {last}")
     for exact in (
-        [view for view in views if asked == view.label],
-        [view for view in views if asked in (view.kernel.short, view.kernel.name)],
-        [view for view in views if _fits(matcher(asked), view.kernel)],
+        [view for view in views if wanted == view.label],
+        [view for view in views if wanted in (view.kernel.short, view.kernel.name)],
+        [view for view in views if _fits(matcher(wanted), view.kernel)],
     ):
         if len(exact) == 1:
             return exact[0]
         if exact:
             named = ", ".join(f"{view.number} ({view.label})" for view in exact[:_NAMED])
             more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
-            raise UsageError(f"{asked!r} fits several kernels: {named}{more}", do="name one by its number")
-    raise _no_kernel(asked, [view.label for view in views])
+            raise UsageError(f"{wanted!r} fits several kernels: {named}{more}", do="name one by its number")
+    raise _no_kernel(wanted, [view.label for view in views])
 
 
 def labels(kernels: Sequence[Kernel]) -> list[str]:
@@ -105,9 +105,9 @@ def labels(kernels: Sequence[Kernel]) -> list[str]:
     longer = [
         differing(printable(_with_arguments(kernel)), ends[name]) for kernel, name in zip(kernels, names, strict=True)
     ]
-    names = _told_apart(names, longer)
+    names = _distinct(names, longer)
     blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
-    return _counted(_told_apart(names, blocks), kernels)
+    return _counted(_distinct(names, blocks), kernels)
 
 
 def shared_ends(group: Collection[str]) -> tuple[int, int] | None:
@@ -139,7 +139,7 @@ def differing(name: str, ends: tuple[int, int] | None) -> str:
     return f"{begin}…{name[start:end]}…>"
 
 
-def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+def _distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
     counts = Counter(names)
     return [other if counts[name] > 1 else name for name, other in zip(names, longer, strict=True)]
 
@@ -159,12 +159,12 @@ def _with_arguments(kernel: Kernel) -> str:
     place = kernel.name.find(kernel.short)
     if place < 0:
         return kernel.name
-    rest, depth = kernel.name[place + len(kernel.short) :], 0
-    for end, letter in enumerate(rest):
+    tail, depth = kernel.name[place + len(kernel.short) :], 0
+    for end, letter in enumerate(tail):
         depth += {"<": 1, ">": -1}.get(letter, 0)
         if letter == "(" and depth == 0:
-            return kernel.short + rest[:end]
-    return kernel.short + rest
+            return kernel.short + tail[:end]
+    return kernel.short + tail
 
 
 def _threads(kernel: Kernel) -> str:
@@ -176,13 +176,13 @@ def _fits(test: Callable[[str], bool], kernel: Kernel) -> bool:
     return test(kernel.name) or test(kernel.short)
 
 
-def _no_kernel(asked: str, names: Sequence[str]) -> NotFoundError:
-    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+def _no_kernel(wanted: str, names: Sequence[str]) -> NotFoundError:
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     distinct = list(dict.fromkeys(names))
     more = f" and {len(distinct) - _NAMED} more" if len(distinct) > _NAMED else ""
     known = f"{', '.join(distinct[:_NAMED])}{more}"
     return NotFoundError(
-        f"no kernel {asked!r}", do=f"did you mean {close[0]!r}?" if close else f"the reports know: {known}"
+        f"no kernel {wanted!r}", do=f"did you mean {close[0]!r}?" if close else f"the reports have: {known}"
     )
 
 

@@ -29,7 +29,6 @@ from tachograph.sharing.kernel_facts import (
     MissingMetric,
     ReportFileRead,
     SetEstimate,
-    binding_of,
     facts_of,
     judge_kernel,
     scores_of,
@@ -44,26 +43,26 @@ ProgressFunction = Callable[[str, int, int], None]
 
 def build_kernels_report(
     reports: Sequence[NcuReport],
-    asked: KernelsRequest,
+    request: KernelsRequest,
     *,
     configuration: Configuration,
     beside: Sequence[NcuReport] = (),
-    tell: ProgressFunction | None = None,
+    progress: ProgressFunction | None = None,
 ) -> KernelsReport:
     """Return the report on the kernels of `reports`, on each GPU those of most time first.
 
-    `beside`: other reports, whose kernels run beside each of these. `tell`: called with the step, the parts of it
+    `beside`: other reports, whose kernels run beside each of these. `progress`: called with the step, the parts of it
     that are done, and all of them.
     Errors: InputError where the reports hold no kernel, NotFoundError, UsageError for kernels that are not there.
     """
     found, others = _kernels(reports), _kernels(beside) if beside else ()
     views = _numbered(found, others)
-    judging = _KernelJudging(calibration_of(configuration), tell)
-    kept = {id(kernel) for kernel in chosen(found, asked.kernels, asked.device)}
+    judging = _KernelJudging(calibration_of(configuration), progress)
+    kept = {id(kernel) for kernel in chosen(found, request.kernels, request.device)}
     mine = [view for view in views[: len(found)] if id(view.kernel) in kept]
     theirs = views[len(found) :]
-    sharing = Sharing() if asked.shares is None else Sharing("mps", asked.shares)
-    parts = _parts(mine, theirs, asked, sharing, configuration, judging)
+    sharing = Sharing() if request.shares is None else Sharing("mps", request.shares)
+    parts = _parts(mine, theirs, request, sharing, configuration, judging)
     if beside and not any(part.columns for part in parts):
         names = [", ".join(sorted({view.kernel.gpu.name for view in side})) for side in (mine, theirs)]
         raise UsageError(f"these ran on {names[0]}, the others on {names[1]}", do="compare kernels of one GPU")
@@ -71,8 +70,8 @@ def build_kernels_report(
         files=tuple(_file(report) for report in (*reports, *beside)),
         parts=parts,
         sharing=sharing,
-        together=_together(views, asked, sharing, configuration) if asked.together else None,
-        explained=judging.view(one(views, asked.explain)) if asked.explain is not None else None,
+        together=_together(views, request, sharing, configuration) if request.together else None,
+        explained=judging.view(one(views, request.explain)) if request.explain is not None else None,
         beside=tuple(report.file for report in beside),
         problems=_problems([*reports, *beside], [view.kernel for view in mine]),
     )
@@ -92,7 +91,7 @@ class _KernelJudging:
     """Evaluates each shown kernel, once. size: how many there will be, as far as is known."""
 
     calibration: Calibration
-    tell: ProgressFunction | None
+    progress: ProgressFunction | None
     size: int = 0
     done: dict[int, KernelView] = field(default_factory=dict)
 
@@ -103,8 +102,8 @@ class _KernelJudging:
             judged = judge_kernel(kernel, calibration=self.calibration)
             facts = facts_of(kernel, judged.work)
             self.done[of.number] = KernelView(of.number, of.label, kernel, of.share, facts, scores_of(kernel), judged)
-            if self.tell is not None:
-                self.tell("judge kernels", len(self.done), max(self.size, len(self.done)))
+            if self.progress is not None:
+                self.progress("judge kernels", len(self.done), max(self.size, len(self.done)))
         return self.done[of.number]
 
 
@@ -137,16 +136,18 @@ def gpu_key(kernel: Kernel) -> tuple[object, ...]:
 def _parts(
     mine: Sequence[NumberedKernel],
     theirs: Sequence[NumberedKernel],
-    asked: KernelsRequest,
+    request: KernelsRequest,
     sharing: Sharing,
     configuration: Configuration,
     judging: _KernelJudging,
 ) -> tuple[GpuPart, ...]:
     sides = _by_gpu(mine), _by_gpu(theirs)
-    shown = {key: views[: asked.top] for key, views in sides[0].items()}
+    shown = {key: views[: request.top] for key, views in sides[0].items()}
     judging.size = sum(map(len, shown.values()))
     return tuple(
-        _part(views, sides[1].get(key, []), [judging.view(view) for view in shown[key]], asked, sharing, configuration)
+        _part(
+            views, sides[1].get(key, []), [judging.view(view) for view in shown[key]], request, sharing, configuration
+        )
         for key, views in sides[0].items()
     )
 
@@ -162,15 +163,15 @@ def _part(
     mine: Sequence[NumberedKernel],
     theirs: Sequence[NumberedKernel],
     shown: Sequence[KernelView],
-    asked: KernelsRequest,
+    request: KernelsRequest,
     sharing: Sharing,
     configuration: Configuration,
 ) -> GpuPart:
-    columns = tuple(theirs) or (tuple(shown) if asked.matrix else ())
+    columns = tuple(theirs) or (tuple(shown) if request.matrix else ())
     gpu, calibration = mine[0].kernel.gpu, calibration_of(configuration)
     pairs = None
     if columns:
-        if sharing.shares is not None and len(sharing.shares) != 2 and not asked.together:
+        if sharing.shares is not None and len(sharing.shares) != 2 and not request.together:
             raise UsageError("pairs have two shares", where="--mps-share", do="write 50,50")
         pairs = matrix(
             [view.demand for view in shown],
@@ -220,15 +221,15 @@ def _disturbers(shown: Sequence[KernelView], pairs: partial[Matrix]) -> tuple[Di
         ]
         if others:
             most, first = max(others)
-            binding = binding_of(beside, -first, place)
+            binding = beside.bound_by(-first, place)
             found.append(DisturbingKernel(view.number, view.label, most, shown[-first].number, binding))
     return tuple(sorted(found, key=lambda one: (-one.slowdown, one.number)))
 
 
 def _together(
-    views: Sequence[NumberedKernel], asked: KernelsRequest, sharing: Sharing, configuration: Configuration
+    views: Sequence[NumberedKernel], request: KernelsRequest, sharing: Sharing, configuration: Configuration
 ) -> SetEstimate:
-    members = tuple(one(views, name) for name in asked.together)
+    members = tuple(one(views, name) for name in request.together)
     if len(members) < 2:
         raise UsageError("one kernel is alone", where="--together", do="name two or more, or one twice")
     if sharing.shares is not None and len(sharing.shares) != len(members):
@@ -248,7 +249,7 @@ def _together(
 
 
 def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
-    """What kernels lack, in the order in which it is missed, each metric once."""
+    """Metrics that kernels lack, in their order, each once."""
     of: dict[tuple[str, str], list[int]] = {}
     for view in views:
         for missing in view.kernel.missing:

@@ -10,13 +10,13 @@ from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
-from tachograph.nsight.launches import Chip, Launch
+from tachograph.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import footprint_of, gpu_of, l2_most
 from tachograph.sharing.demand import Demand, Footprint, GpuCapacity
 from tachograph.sharing.kernel_metrics import is_measured, merge_launches
+from tachograph.sharing.nsight_scores import full_set_metric
 
-_ATTRIBUTE = "device__attribute_"
 _SASS = r"(sm|smsp)__sass_thread_inst_executed_op"
 _RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone shows them
 
@@ -67,10 +67,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """A required quantity of a kernel: its metric, and alternative metrics."""
+    """A required quantity of a kernel: its metric, its meaning, and alternative metrics."""
 
     metric: str
-    tells: str
+    meaning: str
     others: tuple[str, ...] = ()
 
 
@@ -101,7 +101,7 @@ def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -
     >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
-    lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
+    lacks = [(need.metric, need.meaning) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
     lacks += _unread(metrics, gpu, demand)
     lacks += [(kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
               for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
@@ -110,7 +110,7 @@ def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -
     elif demand.footprint.blocks_per_sm is None:
         lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
     if gpu.sms is None:
-        lacks.append((f"{_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
+        lacks.append((f"{DEVICE_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
     return tuple(Missing(metric, reports, options(metric)) for metric, reports in lacks)
 
 
@@ -120,20 +120,15 @@ def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> l
         (
             demand.cycles.get("issue"),
             kernel_metrics.ISSUED,
-            "the load of the schedulers, on which most interference rests",
+            "the load of the schedulers, on which most interference depends",
         ),
         (demand.dram, kernel_metrics.DRAM, "the load of DRAM"),
         (demand.l2_hit, kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
         (demand.l1_hit, kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
         (kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY, "how many warps are resident"),
-        (kernel_metrics.stalls(metrics), _STALLS[0], "what its warps wait for"),
+        (kernel_metrics.stalls(metrics), full_set_metric("long_scoreboard"), "what its warps wait for"),
     )
     return [(metric, reports) for value, metric, reports in requested if value is None]
-
-
-_STALLS = tuple(
-    f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio" for reason in ("long_scoreboard", "wait")
-)
 
 
 @lru_cache(maxsize=4096)
@@ -143,7 +138,7 @@ def options(metric: str) -> str:
     >>> options("lts__t_sector_hit_rate.pct"), options("smsp__inst_executed_op_branch.sum")
     ('--section MemoryWorkloadAnalysis', '--metrics smsp__inst_executed_op_branch.sum')
     """
-    if metric.startswith(_ATTRIBUTE):
+    if metric.startswith(DEVICE_ATTRIBUTE):
         return _RAW_PAGE
     section = next((name for name, collects in SECTIONS.items() if collects.fullmatch(metric)), None)
     return f"--metrics {metric}" if section is None else f"--section {section}"
@@ -158,7 +153,7 @@ def options_for(missing: Iterable[Missing] | Iterable[str]) -> str:
     '--set detailed'
     """
     metrics = sorted({lack if isinstance(lack, str) else lack.metric for lack in missing})
-    collected = [metric for metric in metrics if not metric.startswith(_ATTRIBUTE)]
+    collected = [metric for metric in metrics if not metric.startswith(DEVICE_ATTRIBUTE)]
     by_name = [metric for metric in collected if options(metric).startswith("--metrics")]
     sections = _cover([metric for metric in collected if metric not in by_name])
     parts = _shortest(sections)

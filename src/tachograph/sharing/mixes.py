@@ -13,7 +13,7 @@ import numpy as np
 from tachograph.catalog.arrays import Bytes, Floats
 from tachograph.catalog.devices import Device
 from tachograph.catalog.units import MI
-from tachograph.sharing.demand import CYCLES, Demand, GpuCapacity, Matrix
+from tachograph.sharing.demand import CYCLES, NOTHING, Demand, Matrix, unless_nan
 
 # counters of DCGM and the pipe each is of; FP32 is the FMA pipe, which does integer multiplication, too
 COUNTER_OF_PIPE: Mapping[str, str] = MappingProxyType(
@@ -38,6 +38,11 @@ class Mix:
     mean: Demand
     highest: Demand
     members: MixMembers
+
+
+def launches_known(members: MixMembers) -> bool:
+    """Return whether the launch of each member is known, and with it how wide its kernels are."""
+    return all(demand.footprint is not None for _, demand in members)
 
 
 def mix(demands: Sequence[Demand], weights: Sequence[float] | None = None, *, name: str | None = None) -> Mix:
@@ -136,8 +141,8 @@ def of_means(row: Mapping[str, Any], *, device: Device | None = None) -> Demand:
     are None. `dram` is a share of the peak. `warps` need the `device`. `seconds`: those of the job, also idle ones.
 
     >>> job = {"sm_active_mean": 0.4, "gr_engine_active_mean": 0.8, "fp64_active_mean": 0.1, "dram_active_mean": 0.2}
-    >>> asked = of_means(job)
-    >>> asked.cycles["fp64"], asked.dram, asked.sm_share
+    >>> demand = of_means(job)
+    >>> demand.cycles["fp64"], demand.dram, demand.sm_share
     (0.25, 0.25, 0.5)
     """
     busy, active = busy_of(row), _number(row, "sm_active_mean")
@@ -182,25 +187,12 @@ def issuing(demand: Demand, share: float = 0.0) -> Demand:
     return replace(demand, cycles={**demand.cycles, "issue": max(share, issued_at_least(demand))})
 
 
-def mix_issuing(asked: Mix, share: float = 0.0) -> Mix:
+def mix_issuing(whole: Mix, share: float = 0.0) -> Mix:
     """Return the mix of the same members, each with issue slots; see `issuing`."""
-    demands = [issuing(demand, share) for _, demand in asked.members]
+    demands = [issuing(demand, share) for _, demand in whole.members]
     if len(demands) == 1:
         return mix_of_one(demands[0])
-    return mix(demands, [part for part, _ in asked.members], name=asked.mean.name)
-
-
-def gpu_of_device(device: Device) -> GpuCapacity:
-    """Return the resources of a model in the catalogue of devices."""
-    return GpuCapacity(
-        name=device.name,
-        sms=device.sms,
-        threads_per_sm=32 * device.max_warps_per_sm,
-        l2_bytes=None if device.l2_bytes is None else float(device.l2_bytes),
-        dram_bytes_per_s=device.hbm_bytes_per_s,
-        hbm_bytes=device.hbm_mib * MI,
-        told_by=MappingProxyType({"*": "catalogue of devices"}),
-    )
+    return mix(demands, [part for part, _ in whole.members], name=whole.mean.name)
 
 
 def _number(row: Mapping[str, Any], name: str) -> float | None:
@@ -219,7 +211,6 @@ def _over(share: float | None, busy: float | None) -> float | None:
 
 PairsFunction = Callable[[Sequence[Demand], Sequence[Demand]], Matrix]
 WorstPair = tuple[float, str, str]  # slowdown, the one slowed down, the one beside it
-_NOTHING = 255  # in Matrix.binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +261,8 @@ def corun_of_mixes(one: Mix, other: Mix, *, pairs: PairsFunction, turned: PairsF
     of_one, of_other = shares_of([one]), shares_of([other])
     slowdowns = folded(here, of_one, of_other), folded(there, of_other, of_one)
     return MixOutcome(
-        slowdowns=(_known(slowdowns[0]), _known(slowdowns[1])),
-        bindings=(_binding(slowdowns[0]), _binding(slowdowns[1])),
+        slowdowns=(unless_nan(slowdowns[0].slowdown[0, 0]), unless_nan(slowdowns[1].slowdown[0, 0])),
+        bindings=(slowdowns[0].bound_by(0, 0), slowdowns[1].bound_by(0, 0)),
         worst_of=(_worst(here), _worst(there)),
         safe=all(bool(found.safe.all()) for found in (here, there)),
         margin=here.margin,
@@ -294,26 +285,16 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
     unknown = rows @ np.isnan(found.slowdown) @ columns.T > 0
     slowdown: Floats = rows @ np.nan_to_num(found.slowdown, nan=1.0) @ columns.T
     more = np.nan_to_num(found.slowdown, nan=1.0) - 1
-    binding = np.full(slowdown.shape, _NOTHING, np.uint8)
+    binding = np.full(slowdown.shape, NOTHING, np.uint8)
     most = np.zeros(slowdown.shape)
-    for resource in np.unique(found.binding[found.binding != _NOTHING]).tolist():
+    for resource in np.unique(found.binding[found.binding != NOTHING]).tolist():
         lost = rows @ np.where(found.binding == resource, more, 0.0) @ columns.T
         binding[lost > most] = resource
         most = np.maximum(most, lost)
-    slowdown[unknown], binding[unknown] = np.nan, _NOTHING
+    slowdown[unknown], binding[unknown] = np.nan, NOTHING
     safe: Bytes = (rows @ (found.safe == 0) @ columns.T == 0).astype(np.uint8)
     gain = np.full(slowdown.shape, np.nan)
     return Matrix((), (), found.resources, slowdown, gain, binding, safe, found.margin)
-
-
-def _known(found: Matrix) -> float | None:
-    slowdown = float(found.slowdown[0, 0])
-    return None if math.isnan(slowdown) else slowdown
-
-
-def _binding(found: Matrix) -> str | None:
-    place = int(found.binding[0, 0])
-    return None if place == _NOTHING else found.resources[place]
 
 
 def _worst(found: Matrix) -> WorstPair | None:

@@ -17,7 +17,7 @@ from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.units import MI
 from tachograph.sharing.demand import Calibration, Demand, GpuCapacity
-from tachograph.sharing.mixes import Mix, issuing
+from tachograph.sharing.mixes import Mix, issuing, launches_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +121,15 @@ def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
     if share <= 0:
         return None
     width = 1.0 if demand.sm_share is None else demand.sm_share
-    crowded = max((requested * width / share for requested in demand.cycles.values()), default=0.0)
+    filled = max((requested * width / share for requested in demand.cycles.values()), default=0.0)
     feet = demand.footprint
     if feet is not None and feet.blocks_per_sm and gpu.sms:
         some = max(1, math.floor(gpu.sms * share + 1e-9))
         waves = math.ceil(feet.blocks / (some * feet.blocks_per_sm)) / math.ceil(
             feet.blocks / (gpu.sms * feet.blocks_per_sm)
         )
-        return max(1.0, waves, crowded)
-    return None if demand.sm_share is None else max(1.0, width / share, crowded)
+        return max(1.0, waves, filled)
+    return None if demand.sm_share is None else max(1.0, width / share, filled)
 
 
 def if_wide(demand: Demand, share: float) -> float | None:
@@ -146,10 +146,8 @@ def if_wide(demand: Demand, share: float) -> float | None:
 def on_slice(demand: Demand, profile: MigProfile, *, gpu: GpuCapacity, calibration: Calibration) -> float | None:
     """Return the slowdown on a slice: that of fewer SMs, or of less bandwidth; None where either is not known."""
     narrow = on_share(demand, float(profile.sms), gpu=gpu)
-    if narrow is None or demand.dram is None:
-        return None
-    share = demand.dram / (calibration.achievable_share if demand.dram_of == "peak" else 1.0)
-    return max(narrow, share / float(profile.memory))
+    share = demand.bandwidth(calibration)
+    return None if narrow is None or share is None else max(narrow, share / float(profile.memory))
 
 
 SLACK = 1e-6  # pairs this near the limit are evaluated one by one: sums of floats differ in their last digits
@@ -194,8 +192,8 @@ def _on_shares(demands: Sequence[Demand], wide: Floats, settings: InterferenceOp
     needs = np.array([max(demand.cycles.values(), default=0.0) for demand in assumed]) * np.nan_to_num(wide, nan=1.0)
     both = (needs[:, None] > 0) & (needs[None, :] > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rest = np.where(both, needs[None, :] / needs[:, None], 1.0)
-    lost = wide[:, None] * rest
+        ratio = np.where(both, needs[None, :] / needs[:, None], 1.0)
+    lost = wide[:, None] * ratio
     worst: Floats = np.maximum(lost, lost.T)
     return worst
 
@@ -252,9 +250,8 @@ def by_kernels_ruled_out(
 
 def _bandwidth(demand: Demand, calibration: Calibration) -> float:
     """Share of the bandwidth that can be achieved; NaN not known."""
-    if demand.dram is None:
-        return math.nan
-    return min(1.0, demand.dram / (calibration.achievable_share if demand.dram_of == "peak" else 1.0))
+    share = demand.bandwidth(calibration)
+    return math.nan if share is None else min(1.0, share)
 
 
 def _unsure(one: Mix) -> bool:
@@ -284,18 +281,14 @@ def _together(one: tuple[MigProfile, ...], other: tuple[MigProfile, ...]) -> boo
 
 def _on_share(one: Mix, narrow: Floats, share: float, gpu: GpuCapacity) -> float:
     """Its least slowdown on a share of the SMs."""
-    if not _laid_out(one) or gpu.sms is None:
+    if not launches_known(one.members) or gpu.sms is None:
         return _if_wide(one, share)
     return float(narrow[max(1, math.floor(share * gpu.sms))])
 
 
 def _if_wide(one: Mix, share: float) -> float:
     """Its assumed least loss, where the width of its kernels is unknown; else 0."""
-    return 0.0 if _laid_out(one) else if_wide(one.mean, share) or 0.0
-
-
-def _laid_out(one: Mix) -> bool:
-    return all(demand.footprint is not None for _, demand in one.members)
+    return 0.0 if launches_known(one.members) else if_wide(one.mean, share) or 0.0
 
 
 def _with_margin(lost: Sequence[float], others: Sequence[float], settings: InterferenceOptions) -> list[float]:

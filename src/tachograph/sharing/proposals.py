@@ -13,10 +13,10 @@ from tachograph.catalog.arrays import Bytes, Flags, Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI
 from tachograph.sharing.advice import CONTEXT_BYTES, NOT_KEPT_APART, SharingAdvice, advise
-from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.demand import NOTHING, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
 from tachograph.sharing.job_groups import JobGroup
 from tachograph.sharing.mixes import Mix, MixOutcome, PairsFunction, corun_of_mixes, folded, mix_issuing, shares_of
-from tachograph.sharing.partitions import by_kernels_ruled_out, ruled_out
+from tachograph.sharing.partitions import SLACK, by_kernels_ruled_out, ruled_out
 
 MOST_PACKED = 8  # runs of one job group on a GPU that are tried
 
@@ -35,10 +35,8 @@ class Estimator:
 
 # the estimator of one GPU, calibrated
 EstimatorOf = Callable[[GpuCapacity, Calibration], Estimator]
-_SLACK = 1e-6  # sums of floats differ in their last digits
-_UNBOUND = 255  # in Matrix.binding
 _BESIDE = Sharing("mps", lasting=True)  # jobs launch repeatedly
-_UNASKED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
+_NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Outlook:
         if not self.gone[i, j]:
             return None
         slowdown, binding = self.matrix.slowdown, self.matrix.binding
-        ends = [(slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != _UNBOUND]
+        ends = [(slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != NOTHING]
         return self.matrix.resources[max(ends, key=lambda end: end[0])[1]] if ends else None
 
 
@@ -106,18 +104,18 @@ class PairJudge:
     def outlook(self, kinds: Sequence[JobGroup]) -> Outlook:
         """Outlook on all pairs of job groups, from the runs of highest demand, conservative."""
         found = self.matrix(kinds, self.settings.assumed_issue)
-        most, busy = [kind.asks.mean for kind in kinds], [kind.busy for kind in kinds]
+        most, busy = [kind.demand.mean for kind in kinds], [kind.busy for kind in kinds]
         gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
         by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
         gone &= ~(by_kernels[:, None] | by_kernels[None, :])  # kernels may fit on parts of the SMs where means do not
         slowdown = met(decisive(found, kinds), kinds)
         if any(by_kernels) and self.estimator.alone is not None:
-            asks = [kind.asks for kind in kinds]
+            demands = [kind.demand for kind in kinds]
             gone |= by_kernels_ruled_out(
                 slowdown,
-                asks,
+                demands,
                 by_memory=np.isin(found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]),
-                narrow=self._narrow(asks, self.estimator.alone),
+                narrow=self._narrow(demands, self.estimator.alone),
                 profiled=by_kernels.tolist(),
                 busy=busy,
                 gpu=self.gpu,
@@ -126,15 +124,15 @@ class PairJudge:
             )
         return Outlook(slowdown, gone, found)
 
-    def _narrow(self, asked: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]) -> Floats:
+    def _narrow(self, demands: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]) -> Floats:
         """Least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
-        mixes = self._carefully(asked)
+        mixes = self._conservative(demands)
         lost: Floats = shares_of(mixes) @ alone([demand for one in mixes for _, demand in one.members])
         return lost
 
     def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
         """Each job group beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
-        mixes = [mix_issuing(kind.asks, assumed) for kind in kinds]
+        mixes = [mix_issuing(kind.demand, assumed) for kind in kinds]
         members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
         found = self.estimator.pairs(members, members, _BESIDE)
         if len(members) == len(kinds):
@@ -149,9 +147,9 @@ class PairJudge:
     def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
         """The decisive result of a pair: limits and slowdowns are those of the runs of highest demand."""
         full = self.full(one, other)  # then nothing else is examined
-        asked, profiled = (one.asks, other.asks), bool(one.profile or other.profile)
+        demands, profiled = (one.demand, other.demand), bool(one.profile or other.profile)
         advice = self._advice(
-            asked,
+            demands,
             (one.busy, other.busy),
             same_user=one.user is not None and one.user == other.user,
             by_kernels=profiled,
@@ -163,7 +161,7 @@ class PairJudge:
 
     def _advice(
         self,
-        asked: Sequence[Mix],
+        demands: Sequence[Mix],
         busy: Sequence[float],
         *,
         same_user: bool,
@@ -171,18 +169,18 @@ class PairJudge:
         by_margin: bool = False,
         full: bool = False,
     ) -> SharingAdvice:
-        least, most = [mix_issuing(one) for one in asked], self._carefully(asked)
-        blind = any("issue" not in demand.cycles for one in asked for _, demand in one.members)
+        least, most = [mix_issuing(one) for one in demands], self._conservative(demands)
+        unmeasured = any("issue" not in demand.cycles for one in demands for _, demand in one.members)
 
-        def told(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+        def estimated(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
             if by_kernels:
                 return self._of_kernels(mixes, sharing)
             return self.estimator.estimate([one.mean for one in mixes], sharing)
 
         return advise(
-            _UNASKED if full else told(least, _BESIDE),
-            [one.mean for one in asked],
-            careful=told(most, _BESIDE) if blind and not full else None,
+            _NOT_ESTIMATED if full else estimated(least, _BESIDE),
+            [one.mean for one in demands],
+            careful=estimated(most, _BESIDE) if unmeasured and not full else None,
             members=[one.members for one in most],
             gpu=self.gpu,
             settings=self.settings,
@@ -190,7 +188,7 @@ class PairJudge:
             busy=busy,
             same_user=same_user,
             by_margin=by_margin,
-            shared=lambda shares: told(most, replace(_BESIDE, shares=shares)),
+            shared=lambda shares: estimated(most, replace(_BESIDE, shares=shares)),
         )
 
     def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
@@ -225,34 +223,36 @@ class PairJudge:
             more = count + 1
             if self._too_slow(kind, more):  # by one estimate, before three and their sentences
                 break
-            if self._advice([kind.asks] * more, [kind.busy] * more, same_user=True).way != "mps":
+            if self._advice([kind.demand] * more, [kind.busy] * more, same_user=True).way != "mps":
                 break
             count = more
         return replace(proposal, packed=count)
 
     def _too_slow(self, kind: JobGroup, count: int) -> bool:
         """Whether `count` runs of a job group are certainly too slow under MPS."""
-        one = self._carefully([kind.asks])[0].mean
+        one = self._conservative([kind.demand])[0].mean
         slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
         beside = min(1.0, kind.busy * (count - 1))
-        return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + _SLACK
+        return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + SLACK
 
     def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
         """The same with the expected outcome over all pairs of kernels, where one was profiled: shown, not decisive."""
         one, other = proposal.one, proposal.other
         if not (one.profile or other.profile):
             return proposal
-        return replace(proposal, kernels=self._member_by_member(self._carefully((one.asks, other.asks)), _BESIDE))
+        return replace(
+            proposal, kernels=self._member_by_member(self._conservative((one.demand, other.demand)), _BESIDE)
+        )
 
     def over_runs(self, proposal: SharingProposal) -> SharingProposal:
         """The same with the expected outcome over all pairs of runs, where kernels are unknown."""
         one, other = proposal.one, proposal.other
         if one.profile or other.profile:
             return proposal
-        return replace(proposal, runs=self._member_by_member(self._carefully((one.mix, other.mix)), _BESIDE))
+        return replace(proposal, runs=self._member_by_member(self._conservative((one.mix, other.mix)), _BESIDE))
 
-    def _carefully(self, asked: Sequence[Mix]) -> list[Mix]:
-        return [mix_issuing(one, self.settings.assumed_issue) for one in asked]
+    def _conservative(self, demands: Sequence[Mix]) -> list[Mix]:
+        return [mix_issuing(one, self.settings.assumed_issue) for one in demands]
 
 
 def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
@@ -273,12 +273,12 @@ def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
     return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.upper, found.slowdown)
 
 
-def _unlike(asked: Mix) -> list[Demand]:
+def _unlike(whole: Mix) -> list[Demand]:
     """One member for each set of measured values, under the name of all: to report what was not measured."""
     found: dict[object, Demand] = {}
-    for _, demand in asked.members:
+    for _, demand in whole.members:
         lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
-        found.setdefault((frozenset(demand.cycles), *lacks), demand.named(asked.mean.name))
+        found.setdefault((frozenset(demand.cycles), *lacks), demand.named(whole.mean.name))
     return list(found.values())
 
 

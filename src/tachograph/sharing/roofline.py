@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from tachograph.sharing import kernel_metrics
-from tachograph.sharing.capacity import REPORT, device_of
+from tachograph.sharing.capacity import CATALOGUE, REPORT, device_of
 from tachograph.sharing.demand import Calibration, GpuCapacity
 from tachograph.sharing.kernel_metrics import MetricValue
 from tachograph.sharing.kernels import Kernel
@@ -56,6 +56,11 @@ class KernelWork:
         if not self.flop_per_s or self.uncounted or not self.bytes_per_s:
             return None
         return sum(self.flop_per_s.values()) / self.bytes_per_s
+
+    @property
+    def at_least(self) -> bool:
+        """Whether some operations of the intensity may not have been counted."""
+        return self.intensity is not None and bool(self.unsure)
 
 
 def work_of(kernel: Kernel) -> KernelWork:
@@ -180,7 +185,7 @@ LimitKind = Literal["throughput", "latency"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: the unused rest.
+    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what is unused.
 
     resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache). measured_on: for
     DRAM the GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: of the peak.
@@ -263,7 +268,6 @@ def _worst_stall(metrics: Mapping[str, float]) -> Stall | None:
 
 
 RooflineSide = Literal["compute", "memory"]
-CATALOGUE = "the catalogue of devices"
 # pipelines that compute, without those that move data
 _COMPUTING = ("issue", "alu", "fma", "fp16", "fp64", "tensor", "xu")
 
@@ -326,7 +330,7 @@ def placement(
     waits = (found or limits(kernel, calibration=calibration)).bound == "latency"
     return RooflinePlacement(
         intensity=work.intensity,
-        at_least=work.intensity is not None and bool(work.unsure),
+        at_least=work.at_least,
         achieved=MappingProxyType(dict(work.flop_per_s)),
         bytes_per_s=work.bytes_per_s,
         roofs=roofs,
@@ -341,15 +345,15 @@ def placement(
 def _roofs(kernel: Kernel) -> tuple[Roof, ...]:
     roofs = []
     if kernel.gpu.dram_bytes_per_s:
-        teller = kernel.gpu.told_by.get("dram_bytes_per_s", REPORT)
-        roofs.append(Roof("dram", kernel.gpu.dram_bytes_per_s, teller))
+        source = kernel.gpu.told_by.get("dram_bytes_per_s", REPORT)
+        roofs.append(Roof("dram", kernel.gpu.dram_bytes_per_s, source))
     device = device_of(kernel.chip)
     for kind in PIPE_OF:
-        peak, teller = reported_peak(kernel, kind), REPORT
+        peak, source = reported_peak(kernel, kind), REPORT
         if peak is None and device is not None:
-            peak, teller = device.peak_flop_per_s(kind), CATALOGUE
+            peak, source = device.peak_flop_per_s(kind), CATALOGUE
         if peak is not None:
-            roofs.append(Roof(kind, peak, teller))
+            roofs.append(Roof(kind, peak, source))
     return tuple(roofs)
 
 

@@ -12,10 +12,7 @@ from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import resident_per_sm
 from tachograph.sharing.demand import Calibration, Footprint, GpuCapacity
 from tachograph.sharing.kernels import Kernel, options
-from tachograph.sharing.roofline import KernelWork, RooflinePlacement, achievable, placement, work_of
-
-_WARP = 32.0
-_WAVES = "launch__waves_per_multiprocessor"
+from tachograph.sharing.roofline import RooflinePlacement, achievable, placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +36,7 @@ class LaunchPlacement:
 class SmDistribution:
     """Cycles in which an SM had a warp: of the mean SM, the least and the most busy one, over all launches.
 
-    idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had no warp. spread: highest less lowest over
-    the mean.
+    idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had no warp.
     """
 
     mean: float
@@ -55,64 +51,6 @@ class SmDistribution:
         0.5
         """
         return max(0.0, 1 - self.mean / self.high) if self.high > 0 else 0.0
-
-    @property
-    def spread(self) -> float | None:
-        """(high - low) / mean; None: the lowest is unknown, or no SM had work."""
-        return None if self.low is None or self.mean <= 0 else (self.high - self.low) / self.mean
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilisation:
-    """Each metric of utilization for one kernel; None: not collected. Fractions are 0..1.
-
-    nvidia_smi: value in nvidia-smi while any kernel runs. intensity: FLOP per byte of DRAM traffic;
-    at_least: some operations may not have been counted. ipc: warp instructions per cycle and SM. thread_efficiency:
-    threads that take part in an instruction, of a warp's 32.
-    """
-
-    nvidia_smi: float
-    launched: LaunchPlacement
-    sm_share: float | None
-    intensity: float | None
-    intensity_at_least: bool
-    occupancy: float | None
-    occupancy_possible: float | None
-    issue: float | None
-    ipc_issued: float | None
-    ipc_executed: float | None
-    pipes: Mapping[str, float]
-    dram: float | None
-    l2_hit: float | None
-    l1_hit: float | None
-    thread_efficiency: float | None
-    distribution: SmDistribution | None
-
-
-def utilisation(kernel: Kernel, *, work: KernelWork | None = None) -> Utilisation:
-    """Return all metrics of utilization of a kernel; `work`: what it computes, where that was found before."""
-    metrics, demand = kernel.metrics, kernel.demand
-    work, pipes = work or work_of(kernel), kernel_metrics.pipes(metrics, kernel.coverage)
-    occupied = kernel_metrics.occupancy(metrics, kernel.gpu)
-    threads = kernel_metrics.first(metrics, {kernel_metrics.THREADS: 1 / _WARP})
-    return Utilisation(
-        nvidia_smi=1.0,
-        launched=launched(demand.footprint, kernel.gpu, waves=metrics.get(_WAVES)),
-        sm_share=demand.sm_share,
-        intensity=work.intensity,
-        intensity_at_least=work.intensity is not None and bool(work.unsure),
-        occupancy=None if occupied is None else occupied.value,
-        occupancy_possible=_possible(demand.footprint, kernel),
-        issue=demand.cycles.get("issue"),
-        ipc_issued=_ipc(kernel),
-        ipc_executed=metrics.get(kernel_metrics.EXECUTED),
-        pipes=MappingProxyType({pipe: reading.value for pipe, reading in pipes.items()}),
-        dram=demand.dram,
-        l2_hit=demand.l2_hit,
-        l1_hit=demand.l1_hit,
-        thread_efficiency=None if threads is None else threads.value,
-        distribution=distribution(kernel),
-    )
 
 
 def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None) -> LaunchPlacement:
@@ -150,23 +88,6 @@ def _tail(waves: float | None) -> float | None:
     if waves is None:
         return None
     return 0.0 if waves <= 1 else 1 - waves / ceil(waves)
-
-
-def _possible(footprint: Footprint | None, kernel: Kernel) -> float | None:
-    """Occupancy that the resources of a block allow: as reported, else from the blocks that fit."""
-    known = kernel_metrics.first(kernel.metrics, {"sm__maximum_warps_per_active_cycle_pct": 0.01})
-    if known is not None:
-        return min(1.0, known.value)
-    if footprint is None or footprint.blocks_per_sm is None or kernel.gpu.threads_per_sm is None:
-        return None
-    warps = ceil(footprint.threads / _WARP) * footprint.blocks_per_sm
-    return min(1.0, warps * _WARP / kernel.gpu.threads_per_sm)
-
-
-def _ipc(kernel: Kernel) -> float | None:
-    known = kernel.metrics.get(kernel_metrics.ISSUED)
-    issued = kernel.demand.cycles.get("issue")
-    return known if known is not None else None if issued is None else issued * kernel.gpu.schedulers
 
 
 SensitivityLevel = Literal["high", "some", "low", "unknown"]
@@ -249,7 +170,7 @@ def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Sensitivity:
         return Sensitivity(resource, "unknown", None, HITS.high, "its hits are not measured", (hit,), options(hit))
     name = _WHAT[resource]
     if traffic is not None and traffic.value < TRAFFIC:
-        why = f"{name} has little to do for it: what it hits there does not count"
+        why = f"{name} has little to do for it: its hits there do not count"
         return Sensitivity(resource, "low", hits.value, HITS.high, why, (hit, busy))
     level = HITS.level(hits.value)
     why = {
@@ -272,8 +193,8 @@ def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
     measured = calibration.measured_on == kernel.gpu.name
     why = {
         "high": "it takes half of the bandwidth or more: two of the kind slow each other down",
-        "some": "latency of DRAM grows with what others ask of it",
-    }.get(level, "it asks little of DRAM")
+        "some": "latency of DRAM grows with the demand of others",
+    }.get(level, "it needs little of DRAM")
     of = "of what can be achieved" if measured else "of the peak; what can be achieved was not measured on this GPU"
     return Sensitivity("dram", level, value, DRAM.high, f"{why} ({of})", (reading.metric,))
 
@@ -359,7 +280,7 @@ def _roofline_class(kernel: Kernel, placed: RooflinePlacement | None) -> Pitfall
     if most - ipc >= COPY_IPC:
         return None
     why = (
-        "compute-bound, so memory-bound kernels seem good company; yet it leaves fewer issue slots than "
+        "compute-bound, so memory-bound kernels seem to fit beside it; yet it leaves fewer issue slots than "
         "even a copy needs"
     )
     numbers = {"ipc": ipc, "ipc_left": most - ipc, "ipc_of_copy": COPY_IPC}
@@ -375,7 +296,7 @@ def _occupancy(kernel: Kernel) -> Pitfall | None:
     if loads[fullest] <= HALF:
         return None
     what = "issue slots" if fullest == "issue" else f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline"
-    why = f"by occupancy two of it fit with room to spare; yet they ask for more than all of the {what}"
+    why = f"by occupancy two of it fit with room to spare; yet they need more than all of the {what}"
     numbers = {"occupancy": occupied.value, "occupancy_of_two": 2 * occupied.value,
                fullest: loads[fullest], f"{fullest}_of_two": 2 * loads[fullest]}  # fmt: skip
     return Pitfall("occupancy", why, MappingProxyType(numbers))

@@ -39,13 +39,13 @@ class LaunchVectors:
 class CacheUse:
     """What decides whether a cache matters to kernels. `uses`: more than negligible, or unknown.
 
-    `finds`: uses it with a high hit rate, or unknown. `untold`: uses it, and its reused bytes are unknown.
+    `finds`: uses it with a high hit rate, or unknown. `unknown_reuse`: uses it, and its reused bytes are unknown.
     `most`: upper bound of the bytes that it touches, over the capacity of the cache; NaN: unknown.
     """
 
     uses: Flags
     finds: Flags
-    untold: Flags
+    unknown_reuse: Flags
     most: Floats
 
     def only(self, part: slice | list[int]) -> CacheUse:
@@ -98,7 +98,7 @@ class Vectors:
         return np.column_stack([self.cycles, self.dram, self.l2, self.l1])
 
     @property
-    def asked(self) -> Floats:
+    def demanded(self) -> Floats:
         """The same, 0 where unknown."""
         measured = self.measured
         return np.where(np.isfinite(measured), measured, 0.0)
@@ -202,8 +202,7 @@ def _column(demands: Sequence[Demand], of: Callable[[Demand], float | None]) -> 
 
 def _bandwidth(demands: Sequence[Demand], calibration: Calibration) -> Floats:
     """Shares of the bandwidth that can be achieved, at most all of it."""
-    share = [calibration.achievable_share if demand.dram_of == "peak" else 1.0 for demand in demands]
-    used: Floats = np.clip(_column(demands, lambda one: one.dram) / np.array(share), 0.0, 1.0)
+    used: Floats = np.clip(_column(demands, lambda one: one.bandwidth(calibration)), 0.0, 1.0)
     return np.where(used < _LEAST, 0.0, used)
 
 
@@ -286,12 +285,12 @@ def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCap
     return np.where(np.isnan(longer), by_cycles, np.maximum(longer, 1.0))
 
 
-def _waves(launches: LaunchVectors, asked: Floats, sms: float) -> Floats:
+def _waves(launches: LaunchVectors, demand: Floats, sms: float) -> Floats:
     """Time of all waves, in times of a block."""
     full = np.floor(launches.blocks / (sms * launches.fit))
-    rest = np.ceil((launches.blocks - full * sms * launches.fit) / sms)
-    last = np.where(rest > 0, np.maximum(1.0, asked * rest), 0.0)
-    return full * np.maximum(1.0, asked * launches.fit) + last
+    remainder = np.ceil((launches.blocks - full * sms * launches.fit) / sms)
+    last = np.where(remainder > 0, np.maximum(1.0, demand * remainder), 0.0)
+    return full * np.maximum(1.0, demand * launches.fit) + last
 
 
 _LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM"}
@@ -321,14 +320,14 @@ def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
         if demand.irregular != 0 and demand.warps is None:
             yield f"{demand.name}: warps on a scheduler are not known; taken as one"
         if demand.footprint is None:
-            yield f"{demand.name}: launch is not known; that its blocks find room beside others is taken for granted"
+            yield f"{demand.name}: launch is not known; its blocks are assumed to find room beside others"
         if not demand.seconds:
             yield f"{demand.name}: how long it takes alone is not known"
 
 
 def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
-        lacks = cached.untold | (cached.uses & np.isnan(hits))
+        lacks = cached.unknown_reuse | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
         if missing and contended(cached.uses, cached.finds, cached.most):
             verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import exp
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Literal
 
-from tachograph.sharing.calibration import BenchRow, CalibrationFile, CalibrationValue, published_entry
-from tachograph.sharing.demand import PIPES, BandwidthBasis, Calibration, Demand, Estimate, Footprint, GpuCapacity
+from tachograph.sharing.calibration import BenchRow, CalibrationFile, CalibrationValue, Compared, published_entry
+from tachograph.sharing.capacity import computed_fit
+from tachograph.sharing.contention import cache_stays, cache_table, curve_errors, dram_load
+from tachograph.sharing.demand import (
+    PIPES,
+    BandwidthBasis,
+    Calibration,
+    CorunMode,
+    Demand,
+    Estimate,
+    Footprint,
+    GpuCapacity,
+)
 from tachograph.sharing.microbench.device import Code, Lanes
 from tachograph.sharing.microbench.experiments import (
     KERNELS,
     WARP,
     BenchWorkload,
-    Compared,
     Experiment,
     resident_blocks,
 )
 from tachograph.sharing.microbench.measure import AloneRun, PairedRun
-
-BenchMode = Literal["streams", "mps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class ExperimentResult:
     """
 
     experiment: Experiment
-    way: BenchMode
+    way: CorunMode
     alone: tuple[AloneRun, ...] = ()
     expected: ExpectedOutcome | None = None
     calibrated: ExpectedOutcome | None = None
@@ -148,11 +154,10 @@ def ended(seconds: tuple[float, float], slowdowns: tuple[float, float], gain: fl
 
 
 # pipelines whose rate for these instructions, per cycle, is not published
-_UNTOLD = {"copy": ("alu", "fma", "lsu", "uniform"), "copy_own": ("alu", "fma", "lsu", "uniform"),
+_UNPUBLISHED_RATES = {"copy": ("alu", "fma", "lsu", "uniform"), "copy_own": ("alu", "fma", "lsu", "uniform"),
            "matmul": ("alu", "lsu", "uniform")}  # fmt: skip
 _FAR = 4.0  # times L2: an array this large has no hits there
 _WAITS_FOR_MEMORY = ("copy", "copy_own")
-_REGISTER_UNIT = 8  # registers of a thread are allocated in this unit
 _WAITS_FOR_BARRIERS = ("matmul",)
 
 
@@ -244,7 +249,7 @@ def cycles(workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, lanes: La
     if alone.cycles <= 0:
         return {}
     units = workload.units(alone.rounds) / used / alone.cycles  # of an SM in a cycle
-    unknown = _UNTOLD.get(kernel.kind, ())
+    unknown = _UNPUBLISHED_RATES.get(kernel.kind, ())
     found = {pipe: 0.0 for pipe in PIPES if pipe not in unknown and pipe != kernel.pipe}
     found["issue"] = min(1.0, units * kernel.instructions / gpu.schedulers)
     width = lanes.fp64 if kernel.pipe == "fp64" else lanes.fp32
@@ -301,20 +306,8 @@ def footprint(workload: BenchWorkload, gpu: GpuCapacity, code: Code | None) -> F
     """Return what the blocks of a launch occupy; registers and shared memory only where the compiled code is known."""
     if code is None or code.registers is None:
         return Footprint(workload.blocks, workload.threads)
-    registers = -(-code.registers // _REGISTER_UNIT) * _REGISTER_UNIT * workload.threads
-    fits = [
-        int(room // taken)
-        for room, taken in (
-            (gpu.blocks_per_sm, 1),
-            (gpu.threads_per_sm, workload.threads),
-            (gpu.registers_per_sm, registers),
-            (gpu.shared_bytes_per_sm, code.shared_bytes),
-        )
-        if room and taken
-    ]
-    return Footprint(
-        workload.blocks, workload.threads, code.registers, float(code.shared_bytes), min(fits, default=None)
-    )
+    taken = Footprint(workload.blocks, workload.threads, code.registers, float(code.shared_bytes))
+    return replace(taken, blocks_per_sm=computed_fit(taken, gpu))
 
 
 _MOST = 8.0  # curvature that is tried: no GPU is near it
@@ -365,32 +358,13 @@ def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:
     step, best = _MOST / 16, 0.0
     while step > 1e-6:  # every round refines the search around the best value of the last one
         tried = [max(0.0, best + place * step) for place in range(-16, 17)]
-        best = min(tried, key=lambda curvature: _errors(known, curvature)[0])
+        best = min(tried, key=lambda curvature: curve_errors(known, curvature)[0])
         step /= 8
-    slope = _errors(known, best)[1]
+    slope = curve_errors(known, best)[1]
     if best >= _MOST:
         return None
-    residual = max(abs(_used(slope * blocks, best) / used - 1) for blocks, used in known)
+    residual = max(abs(dram_load(slope * blocks, best) / used - 1) for blocks, used in known)
     return LatencyCurve(best, slope, residual)
-
-
-def _errors(points: Sequence[tuple[float, float]], curvature: float) -> tuple[float, float]:
-    """(sum of squares of relative errors, slope), the slope by least squares of the requests."""
-    requests = [(blocks, used * (1 + curvature * used * used)) for blocks, used in points]
-    slope = sum(wanted * blocks for blocks, wanted in requests) / sum(blocks * blocks for blocks, _ in requests)
-    return sum((_used(slope * blocks, curvature) / used - 1) ** 2 for blocks, used in points), slope
-
-
-def _used(requests: float, curvature: float) -> float:
-    """The root u of u (1 + c u^2) = requests, by Newton's method from above."""
-    used = requests
-    for _ in range(60):
-        square = curvature * used * used
-        less = (used * (1 + square) - requests) / (1 + 3 * square)
-        used -= less
-        if abs(less) < 1e-14:
-            break
-    return used
 
 
 def _most(bench: Bench) -> float | None:
@@ -422,7 +396,7 @@ def _curvature(bench: Bench) -> CalibrationValue:
 def _achievable(bench: Bench) -> CalibrationValue:
     most, peak = _most(bench), bench.gpu.dram_bytes_per_s
     if most is None or not peak:
-        return published_entry("achievable_share", _NOT_RUN if most is None else "nobody tells the peak of this GPU")
+        return published_entry("achievable_share", _NOT_RUN if most is None else "the peak of this GPU is unknown")
     note = f"{most / 1e9:.0f} of {peak / 1e9:.0f} GB/s"
     if not 0.01 <= most / peak <= 1.0:
         return published_entry("achievable_share", f"not believed: {note}")
@@ -461,22 +435,12 @@ def _miss_cost(bench: Bench, group: str, capacity: float | None) -> CalibrationV
         return published_entry(name, "large arrays were copied as fast as small ones")
     cost = miss / hit
     errors = [
-        abs((1 + (1 - _stays(footprint / capacity)) * (cost - 1)) * hit / per_byte - 1)
+        abs((1 + (1 - cache_stays(footprint / capacity, cache_table())) * (cost - 1)) * hit / per_byte - 1)
         for footprint, per_byte in points
     ]
     return CalibrationValue(
         cost, "measured", f"{group}-miss", max(errors), "residual: of the times of all sizes, alone"
     )
-
-
-def _stays(filled: float) -> float:
-    """Share that stays in a cache which replaces at random, of an array swept again and again: h = exp(-(1 - h) f)."""
-    if filled <= 1:
-        return 1.0
-    share = 0.0
-    for _ in range(500):
-        share = exp(-(1 - share) * filled)
-    return share
 
 
 def _knees(bench: Bench) -> Sequence[tuple[str, float]]:

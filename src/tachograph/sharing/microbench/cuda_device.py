@@ -99,7 +99,7 @@ def _call(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
     """
     status, *values = answer
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise TachographError(f"NVRTC says {status.name}", do="see `pip list` for nvidia-cuda-nvrtc-cu12")
+        raise TachographError(f"NVRTC error: {status.name}", do="see `pip list` for nvidia-cuda-nvrtc-cu12")
     return values[0]
 
 
@@ -130,7 +130,7 @@ class CudaDevice:
         self.arch = f"sm_{major}{minor}"
         self.gpu: GpuCapacity = gpu_of(self._chip(f"{major}.{minor}"))
         self.lanes = self._lanes((major, minor))
-        version = self._told(self._driver.cuDriverGetVersion())
+        version = self._checked(self._driver.cuDriverGetVersion())
         self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
         self.pci_bus_id = str(self._device.pci_bus_id)
         self._program: CompiledProgram = compile_kernels(self.arch)
@@ -152,27 +152,27 @@ class CudaDevice:
 
     def free_bytes(self) -> int:
         """Memory that is free now."""
-        return int(self._told(self._driver.cuMemGetInfo())[0])
+        return int(self._checked(self._driver.cuMemGetInfo())[0])
 
     def allocate(self, size: int, *, ones: str = "") -> int:
         """The address of `size` bytes: filled with ones, of float or double, else with zeros."""
         status, address = self._driver.cuMemAlloc(size)
         if status == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise MemoryFullError(f"the GPU has no room for {size / 1e9:.2f} GB")
-        self._told((status, address))
+        self._checked((status, address))
         at = int(address)
         if ones == "double":
             content = _PATTERNS["double"] * (size // 8)
-            self._told(self._driver.cuMemcpyHtoD(at, content, len(content)))
+            self._checked(self._driver.cuMemcpyHtoD(at, content, len(content)))
         else:
             (word,) = struct.unpack("<I", _PATTERNS["float"] if ones else bytes(4))
-            self._told(self._driver.cuMemsetD32(at, word, size // 4))
-        self._told(self._driver.cuCtxSynchronize())
+            self._checked(self._driver.cuMemsetD32(at, word, size // 4))
+        self._checked(self._driver.cuCtxSynchronize())
         return at
 
     def free(self, address: int) -> None:
         """Free memory."""
-        self._told(self._driver.cuMemFree(address))
+        self._checked(self._driver.cuMemFree(address))
 
     def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
         """Put a launch at the end of a stream; each argument is 8 bytes wide."""
@@ -212,13 +212,13 @@ class CudaDevice:
     def numbers(self, address: int, count: int) -> tuple[int, ...]:
         """The 64-bit integers at this address."""
         content = bytearray(8 * count)
-        self._told(self._driver.cuMemcpyDtoH(content, address, len(content)))
+        self._checked(self._driver.cuMemcpyDtoH(content, address, len(content)))
         return struct.unpack(f"<{count}q", content)
 
     def _chip(self, capability: str) -> Chip:
         properties = self._device.properties
         attributes = {name: float(value) for name in _ATTRIBUTES if (value := getattr(properties, name, None))}
-        attributes["total_memory"] = float(self._told(self._driver.cuMemGetInfo())[1])
+        attributes["total_memory"] = float(self._checked(self._driver.cuMemGetInfo())[1])
         return Chip(str(self._device.name), capability, attributes)
 
     def _lanes(self, capability: tuple[int, int]) -> Lanes:
@@ -227,14 +227,14 @@ class CudaDevice:
         ratio = getattr(self._device.properties, "single_to_double_precision_perf_ratio", None)
         return Lanes(fp32, max(1, fp32 // int(ratio)) if ratio else None)
 
-    def _told(self, answer: tuple[Any, ...]) -> Any:
+    def _checked(self, answer: tuple[Any, ...]) -> Any:
         """What the driver returned: nothing, a value, or several.
 
         Errors: LaunchError with the driver's error message.
         """
         status, *values = answer
         if status != self._driver.CUresult.CUDA_SUCCESS:
-            raise LaunchError(f"the driver says {status.name}")
+            raise LaunchError(f"driver error: {status.name}")
         return values[0] if len(values) == 1 else tuple(values)
 
 

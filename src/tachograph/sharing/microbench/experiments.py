@@ -10,6 +10,7 @@ from typing import Literal
 from tachograph.catalog import devices
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.nsight.launches import Chip
+from tachograph.sharing.calibration import Compared
 from tachograph.sharing.capacity import gpu_of
 from tachograph.sharing.demand import H100_NVL, GpuCapacity
 
@@ -165,9 +166,6 @@ def resident_blocks(workload: BenchWorkload, gpu: GpuCapacity) -> int:
     return max(1, min(-(-workload.blocks // sms), room, gpu.blocks_per_sm or room))
 
 
-# gain: time one after the other over time together; first, second: slowdown of that one; both: mean of the two
-Compared = Literal["gain", "first", "second", "both"]
-
 _LARGE = 4 << 30  # bytes of the array that is copied to measure bandwidth
 _LEAST = 64 << 20  # smaller ones would measure L2
 _RESERVE = 0.8  # of the memory that is free: what is allocated at most
@@ -215,7 +213,7 @@ def experiments(gpu: GpuCapacity, free_bytes: float | None = None) -> tuple[Expe
     Errors: UsageError for a GPU with an unknown number of SMs.
     """
     if not gpu.sms:
-        raise UsageError(f"nobody tells how many SMs the {gpu.name} has", do="name another GPU with --as")
+        raise UsageError(f"unknown number of SMs of the {gpu.name}", do="name another GPU with --as")
     wide = half_of_an_sm(gpu)
     large = copy_of(_large(gpu, free_bytes), gpu.sms, wide)
     return (
@@ -343,7 +341,7 @@ def _issue(sms: int, large: BenchWorkload) -> Iterator[Experiment]:
     yield Experiment(
         name="issue-4x2", group="issue", second=large, published=1.001,
         first=BenchWorkload(kernel="fmul_4", blocks=sms, threads=256),
-        question="issue slots: twice the warps, which ask for every slot",
+        question="issue slots: twice the warps, which need every slot",
     )  # fmt: skip
     yield Experiment(
         name="issue-all", group="issue", second=None,

@@ -1,7 +1,7 @@
 // Kernels that each load one resource of a GPU. Compiled at run time by NVRTC, so no header is included.
 //
-// Every kernel repeats its work `rounds` times, so that a launch takes as long as is asked, and writes to `pace` how
-// many cycles of its SM its first warp saw, and in how many ns: how fast the SM was. It does not tell how long the
+// Every kernel repeats its work `rounds` times, so that a launch takes as long as required, and writes to `pace` how
+// many cycles of its SM its first warp saw, and in how many ns: how fast the SM was. It does not show how long the
 // launch took, for an SM may favour a warp, which then ends long before the others. Results are stored and factors are
 // read from memory, so that no compiler can do the work beforehand or leave it out.
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ void tell_pace(Moment begin, long long *pace)
     }
 }
 
-// Block slots: threads that occupy an SM and ask nothing of it.
+// Block slots: threads that occupy an SM and use none of its units.
 extern "C" __global__ void sleep(long long rounds, long long *pace)
 {
     const Moment begin = now();

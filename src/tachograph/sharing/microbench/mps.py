@@ -32,7 +32,7 @@ _LEAVING_S = 30.0  # to free memory and leave the daemon
 _TUNING = 40.0  # launches that tuning takes at most
 
 
-def demand_daemon(environment: Mapping[str, str] | None = None) -> None:
+def require_daemon(environment: Mapping[str, str] | None = None) -> None:
     """Return if the daemon of MPS listens.
 
     Errors: UsageError with the command that starts it.
@@ -95,7 +95,7 @@ class _Process:
         )
         with ExitStack() as begun:
             begun.callback(self._end)
-            self._ask({"do": "load", "workload": msgspec.to_builtins(self._workload)}, _START_S)
+            self._request({"do": "load", "workload": msgspec.to_builtins(self._workload)}, _START_S)
             begun.pop_all()
         return self
 
@@ -121,7 +121,7 @@ class _Process:
 
     def tune(self, target_s: float) -> AloneRun:
         """A launch that takes about so long on this share of the GPU."""
-        found = self._ask({"do": "tune", "target_s": target_s}, _START_S + time_limit(_TUNING * target_s))
+        found = self._request({"do": "tune", "target_s": target_s}, _START_S + time_limit(_TUNING * target_s))
         return AloneRun(found["rounds"], found["seconds"], found["cycles"])
 
     def order(self, rounds: int, limit_s: float, at_s: float | None = None) -> None:
@@ -132,7 +132,7 @@ class _Process:
         """How long the launch took that was ordered."""
         return float(self._read(limit_s)["seconds"])
 
-    def _ask(self, order: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    def _request(self, order: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         self._write(order)
         return self._read(limit_s)
 

@@ -60,15 +60,15 @@ class Conditions:
         >>> Conditions(others=(17,), held_back=("power cap",)).warnings()[1]
         'the clock of the SMs was held back: power cap'
         """
-        said = []
+        sentences = []
         if self.others:
             numbers = ", ".join(map(str, self.others))
-            said.append(f"other processes are on this GPU ({numbers}): times may be theirs as well")
+            sentences.append(f"other processes are on this GPU ({numbers}): times may be theirs as well")
         if self.held_back:
-            said.append(f"the clock of the SMs was held back: {', '.join(self.held_back)}")
+            sentences.append(f"the clock of the SMs was held back: {', '.join(self.held_back)}")
         if self.mig:
-            said.append("MIG divides this GPU: what is measured is true of this instance, beside quiet ones, only")
-        return tuple(said)
+            sentences.append("MIG divides this GPU: what is measured is true of this instance, beside quiet ones, only")
+        return tuple(sentences)
 
 
 def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
@@ -89,24 +89,24 @@ def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
         nvml.nvmlShutdown()
         return Conditions()
 
-    def told(ask: Callable[[], Any], otherwise: Any = None) -> Any:
+    def reported(query: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result; `otherwise` where a GPU or a MIG instance does not report it, so that other values remain."""
         try:
-            return ask()
+            return query()
         except nvml.NVMLError:
             return otherwise
 
-    reasons = told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle), 0)
+    reasons = reported(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle), 0)
     found = Conditions(
-        sm_clock_mhz=told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        max_sm_clock_mhz=told(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        sm_clock_mhz=reported(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        max_sm_clock_mhz=reported(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
         others=_others(
-            [one.pid for one in told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), [])],
-            lambda number: str(told(lambda: nvml.nvmlSystemGetProcessName(number), "")),
+            [one.pid for one in reported(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), [])],
+            lambda number: str(reported(lambda: nvml.nvmlSystemGetProcessName(number), "")),
         ),
         held_back=tuple(words for bit, words in _HELD_BACK.items() if reasons & bit),
-        driver=told(lambda: str(nvml.nvmlSystemGetDriverVersion())),
-        mig=told(lambda: nvml.nvmlDeviceGetMigMode(handle), (0, 0))[0] == 1,
+        driver=reported(lambda: str(nvml.nvmlSystemGetDriverVersion())),
+        mig=reported(lambda: nvml.nvmlDeviceGetMigMode(handle), (0, 0))[0] == 1,
     )
     nvml.nvmlShutdown()
     return found
@@ -162,7 +162,7 @@ class BenchPlan:
 class _Progress:
     """Progress of the run; once a kernel hangs nothing more is started."""
 
-    told: Callable[[str, int, int], None]
+    report: Callable[[str, int, int], None]
     total: int
     done: int = 0
     stuck: bool = False
@@ -174,7 +174,7 @@ class _Progress:
         return [self._one(one, action) for one in results]
 
     def _one(self, one: ExperimentResult, action: Callable[[ExperimentResult], ExperimentResult]) -> ExperimentResult:
-        self.told(one.experiment.name, self.done, self.total)
+        self.report(one.experiment.name, self.done, self.total)
         self.done += 1
         if one.problem is not None or self.stuck:
             return replace(one, problem=one.problem or _STUCK)
@@ -192,15 +192,15 @@ def bench(
     plan: BenchPlan,
     predictor: Predictor,
     processes: MpsProcesses | None = None,
-    told: Callable[[str, int, int], None] = lambda doing, done, total: None,
+    progress: Callable[[str, int, int], None] = lambda doing, done, total: None,
 ) -> Bench:
     """Return the results of all chosen experiments; one that fails holds the reason, the others continue.
 
-    `told` is called with the current step, steps done, steps in all.
+    `progress` is called with the current step, steps done, steps in all.
     """
     pairs = sum(one.second is not None for one in chosen)
-    progress = _Progress(told, len(chosen) + pairs)
-    results = progress.each(
+    steps = _Progress(progress, len(chosen) + pairs)
+    results = steps.each(
         (ExperimentResult(experiment=one, way="streams") for one in chosen), lambda one: _alone(device, one, plan)
     )
     begun = Bench(gpu=device.gpu, driver=device.driver, date=_now(), results=tuple(results))
@@ -208,7 +208,7 @@ def bench(
     if processes is not None:
         under = [replace(one, way="mps") for one in results if one.experiment.shares is not None]
         results += under
-        progress.total += len(under)
+        steps.total += len(under)
     waiting = [foresight.of(one) for one in results]
 
     def pair(one: ExperimentResult) -> ExperimentResult:
@@ -219,7 +219,7 @@ def bench(
             return replace(one, alone=tuned, runs=_against_all(device, one.experiment, tuned, runs, plan))
         return _paired(device, one, plan)
 
-    return replace(begun, results=tuple(progress.each(waiting, pair)), stuck=progress.stuck)
+    return replace(begun, results=tuple(steps.each(waiting, pair)), stuck=steps.stuck)
 
 
 def _alone(device: BenchDevice, result: ExperimentResult, plan: BenchPlan) -> ExperimentResult:

@@ -11,10 +11,10 @@ from tachograph.sharing.roofline import limits
 ISSUED = "sm__inst_issued.avg.per_cycle_active"
 
 
-def test_a_limit_beside_what_was_not_measured_says_so() -> None:
+def test_a_limit_beside_what_was_not_measured_shows_so() -> None:
     (whole,) = kernels_of([MM])
     assert limits_sentence(limits(whole)) == "issue: 75 % of it is used, 25 % is left to others."
     (less,) = kernels_of([launch({name: value for name, value in MM.metrics.items() if name != ISSUED})])
-    said = limits_sentence(limits(less))
-    assert said.startswith("FMA: 60 %")
-    assert said.endswith("Not measured, and perhaps fuller: issue.")
+    message = limits_sentence(limits(less))
+    assert message.startswith("FMA: 60 %")
+    assert message.endswith("Not measured, and perhaps fuller: issue.")

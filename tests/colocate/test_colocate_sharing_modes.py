@@ -73,7 +73,7 @@ def printed(found: ColocateReport) -> str:
 
 
 @pytest.mark.parametrize("way", PAIRS)
-def test_every_answer_comes_out_and_says_why(way: str) -> None:
+def test_every_answer_comes_out_and_shows_why(way: str) -> None:
     assert set(PAIRS) == set(SAID) == set(PASSED) == set(SHARING_MODES)
     found = report(way, pair=("ann/train", "ann/train"))
     (pair,) = found.chosen
@@ -107,7 +107,7 @@ def test_the_table_proposes_all_but_do_not(way: str) -> None:
     assert "None is safe before its kernels were profiled" in text
 
 
-def test_memory_that_does_not_hold_both_is_all_that_is_said() -> None:
+def test_memory_that_does_not_hold_both_is_all_that_is_reported() -> None:
     summaries, verdicts = lake_of(*(job(n, hbm_used_mib_max=50000.0) for n in (1, 2)))
     found = build_colocate_report(
         summaries,

@@ -20,13 +20,13 @@ STALL = "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio"
 
 def test_the_report_counts_before_what_is_published() -> None:
     gpu = gpu_of(H100)
-    told = (gpu.sms, gpu.blocks_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm, gpu.l2_bytes)
-    assert told == (132, 32, 65536, 233472.0, 52428800.0)
+    found = (gpu.sms, gpu.blocks_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm, gpu.l2_bytes)
+    assert found == (132, 32, 65536, 233472.0, 52428800.0)
     assert gpu.told_by["l2_bytes"] == "the report"
     assert gpu.told_by["l1_bytes"] == "compute capability 9.0 as published"
 
 
-def test_the_catalogue_fills_what_the_report_does_not_tell() -> None:
+def test_the_catalogue_fills_what_the_report_does_not_report() -> None:
     gpu = gpu_of(Chip("NVIDIA A100-SXM4-40GB", "8.0"))
     row = DEVICES_BY_NAME["A100 SXM 40GB"]
     assert (gpu.sms, gpu.dram_bytes_per_s, gpu.l2_bytes) == (row.sms, row.hbm_bytes_per_s, row.l2_bytes)
@@ -41,10 +41,10 @@ def test_a_slice_of_a_gpu_is_not_taken_for_the_whole() -> None:
     assert (gpu.sms, gpu.dram_bytes_per_s, gpu.hbm_bytes) == (16, None, None)
 
 
-def test_an_unknown_chip_has_nothing_that_nobody_tells() -> None:
+def test_an_unknown_chip_has_nothing_unreported() -> None:
     gpu = gpu_of(Chip("GeForce RTX 9999", "42.0"))
-    told = (gpu.sms, gpu.threads_per_sm, gpu.blocks_per_sm, gpu.l1_bytes, gpu.l2_bytes, gpu.dram_bytes_per_s)
-    assert told == (None,) * 6
+    found = (gpu.sms, gpu.threads_per_sm, gpu.blocks_per_sm, gpu.l1_bytes, gpu.l2_bytes, gpu.dram_bytes_per_s)
+    assert found == (None,) * 6
     assert dict(gpu.told_by) == {}
     assert (gpu.name, gpu.schedulers) == ("GeForce RTX 9999", 4)
 
@@ -68,15 +68,15 @@ def test_bandwidth_is_that_of_the_metrics_then_of_clock_and_bus() -> None:
     assert gpu_of(bare).told_by["dram_bytes_per_s"] == "the catalogue of devices"
 
 
-def test_the_details_page_tells_sms_and_warps_without_attributes() -> None:
-    told = {"launch__sm_count": 82.0, "smsp__warps_active.avg.peak_sustained": 12.0}
-    gpu = gpu_of(Chip(), told)
+def test_the_details_page_shows_sms_and_warps_without_attributes() -> None:
+    found = {"launch__sm_count": 82.0, "smsp__warps_active.avg.peak_sustained": 12.0}
+    gpu = gpu_of(Chip(), found)
     assert (gpu.sms, gpu.threads_per_sm, gpu.told_by["sms"]) == (82, 1536, "the report")
-    assert gpu_of(Chip(), {**told, "launch__uses_green_context": 1.0}).sms is None
-    assert gpu_of(H100, told).sms == 132
+    assert gpu_of(Chip(), {**found, "launch__uses_green_context": 1.0}).sms is None
+    assert gpu_of(H100, found).sms == 132
 
 
-def test_every_metric_asked_for_names_its_section() -> None:
+def test_every_metric_requested_for_names_its_section() -> None:
     (kernel,) = kernels_of([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
     assert len(kernel.missing) > 15
     for lack in kernel.missing:

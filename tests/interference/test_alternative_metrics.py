@@ -28,7 +28,7 @@ def only(*launches: Launch) -> Kernel:
     return kernel
 
 
-def test_a_block_told_by_its_shape_or_by_its_threads_is_the_same() -> None:
+def test_a_block_reported_by_its_shape_or_by_its_threads_is_the_same() -> None:
     shape = launch({}, block=(1024, 1, 1))
     count = launch({"launch__block_size": 1024.0}, block=None, number=1)
     square = launch({}, block=(32, 32, 1), number=2)
@@ -40,8 +40,8 @@ def test_a_block_told_by_its_shape_or_by_its_threads_is_the_same() -> None:
 
 
 def test_waiting_for_a_branch_is_as_long_each_time() -> None:
-    told = waiting(branch_resolving=3.0, long_scoreboard=1.0)
-    assert only(launch(told)).demand.irregular == pytest.approx(0.25)
+    found = waiting(branch_resolving=3.0, long_scoreboard=1.0)
+    assert only(launch(found)).demand.irregular == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_waiting_for_a_branch_is_as_long_each_time() -> None:
         (f"sm__pipe_tensor_op_hmma_cycles_active.{ELAPSED}", "tensor"),
     ],
 )
-def test_a_pipeline_told_of_the_whole_time_counts_while_a_warp_is_there(metric: str, pipe: str) -> None:
+def test_a_pipeline_reported_of_the_whole_time_counts_while_a_warp_is_there(metric: str, pipe: str) -> None:
     kernel = only(launch({metric: 30.0, **HALF_THE_TIME}))
     assert dict(kernel.demand.cycles) == {pipe: pytest.approx(0.6)}
     assert dict(only(launch({metric: 30.0})).demand.cycles) == {}
-    told = metric.replace("_elapsed", "_active")
-    assert dict(only(launch({metric: 30.0, told: 55.0, **HALF_THE_TIME})).demand.cycles) == {pipe: pytest.approx(0.55)}
+    found = metric.replace("_elapsed", "_active")
+    assert dict(only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME})).demand.cycles) == {pipe: pytest.approx(0.55)}
 
 
 def test_a_pipeline_of_some_launches_is_not_divided_by_the_time_of_others() -> None:
@@ -72,15 +72,15 @@ def test_halves_of_older_sections_are_the_same_operations() -> None:
     new = {f"derived__smsp__{stem.format('fma')}_x4": 400.0, f"derived__sm__{stem.format('fma')}_x4": 1000.0}
     old = {f"derived__smsp__{stem.format('fma')}_x2": 200.0, f"derived__sm__{stem.format('fma')}_x2": 500.0}
     derived = {f"derived__smsp__{stem.format(what)}_x2": 20.0 for what in ("add", "mul")}
-    for told in ({**adds, **new}, {**adds, **old}, {**derived, **new}):
-        kernel = only(launch({**told, **CLOCK}))
+    for found in ({**adds, **new}, {**adds, **old}, {**derived, **new}):
+        kernel = only(launch({**found, **CLOCK}))
         assert work_of(kernel).flop_per_s["fp16"] == pytest.approx((2 * 10 + 2 * 10 + 4 * 100) * 1.5e9)
         peak = reported_peak(kernel, "fp16")
         assert peak == pytest.approx(1000 * 1.5e9) or peak is None
     assert reported_peak(only(launch({**old, **CLOCK})), "fp16") == pytest.approx(1000 * 1.5e9)
 
 
-def test_pairs_of_fp32_count_where_they_are_told() -> None:
+def test_pairs_of_fp32_count_where_they_are_reported() -> None:
     stem = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
     single = {stem.format(what): 10.0 for what in ("fadd", "fmul", "ffma")}
     pairs = {stem.format(what): 10.0 for what in ("fadd2", "fmul2", "ffma2")}
@@ -128,7 +128,7 @@ def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:
     assert roofline.limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)
 
 
-def test_the_page_tells_the_thresholds_that_are_used() -> None:
+def test_the_page_shows_the_thresholds_that_are_used() -> None:
     page = DOCS.read_text(encoding="utf-8")
     rows = {
         cells[0]: cells[2:4]

@@ -13,17 +13,22 @@ from tachograph.nsight.launches import Chip, Launch
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import computed_fit
 from tachograph.sharing.demand import Footprint, GpuCapacity
+from tachograph.sharing.kernel_facts import facts_of
 from tachograph.sharing.kernels import Kernel, kernels_of
 from tachograph.sharing.roofline import limits, placement, work_of
-from tachograph.sharing.utilization import Sensitivity, launched, pitfalls, sensitivities, utilisation
+from tachograph.sharing.utilization import Sensitivity, distribution, launched, pitfalls, sensitivities
 
 SASS = "smsp__sass_thread_inst_executed_op"
 CLOCK = 1.5e9
 
 
-def only(told: Launch) -> Kernel:
-    (kernel,) = kernels_of([told])
+def only(profiled: Launch) -> Kernel:
+    (kernel,) = kernels_of([profiled])
     return kernel
+
+
+def facts(kernel: Kernel) -> dict[str, float | None]:
+    return {name: fact.value for name, fact in facts_of(kernel, work_of(kernel)).items()}
 
 
 def level(kernel: Kernel, resource: str) -> str:
@@ -52,19 +57,20 @@ QUIET = {"fp16": 0.0, "fp64": 0.0, "tensor": 0.0}
 # utilization
 
 
-def test_nvidia_smi_says_100_percent_of_every_kernel() -> None:
-    assert {utilisation(only(told)).nvidia_smi for told in (COPY, MM, sleep(132), launch({}))} == {1.0}
+def test_nvidia_smi_shows_100_percent_for_every_kernel() -> None:
+    assert {facts(only(profiled))["gpu_util"] for profiled in (COPY, MM, sleep(132), launch({}))} == {1.0}
 
 
 def test_published_kernels_side_by_side() -> None:
-    told = utilisation(only(FMUL[3.45]))
-    assert told.ipc_issued == 3.45
-    assert told.occupancy == pytest.approx(0.0625)
-    assert told.occupancy_possible == 1.0  # 16 blocks of 4 warps
-    copy = utilisation(only(COPY))
-    assert copy.dram == pytest.approx(0.42)
-    assert copy.issue == pytest.approx(0.1525)
-    assert utilisation(only(MM)).pipes == {"fma": pytest.approx(0.6)}
+    fmul, copy, mm = facts(only(FMUL[3.45])), facts(only(COPY)), facts(only(MM))
+    assert fmul["ipc"] == 3.45
+    assert fmul["occupancy"] == pytest.approx(0.0625)
+    assert fmul["occupancy_possible"] == 1.0  # 16 blocks of 4 warps
+    assert copy["dram"] == pytest.approx(0.42)
+    assert copy["ipc"] == pytest.approx(0.61)
+    assert {name: value for name, value in mm.items() if name.startswith("pipe_") and value is not None} == {
+        "pipe_fma": pytest.approx(0.6)
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,8 @@ def test_published_kernels_side_by_side() -> None:
     ],
 )
 def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, waves: float, tail: float) -> None:
-    lies = utilisation(only(sleep(blocks))).launched
+    kernel = only(sleep(blocks))
+    lies = launched(kernel.demand.footprint, kernel.gpu)
     assert (lies.needed, lies.reached) == (needed, min(blocks, 132))
     assert lies.slots_taken == pytest.approx(taken)
     assert lies.waves == pytest.approx(waves)
@@ -85,9 +92,9 @@ def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, wa
 
 
 def test_waves_of_the_profiler_count_before_computed_ones() -> None:
-    told = launch({**busy(1.0, 10.0), "launch__waves_per_multiprocessor": 2.5})
-    assert utilisation(only(told)).launched.waves == 2.5
-    assert utilisation(only(told)).launched.tail == pytest.approx(0.5 / 3)
+    found = facts(only(launch({**busy(1.0, 10.0), "launch__waves_per_multiprocessor": 2.5})))
+    assert found["waves"] == 2.5
+    assert found["tail"] == pytest.approx(0.5 / 3)
 
 
 @settings(deadline=None)
@@ -114,32 +121,32 @@ def test_blocks_that_fit_need_all_that_they_are_made_of() -> None:
     assert computed_fit(Footprint(1, 128, 32, 100_000.0), gpu) == 2
 
 
-def test_the_profiler_says_how_many_blocks_fit_when_it_names_all_limits() -> None:
+def test_the_profiler_shows_how_many_blocks_fit_when_it_names_all_limits() -> None:
     fits = {"blocks": 32.0, "registers": 7.0, "shared_mem": 9.0, "warps": 16.0}
-    told = {f"launch__occupancy_limit_{what}": value for what, value in fits.items()}
-    footprint = only(launch(told)).demand.footprint
+    metrics = {f"launch__occupancy_limit_{what}": value for what, value in fits.items()}
+    footprint = only(launch(metrics)).demand.footprint
     assert footprint is not None
     assert footprint.blocks_per_sm == 7
-    del told["launch__occupancy_limit_registers"]
-    footprint = only(launch(told)).demand.footprint
+    del metrics["launch__occupancy_limit_registers"]
+    footprint = only(launch(metrics)).demand.footprint
     assert footprint is not None
     assert footprint.blocks_per_sm is None
 
 
-def test_nothing_is_said_of_a_launch_without_blocks_or_gpu() -> None:
+def test_nothing_is_reported_of_a_launch_without_blocks_or_gpu() -> None:
     assert launched(None, only(COPY).gpu).needed is None
     assert launched(Footprint(10, 128, blocks_per_sm=4), GpuCapacity(name="?")).reached is None
 
 
 def test_distribution_over_sms() -> None:
-    told = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
-    lies = utilisation(only(launch(told))).distribution
+    metrics = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
+    lies = distribution(only(launch(metrics)))
     assert lies is not None
-    assert (lies.idle, lies.spread) == (0.5, 2.0)
-    (partly,) = kernels_of([launch(told), launch({kernel_metrics.SM_ACTIVE: 50.0}, number=1)])
-    assert utilisation(partly).distribution is None
-    del told[kernel_metrics.SM_ACTIVE_MAX]
-    assert utilisation(only(launch(told))).distribution is None
+    assert lies.idle == 0.5
+    (partly,) = kernels_of([launch(metrics), launch({kernel_metrics.SM_ACTIVE: 50.0}, number=1)])
+    assert distribution(partly) is None
+    del metrics[kernel_metrics.SM_ACTIVE_MAX]
+    assert distribution(only(launch(metrics))) is None
 
 
 # roofline
@@ -160,29 +167,29 @@ def test_intensity_of_counts_in_every_form() -> None:
 
 
 def test_instructions_on_halves_work_on_two() -> None:
-    told = {**flops("h", 1.0, 1.0, 1.0), "smsp__cycles_elapsed.avg.per_second": 10.0}
-    assert work_of(only(launch(told))).flop_per_s == {"fp16": pytest.approx(10.0 * (2 + 2 + 4))}
+    metrics = {**flops("h", 1.0, 1.0, 1.0), "smsp__cycles_elapsed.avg.per_second": 10.0}
+    assert work_of(only(launch(metrics))).flop_per_s == {"fp16": pytest.approx(10.0 * (2 + 2 + 4))}
 
 
 def test_operations_that_were_counted_in_part_are_unknown() -> None:
-    told = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
-    lacking = {name: value for name, value in told.items() if "fmul" not in name}
+    metrics = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
+    lacking = {name: value for name, value in metrics.items() if "fmul" not in name}
     assert work_of(only(launch(lacking))).intensity is None
 
 
 def test_a_busy_pipeline_without_counted_operations_makes_the_intensity_unknown() -> None:
-    told = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
-    tensor = only(launch({**told, **busy(1.0, 10.0, fp16=0.0, fp64=0.0, tensor=40.0)}))
+    metrics = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
+    tensor = only(launch({**metrics, **busy(1.0, 10.0, fp16=0.0, fp64=0.0, tensor=40.0)}))
     assert work_of(tensor).uncounted == ("tensor",)
     assert work_of(tensor).intensity is None
-    unsure = only(launch(told))
+    unsure = only(launch(metrics))
     assert work_of(unsure).unsure == ("fp64", "fp16", "tensor")
-    assert utilisation(unsure).intensity_at_least
+    assert work_of(unsure).at_least
 
 
 def test_tensor_operations_are_counted_once() -> None:
     stem = "sm__ops_path_tensor_src"
-    told = {
+    metrics = {
         f"{stem}_bf16_dst_fp32.sum": 8.0,
         f"{stem}_bf16_dst_fp32_sparsity_off.sum": 8.0,
         f"{stem}_bf16_dst_fp32_sparsity_on.sum": 0.0,
@@ -190,10 +197,10 @@ def test_tensor_operations_are_counted_once() -> None:
         f"{stem}_fp8_sparsity_off.sum": 1.0,
         f"{stem}_int8.sum": 1000.0,
     }
-    assert work_of(only(launch(told, seconds=1.0))).flop_per_s == {"tensor": pytest.approx(11.0)}
+    assert work_of(only(launch(metrics, seconds=1.0))).flop_per_s == {"tensor": pytest.approx(11.0)}
 
 
-def test_roofs_are_the_reports_own_else_the_catalogues_and_say_which() -> None:
+def test_roofs_are_the_reports_own_else_the_catalogues_and_show_which() -> None:
     placed = placement(only(launch(ROOF)))
     fp32, fp64, dram = placed.roof("fp32"), placed.roof("fp64"), placed.roof("dram")
     assert fp32 is not None
@@ -207,21 +214,21 @@ def test_roofs_are_the_reports_own_else_the_catalogues_and_say_which() -> None:
 
 @pytest.mark.parametrize(("bytes_per_s", "side"), [(1e9, "compute"), (1e12, "memory")])
 def test_sides_of_the_ridge(bytes_per_s: float, side: str) -> None:
-    told = {**flops("f", 0.0, 0.0, 1000.0), **ROOF, **busy(3.0, 50.0, fma=20.0, **QUIET)}
-    placed = placement(only(launch({**told, "dram__bytes.sum.per_second": bytes_per_s})))
+    metrics = {**flops("f", 0.0, 0.0, 1000.0), **ROOF, **busy(3.0, 50.0, fma=20.0, **QUIET)}
+    placed = placement(only(launch({**metrics, "dram__bytes.sum.per_second": bytes_per_s})))
     assert (placed.side, placed.by, placed.kind) == (side, "intensity", "fp32")
     ridge = 2 * 16896.0 * CLOCK / (1504.0 * 2.6e9)
     assert placed.ridge == pytest.approx(ridge)
     assert (2000.0 * CLOCK / bytes_per_s >= ridge) == (side == "compute")
 
 
-def test_operations_nobody_counted_may_lift_a_kernel_over_the_ridge() -> None:
-    told = {**flops("f", 0.0, 0.0, 1000.0), **ROOF}
-    assert placement(only(launch({**told, "dram__bytes.sum.per_second": 1e12}))).side is None
-    assert placement(only(launch({**told, "dram__bytes.sum.per_second": 1e9}))).side == "compute"
+def test_operations_not_counted_may_lift_a_kernel_over_the_ridge() -> None:
+    metrics = {**flops("f", 0.0, 0.0, 1000.0), **ROOF}
+    assert placement(only(launch({**metrics, "dram__bytes.sum.per_second": 1e12}))).side is None
+    assert placement(only(launch({**metrics, "dram__bytes.sum.per_second": 1e9}))).side == "compute"
 
 
-def test_published_kernels_fall_on_the_side_the_paper_says() -> None:
+def test_published_kernels_fall_on_the_side_the_paper_shows() -> None:
     assert (placement(only(COPY)).side, placement(only(COPY)).by) == ("memory", "load")
     assert placement(only(FMUL_FULL)).side == "compute"
     assert placement(only(MM)).bound == "compute"
@@ -255,8 +262,8 @@ def test_dram_counts_as_a_share_of_what_can_be_achieved() -> None:
 
 
 def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
-    told = {**busy(0.4, 20.0, dram=5.0), **waiting(long_scoreboard=6.0, wait=1.0, barrier=1.0)}
-    found = limits(only(launch(told)))
+    metrics = {**busy(0.4, 20.0, dram=5.0), **waiting(long_scoreboard=6.0, wait=1.0, barrier=1.0)}
+    found = limits(only(launch(metrics)))
     assert (found.bound, found.limiting) == ("latency", None)
     assert found.stall is not None
     assert found.stall.reason == "long_scoreboard"
@@ -264,9 +271,9 @@ def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
 
 
 def test_without_schedulers_or_dram_nothing_is_called_latency() -> None:
-    told = busy(0.4, 20.0, dram=5.0)
-    del told[kernel_metrics.DRAM]
-    assert limits(only(launch(told))).bound is None
+    metrics = busy(0.4, 20.0, dram=5.0)
+    del metrics[kernel_metrics.DRAM]
+    assert limits(only(launch(metrics))).bound is None
     assert limits(only(launch({}))).resources == ()
 
 
@@ -277,28 +284,28 @@ def test_susceptibility_of_published_kernels() -> None:
     copy = only(COPY)
     assert (level(copy, "dram"), level(copy, "issue")) == ("high", "some")
     assert [level(only(FMUL[ipc]), "issue") for ipc in (1.08, 2.06, 2.9, 3.45)] == ["some", "high", "high", "high"]
-    assert [level(only(told), "fp64") for told in DMUL.values()] == ["some", "some", "high", "high"]
+    assert [level(only(metrics), "fp64") for metrics in DMUL.values()] == ["some", "some", "high", "high"]
     assert (level(only(MM), "fma"), level(only(MM), "issue"), level(only(MM), "dram")) == ("high", "high", "low")
     assert (level(only(sleep(132)), "blocks"), level(only(sleep(264)), "blocks")) == ("some", "high")
 
 
 @pytest.mark.parametrize(("hit", "expected"), [(90.0, "high"), (50.0, "some"), (5.0, "low")])
 def test_hit_rates(hit: float, expected: str) -> None:
-    told = {
+    metrics = {
         kernel_metrics.L2_HIT: hit,
         kernel_metrics.L2_BUSY: 40.0,
         kernel_metrics.L1_HIT: hit,
         kernel_metrics.L1_BUSY: 40.0,
     }
-    kernel = only(launch(told))
+    kernel = only(launch(metrics))
     assert (level(kernel, "l2"), level(kernel, "l1")) == (expected, expected)
     assert of(kernel, "l2").value == pytest.approx(hit / 100)
 
 
 def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
     assert level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2") == "low"
-    untold = of(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2")
-    assert (untold.level, untold.missing) == ("high", "--section SpeedOfLight")
+    unknown = of(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2")
+    assert (unknown.level, unknown.missing) == ("high", "--section SpeedOfLight")
 
 
 def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
@@ -308,17 +315,17 @@ def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
         assert item.metrics
 
 
-def test_uneven_work_is_told() -> None:
-    told = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
-    assert level(only(launch(told)), "sms") == "high"
-    assert level(only(launch({**told, kernel_metrics.SM_ACTIVE: 99.0})), "sms") == "low"
+def test_uneven_work_is_reported() -> None:
+    metrics = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
+    assert level(only(launch(metrics)), "sms") == "high"
+    assert level(only(launch({**metrics, kernel_metrics.SM_ACTIVE: 99.0})), "sms") == "low"
 
 
 # pitfalls
 
 
-def names(told: Launch) -> list[str]:
-    return [pitfall.name for pitfall in pitfalls(only(told))]
+def names(metrics: Launch) -> list[str]:
+    return [pitfall.name for pitfall in pitfalls(only(metrics))]
 
 
 def test_pitfalls_of_the_paper() -> None:
@@ -327,7 +334,7 @@ def test_pitfalls_of_the_paper() -> None:
     assert names(FMUL[2.9]) == ["occupancy"]
     assert names(FMUL[1.08]) == []
     assert names(COPY) == []
-    assert [names(told) for told in DMUL.values()] == [["occupancy"] if pipe > 50 else [] for pipe in DMUL]
+    assert [names(metrics) for metrics in DMUL.values()] == [["occupancy"] if pipe > 50 else [] for pipe in DMUL]
     assert names(MM) == ["occupancy"]
     assert names(launch(busy(3.0, 80.0, fma=60.0))) == []
 
