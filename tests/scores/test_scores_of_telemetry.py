@@ -96,7 +96,7 @@ def test_a_job_by_hand() -> None:
     assert job["score_gpumem"] == pytest.approx(100 * 0.4 * 3201 / (0.4 * 3201 + 0.8 * 1980))  # 44.7
     assert job["score_gpumem_normalized"] == pytest.approx(100 / 3)
     assert (found["score_gpu"]["verdict"], found["score_gpumem"]["verdict"]) == ("yes", "no")
-    assert "held 30 % of the warps that fit" in found["score_gpu"]["sentence"]
+    assert "occupancy 30 % on average" in found["score_gpu"]["sentence"]
     assert "memory was active 40 % of the time, the SMs 80 %" in found["score_gpumem"]["sentence"]
     assert "equal" not in found["score_gpumem"]["sentence"]
 
@@ -183,4 +183,4 @@ def test_of_gpus_at_rest_nothing_is_advised(level: float, told: bool) -> None:
     row = {"sm_occupancy_mean": level, "sm_active_mean": level, "dram_active_mean": level}
     _, _, found = judged(row)
     assert [("hardly anything ran" in one["sentence"]) for one in found.values()] == [told, told]
-    assert ("there is room" in found["score_gpu"]["sentence"]) is not told
+    assert ("room for" in found["score_gpu"]["sentence"]) is not told

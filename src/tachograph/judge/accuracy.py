@@ -16,7 +16,7 @@ from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
 from tachograph.judge.job_classes import CLASS_CODES
 
 Z95 = 1.959963984540054  # of the normal distribution: 95 % lie within
-Answers = NDArray[np.int8]  # of jobs: kernel.YES, NO; anything else: cannot be decided
+Answers = NDArray[np.int8]  # of jobs: kernel.YES, NO; anything else: undetermined
 Truths = NDArray[np.bool_]
 
 
@@ -61,7 +61,7 @@ class VerdictScore:
 
     @property
     def unknown(self) -> int:
-        """Jobs of which it cannot be decided."""
+        """Jobs whose verdict is unknown."""
         return self.undecided_positives + self.undecided_negatives
 
     @property
@@ -171,7 +171,7 @@ def accuracies(
 ) -> tuple[ClassAccuracy, ...]:
     """Return the accuracy of each class that was judged.
 
-    `truth`: one row per job (`with_keys`), of jobs of which it is known which GPUs they held: others are
+    `truth`: one row per job (`with_keys`), of jobs whose GPUs are known: others are
     undetermined. `verdicts`: findings of the classes (`judge_classes`). Jobs to which a class does not apply
     (idle_nodes of one node) do not count.
     """

@@ -1,7 +1,7 @@
 """Checks: each detects one problem, or one fact, in a job. One code, title, severity, advice text, family and file.
 
 A check is decided in one of three ways, which is a detail of it: by a function that sees one job at a time, by a class
-over minute series of many jobs at a time (`judge.classes`), or by a rule of the language (`judge.rules`). All are held
+over minute series of many jobs at a time (`judge.classes`), or by a rule of the language (`judge.rules`). All stand
 in one ordered tuple, `judge.checks.CHECKS`, rules of the catalogue and of the site behind it.
 """
 

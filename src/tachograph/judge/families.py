@@ -124,7 +124,7 @@ def _not_denied(
     hides = pl.when(where.is_null()).then(pl.col("share") >= pl.col("at_least")).otherwise(stretch >= idle_minutes)
     hidden = found.select(
         hidden=(hides & (pl.col("verdict") == "no") & pl.col("at_least").is_not_null()).fill_null(value=False),
-        said=pl.when(where.is_null())
+        sentence=pl.when(where.is_null())
         .then(
             pl.concat_str(
                 pl.lit("Unknown: "),
@@ -141,11 +141,11 @@ def _not_denied(
     flags = hidden.get_column("hidden")
     return findings.with_columns(
         verdict=pl.when(flags).then(pl.lit("unknown")).otherwise(pl.col("verdict")),
-        sentence=pl.when(flags).then(hidden.get_column("said")).otherwise(pl.col("sentence")),
+        sentence=pl.when(flags).then(hidden.get_column("sentence")).otherwise(pl.col("sentence")),
     )
 
 
-class _Held(NamedTuple):
+class _Holding(NamedTuple):
     """A finding that holds: its place in the frame, its families, its place among the checks, its interval."""
 
     row: int
@@ -156,7 +156,7 @@ class _Held(NamedTuple):
     end: datetime | None
     elapsed_s: float | None
 
-    def covers(self, other: _Held) -> bool:
+    def covers(self, other: _Holding) -> bool:
         """Whether it is more specific than another of its families, about the same time.
 
         A part of the run explains what is found of the whole run in a wider family where it is a third of it or more.
@@ -186,21 +186,21 @@ def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame)
     }
     rows = findings.with_row_index("row").filter((pl.col("verdict") == "yes") & (pl.col("severity") != "fact"))
     elapsed = dict(gaps.select("job_key", "elapsed_s").iter_rows())
-    of_jobs: dict[str, list[_Held]] = {}
+    of_jobs: dict[str, list[_Holding]] = {}
     for row, job_key, code, begin, end in rows.select("row", "job_key", "code", "begin", "end").iter_rows():
         if code in places:
-            of_jobs.setdefault(job_key, []).append(_Held(row, code, *places[code], begin, end, elapsed.get(job_key)))
+            of_jobs.setdefault(job_key, []).append(_Holding(row, code, *places[code], begin, end, elapsed.get(job_key)))
     by: dict[int, str] = {}
-    for held in of_jobs.values():
-        by |= _covered(held)
+    for holding in of_jobs.values():
+        by |= _covered(holding)
     values = [by.get(row) for row in range(findings.height)] if by else [None] * findings.height
     return findings.with_columns(covered_by=pl.Series(values, dtype=pl.String()))
 
 
-def _covered(held: Iterable[_Held]) -> Mapping[int, str]:
+def _covered(holding: Iterable[_Holding]) -> Mapping[int, str]:
     """{row: code that covers it}, the narrowest family and its most specific finding first."""
-    ordered = sorted(held, key=lambda one: (-len(one.families), one.place))
-    reported: list[_Held] = []
+    ordered = sorted(holding, key=lambda one: (-len(one.families), one.place))
+    reported: list[_Holding] = []
     found: dict[int, str] = {}
     for one in ordered:
         above = next((other for other in reported if other.covers(one)), None)

@@ -74,7 +74,7 @@ CRIT, WARN, HOT, OK, HEALTH_UNKNOWN = "CRIT", "WARN", "HOT", "OK", "unknown"
 STATES = (CRIT, WARN, HOT, OK, HEALTH_UNKNOWN)  # what an array of states holds are places in it
 WORST_FIRST = (CRIT, WARN, HOT, HEALTH_UNKNOWN, OK)
 
-# what decides, named like the counters; pcie_replays: how many came up in the time looked at
+# what decides, named like the counters; pcie_replays: how many came up in the time considered
 INPUTS = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "gpu_temp_c", "mem_temp_c")
 
 
@@ -125,7 +125,7 @@ def limit_columns(limits: Sequence[HealthLimits]) -> LimitColumns:
 
 @dataclass(frozen=True, slots=True)
 class HealthReading:
-    """What is known of a GPU. None: missing. Replays: new ones in the time looked at; rows: all since production."""
+    """What is known of a GPU. None: missing. Replays: new ones in the time considered; rows: all since production."""
 
     row_remap_failure: float | None = None
     remapped_rows_uncorrectable: float | None = None
@@ -193,7 +193,7 @@ def health_states(values: Mapping[str, Floats], limits: LimitColumns) -> Bytes:
 def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: float) -> str:
     """Return what was seen of a GPU that is not OK, with its numbers; nothing of one that is.
 
-    within_s: the time looked at for replays.
+    within_s: the time in which replays count.
 
     >>> limits = limits_of("A100 SXM 40GB")
     >>> health_reason(HealthReading(0, 0, 3, 94, 60), limits, within_s=600)

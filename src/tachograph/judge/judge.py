@@ -102,12 +102,12 @@ def judge_summaries(
     One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per (job_key, minute), as
     `timelines_of` returns. What does not hold is denied where the counters it needs were measured, else unknown.
     """
-    held = findings_frame(_held(jobs, gpus, timelines, thresholds, checks))
-    keys = held.select("job_key", "code")
-    return pl.concat([held, *(_denied(check, jobs, keys) for check in checks)])
+    holding = findings_frame(_holding(jobs, gpus, timelines, thresholds, checks))
+    keys = holding.select("job_key", "code")
+    return pl.concat([holding, *(_denied(check, jobs, keys) for check in checks)])
 
 
-def _held(
+def _holding(
     jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, thresholds: Thresholds, checks: Sequence[Check]
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
     gpus_of, timeline_of = _Slices(gpus.sort("job_key", maintain_order=True)), _Slices(timelines)
@@ -134,9 +134,9 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
     )
 
 
-def _denied(check: Check, jobs: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+def _denied(check: Check, jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
     """Rows of a check for the jobs for which it does not hold."""
-    rest = jobs.join(held.filter(pl.col("code") == check.code), on="job_key", how="anti", maintain_order="left")
+    rest = jobs.join(holding.filter(pl.col("code") == check.code), on="job_key", how="anti", maintain_order="left")
     lacking = [(name.split("|")[0], _not_measured(name, rest.columns)) for name in check.needs]
     needs = [pl.when(missing).then(pl.lit(name)) for name, missing in lacking]
     listed = pl.concat_list(needs).list.drop_nulls() if needs else pl.lit([], dtype=pl.List(pl.String()))

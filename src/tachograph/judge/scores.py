@@ -18,7 +18,7 @@ from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import text
 from tachograph.judge.finding import CheckedValue, Finding, findings_frame
 
-AT_REST = 0.01  # SM and memory activity below it: a score of what hardly ran means little
+IDLE_BELOW = 0.01  # SM and memory activity below it: a score of what hardly ran means little
 _TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
@@ -35,14 +35,14 @@ def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
     if score is None:
         needed = ("sm_occupancy", *(("sm_active",) if row["limited"] else ()))
         return _unknown(row, "score_gpu", high, needed)
-    rated = "there is room for many more" if score >= high else "few more would fit"
-    if score < high and score >= high / 2:
-        rated = "there is room for more"
-    if (row["sm_active_mean"] or occupancy) < AT_REST:
-        rated = "for hardly anything ran"
+    rated = "room for many more warps" if score >= high else "few more warps would fit"
+    if high > score >= high / 2:
+        rated = "room for more warps"
+    if (row["sm_active_mean"] or occupancy) < IDLE_BELOW:
+        rated = "hardly anything ran"
     limit = " (of the configured most warps)" if row["limited"] else ""
-    held = f"the SMs held {text(occupancy, 'fraction')} of the warps that fit"
-    sentence = f"GPU score {score:.0f} of 100 (0 best, 100 worst){limit}: on average {held}, {rated}."
+    mean = text(occupancy, "fraction")
+    sentence = f"GPU score {score:.0f} of 100 (0 best, 100 worst){limit}: occupancy {mean} on average, {rated}."
     evidence = {"score_gpu": score, "sm_occupancy_mean": occupancy, "sm_active_mean": row["sm_active_mean"]}
     return _finding("score_gpu", score, high, sentence, evidence)
 
@@ -54,7 +54,7 @@ def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
     rated = "memory traffic rather than the SMs" if score >= high else "the SMs at least as much as memory traffic"
     if high > score > 50:
         rated = "memory traffic somewhat more than the SMs"
-    used = f"what ran used {rated}" if max(dram, sm) >= AT_REST else "hardly anything ran, so it says little"
+    used = f"what ran used {rated}" if max(dram, sm) >= IDLE_BELOW else "hardly anything ran, so it says little"
     clocks = "" if row["clocks"] else " The clocks were not measured and are taken as equal."
     sentence = (
         f"GPU memory score {score:.0f} of 100 (0 best, 100 worst): memory was active {text(dram, 'fraction')} of the "
@@ -88,7 +88,7 @@ def _unknown(row: Mapping[str, Any], code: str, high: float, needed: tuple[str, 
     elif code == "score_gpumem" and row["dram_active_mean"] is not None:
         why = "neither the SMs nor memory were active"
     else:
-        why = f"no GPU tells all of {', '.join(needed)}"
+        why = f"no GPU reports all of {', '.join(needed)}"
     return Finding(
         code,
         "fact",

@@ -32,7 +32,7 @@ def judge_waste(
     """Return rows of job_summaries with the hours and the energy that each cause took.
 
     `timelines`: one row per (job_key, minute), in order. `findings`: those of classes give the times when a job hung,
-    stood still or had not begun; others are ignored. `idle_util`: activity below is idle. `gpu_hours_idle_long`: what
+    stalled or had not begun; others are ignored. `idle_util`: activity below is idle. `gpu_hours_idle_long`: what
     lies behind the first `idle_minutes` of periods without work. Null where no activity was measured, and for
     ambiguous jobs; energy also where the job's is not known.
     """
@@ -100,7 +100,7 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
     return joined.select(
         "job_key",
         pl.col("place").cast(pl.Int64),
-        pl.col("gpus").cast(pl.Float64).alias("held"),
+        pl.col("gpus").cast(pl.Float64).alias("allocated"),
         pl.col("never").fill_null(0),
         span_s=span_s,
         # a job that was suspended, or whose times are known to the minute only, ran for less than from start to end
@@ -116,10 +116,10 @@ def _seconds_to(name: str) -> pl.Expr:
 def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) -> pl.LazyFrame:
     """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds and J its _PARTS."""
     known = timelines.lazy().select(
-        "job_key", "minute", "active_sum", "idle_power_w", told="measured_gpus", idle="idle_gpus",
+        "job_key", "minute", "active_sum", "idle_power_w", gpus="measured_gpus", idle="idle_gpus",
         most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
     )  # fmt: skip
-    rows = known.filter(pl.col("told") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")
+    rows = known.filter(pl.col("gpus") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")
     begin = pl.col("minute") * 60.0
     rows = rows.with_columns(
         seconds=(pl.min_horizontal(begin + 60, "span_s") - begin).clip(lower_bound=0.0),
@@ -153,10 +153,10 @@ def _with_counted(rows: pl.LazyFrame) -> pl.LazyFrame:
     A job may hold whole nodes and be accounted for fewer GPUs: then those it never used are left out first, and the
     others count by `part`.
     """
-    surplus = (pl.col("told") - pl.col("held")).clip(lower_bound=0.0)
-    others = pl.col("told") - pl.col("idle_never")
+    surplus = (pl.col("gpus") - pl.col("allocated")).clip(lower_bound=0.0)
+    others = pl.col("gpus") - pl.col("idle_never")
     counted = (pl.col("idle_never") - surplus).clip(lower_bound=0.0)
-    part = pl.min_horizontal(1.0, (pl.col("held") - counted) / pl.when(others > 0).then(others))
+    part = pl.min_horizontal(1.0, (pl.col("allocated") - counted) / pl.when(others > 0).then(others))
     return rows.with_columns(
         others=others * part,
         counted_never=counted,
@@ -167,30 +167,30 @@ def _with_counted(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
     never, others, part, rest = (pl.col(name) for name in ("counted_never", "others", "part", "rest_s"))
-    resting = (pl.col("idle") - pl.col("idle_never")) * part
-    active = pl.col("told") - pl.col("idle")
+    idling = (pl.col("idle") - pl.col("idle_never")) * part
+    active = pl.col("gpus") - pl.col("idle")
     # GPUs may report different counters: the busiest is at least at the mean of those at work
     most = pl.max_horizontal("most", pl.col("active_sum") / pl.when(active > 0).then(active))
     lag = (active - pl.col("active_sum") / pl.when(most > 0).then(most)).clip(lower_bound=0.0)
     idle_w = pl.when(pl.col("idle") > 0).then(pl.col("idle_power_w") / pl.col("idle")).otherwise(0.0)
     never_w = idle_w * pl.col("idle_never")
-    others_w = (pl.col("watts") * pl.col("told") - never_w).clip(lower_bound=0.0) * part
+    others_w = (pl.col("watts") * pl.col("gpus") - never_w).clip(lower_bound=0.0) * part
     scale = pl.col("scale")
-    idle_s = resting * rest * scale
+    idle_s = idling * rest * scale
     seconds = {
         "never_used": never * pl.col("seconds") * scale,
         "hung": others * pl.col("hung_s") * scale,
         "cold_start": others * pl.col("cold_s") * scale,
         "idle": idle_s,
         "imbalance": pl.when(active > 0).then(lag * part * rest * scale).otherwise(0.0),
-        "idle_long": pl.when(_minutes_at_rest() >= idle_minutes).then(idle_s).otherwise(0.0),
+        "idle_long": pl.when(_idle_minutes() >= idle_minutes).then(idle_s).otherwise(0.0),
         "measured": (never + others) * pl.col("seconds") * scale,
     }
     joules = {
         "energy_never_used": idle_w * never * pl.col("seconds"),
         "energy_hung": others_w * pl.col("hung_s"),
         "energy_cold_start": others_w * pl.col("cold_s"),
-        "energy_idle": idle_w * resting * rest,
+        "energy_idle": idle_w * idling * rest,
     }
     powered = pl.col("watts").is_not_null()
     energies = {name: pl.when(powered).then(value).otherwise(0.0) for name, value in joules.items()}
@@ -198,16 +198,16 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
     return rows.select("place", **filled, **energies, powered=powered.cast(pl.Float64))
 
 
-def _minutes_at_rest() -> pl.Expr:
+def _idle_minutes() -> pl.Expr:
     """How many minutes without a break no GPU of the job had worked before this one; null where one works.
 
     A minute not measured is a break, and a GPU that was never used does not count.
     """
-    quiet = (pl.col("idle") == pl.col("told")) & (pl.col("idle") > pl.col("idle_never"))
+    all_idle = (pl.col("idle") == pl.col("gpus")) & (pl.col("idle") > pl.col("idle_never"))
     follows = (pl.col("place") == pl.col("place").shift()) & (pl.col("minute") == pl.col("minute").shift() + 1)
-    begins = ~(quiet & quiet.shift() & follows).fill_null(value=False)
+    begins = ~(all_idle & all_idle.shift() & follows).fill_null(value=False)
     row = pl.int_range(pl.len(), dtype=pl.Int64)
-    return pl.when(quiet).then(row - pl.when(begins).then(row).forward_fill())
+    return pl.when(all_idle).then(row - pl.when(begins).then(row).forward_fill())
 
 
 JOULES_PER_KWH = 3.6e6
@@ -277,7 +277,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
     """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
 
-    `intervals`: rows of findings, in which a job hung, stood still or had not begun. Of those what lies behind the
+    `intervals`: rows of findings, in which a job hung, stalled or had not begun. Of those what lies behind the
     assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a matter of their minutes.
     """
     lengths = _lengths(intervals)

@@ -53,8 +53,8 @@ def by_group(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the findings that are reported, most urgent first."""
-    held = (finding for finding in findings if finding.reported)
-    return tuple(sorted(held, key=lambda finding: SEVERITIES.index(finding.severity)))
+    holding = (finding for finding in findings if finding.reported)
+    return tuple(sorted(holding, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def finding_sentence(finding: Finding) -> str:

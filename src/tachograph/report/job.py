@@ -260,7 +260,7 @@ class JobReport:
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important of them;
     `verdicts` are those of all checks, `findings` the reported ones;
-    `gpus` are in order of node and index; the sentences are of `words`.
+    `gpus` are in order of node and index; the sentences are those of this module.
     """
 
     summary: Mapping[str, Any]

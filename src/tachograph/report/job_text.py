@@ -103,7 +103,7 @@ _BAR = 10
 
 
 def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_verdict: bool = False) -> str:
-    """Return the report as plain text, at most `width` characters wide (held between MIN_WIDTH and MAX_WIDTH)."""
+    """Return the report as plain text, at most `width` characters wide (kept between MIN_WIDTH and MAX_WIDTH)."""
     lines = job_lines(report, width=width, ascii_only=ascii_only, every_verdict=every_verdict)
     return to_text(lines, ascii_only=ascii_only)
 
@@ -278,5 +278,5 @@ def _caveats(report: JobReport, width: int) -> Iterator[Line]:
         yield from wrapped(caveat, width, indent="  ")
 
 
-def _cut(words: str, length: int) -> str:
-    return words if len(words) <= length else words[: max(0, length - 1)] + "…"
+def _cut(line: str, length: int) -> str:
+    return line if len(line) <= length else line[: max(0, length - 1)] + "…"
