@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         ("job_hang_waiting", "job_hang", "busy-waiting"),
         ("cold_start", "cold_start", ""),
         ("stall", "stall", ""),
-        ("stable", "stable", "did the same"),
+        ("stable", "stable", "Steady load"),
     ):
         chosen = found.filter(pl.col("code") == code, pl.col("sentence").str.contains(words, literal=True))
         _over_time(lake, jobs, chosen.sort("job_id").row(0, named=True), name)
