@@ -71,8 +71,8 @@ class Found:
 class CheckedJob:
     """One job as a check sees it.
 
-    `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` one row for each of its
-    minutes, the GPUs put together (`pipeline.timelines.timelines_of`).
+    `summary` is its row of job_summaries, `gpus` its rows of job_gpus in the order of node, GPU and slice,
+    `minutes` one row for each of its minutes, the GPUs put together (`pipeline.timelines.timelines_of`).
     """
 
     summary: Mapping[str, Any]
@@ -109,9 +109,9 @@ class CheckedJob:
         gpus = self.number("gpus") or self.number("gpus_seen")
         return None if gpus is None else seconds * gpus / 3600
 
-    def gpus_with(self, condition: pl.Expr) -> pl.DataFrame:
+    def gpus_with(self, condition: pl.Series) -> pl.DataFrame:
         """Return the rows of its GPUs for which a condition holds, in order."""
-        return self.gpus.filter(condition).sort("node", "gpu", "mig")
+        return self.gpus.filter(condition) if condition.any() else self.gpus.clear()  # mostly it never holds
 
     def activity(self, *, idle_s: float) -> Activity | None:
         """Return its activity over time, if all GPUs may have been idle for `idle_s`, by the share of samples at zero.

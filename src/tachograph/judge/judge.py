@@ -14,6 +14,7 @@ import polars as pl
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
+from tachograph.judge.activity import UNIT
 from tachograph.judge.check import Check, CheckedJob
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.families import settled, unmeasured
@@ -110,7 +111,7 @@ def judge_summaries(
 def _holding(
     jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, thresholds: Thresholds, checks: Sequence[Check]
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
-    gpus_of, timeline_of = _Slices(gpus.sort("job_key", maintain_order=True)), _Slices(timelines)
+    gpus_of, timeline_of = _Slices(gpus.sort("job_key", *UNIT, maintain_order=True)), _Slices(timelines)
     for row in jobs.drop(_LISTS, strict=False).iter_rows(named=True):
         job = CheckedJob(row, gpus_of[row["job_key"]], timeline_of[row["job_key"]], thresholds)
         yield row, [finding for check in checks if (finding := _finding(check, job)) is not None]

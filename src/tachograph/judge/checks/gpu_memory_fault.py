@@ -12,7 +12,7 @@ from tachograph.judge.health import CRIT
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that the health of a GPU is CRIT, and why."""
-    touched = job.gpus_with(pl.col("health") == CRIT)
+    touched = job.gpus_with(job.gpus["health"] == CRIT)
     if touched.is_empty():
         return None
     failures = float(touched.select(pl.max("row_remap_failure_max")).item() or 0)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import gpu_label, number
+from tachograph.judge.activity import UNIT, gpu_label, number
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import limits_of
 
 SHOWN = 4  # places
+COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that the highest temperature of a GPU, or of its memory, is at the limit of its model or above."""
     seen, several = [], job.gpus["node"].n_unique() > 1
-    for row in job.gpus.sort("node", "gpu", "mig").iter_rows(named=True):
+    for row in job.gpus[COLUMNS].iter_rows(named=True):
         limits = limits_of(row["gpu_model"])
         for part, value, limit in (
             ("", number(row, "gpu_temp_c_max"), limits.warning_c),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tachograph.catalog.units import plural
 from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
@@ -11,7 +9,7 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that PCIe replays were counted while the job ran (sum over its GPUs)."""
-    touched = job.gpus_with(pl.col("pcie_replays_max") > 0)
+    touched = job.gpus_with(job.gpus["pcie_replays_max"] > 0)
     if touched.is_empty():
         return None
     replays = float(touched["pcie_replays_max"].sum())

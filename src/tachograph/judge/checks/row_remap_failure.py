@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
 
@@ -12,7 +10,7 @@ def decide(job: CheckedJob) -> Found | None:
     """Return that a GPU had its flag for a failed row remapping set."""
     if not job.number("row_remap_failure_max"):
         return None
-    touched = job.gpus_with(pl.col("row_remap_failure_max") > 0)
+    touched = job.gpus_with(job.gpus["row_remap_failure_max"] > 0)
     where = gpu_labels(touched, of=job.gpus) if touched.height else "A GPU"
     return Found(
         f"{where}: remapping a faulty memory row has failed.",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tachograph.catalog.units import plural
 from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
@@ -16,7 +14,7 @@ def decide(job: CheckedJob) -> Found | None:
     if not events:
         return None
     code = job.number("xid_event_max")
-    touched = job.gpus_with(pl.col("xid_events") > 0)
+    touched = job.gpus_with(job.gpus["xid_events"] > 0)
     where = f" on {gpu_labels(touched, of=job.gpus)}" if touched.height else ""
     what = f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})" if code else ""
     return Found(
