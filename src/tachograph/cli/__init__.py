@@ -45,9 +45,8 @@ def end_process(code: int) -> NoReturn:
     through frames of Rust too, and the process crashes.
     """
     if any(thread.daemon for thread in threading.enumerate()):
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
+        with suppress(OSError):
+            output.flush()
         os._exit(code)
     sys.exit(code)
 
