@@ -103,14 +103,14 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> DayReport:
-    with Narrator.of(arguments).steps() as tell:
+    with Narrator.of(arguments).steps() as progress:
         how = How(
             seeds=range(arguments.seed, arguments.seed + arguments.seeds),
             policies=arguments.policies,
             profiles=arguments.profiles or ("measured" if arguments.lake is None else "dcgm-careful"),
             settings=config.load(arguments.config).interference,
             per_gpu=arguments.per_gpu,
-            tell=tell,
+            progress=progress,
         )
         if arguments.lake is not None:
             return build_recorded_report(how, _jobs_of_lake(arguments))

@@ -25,7 +25,7 @@ class MicroKernel:
     """A kernel. `mix`: {pipeline: share of its instructions}, the rest goes to alu and uniform, half each.
 
     burst: instructions a warp issues before it waits for their results; latency: cycles from the first of them on.
-    request: requests to memory per instruction; request_bytes: of a warp; ahead: cycles it asks before it needs them.
+    request: requests to memory per instruction; request_bytes: of a warp; ahead: cycles it requests before it needs them.
     l2_hit: fraction of requests found in L2 when alone; l2_bytes: what it comes back to. bound: as a roofline places
     it. launch_s: how long a launch takes.
     """
@@ -195,7 +195,7 @@ def _catalogue() -> tuple[MicroKernel, ...]:
 
 
 def _of_recorded() -> tuple[MicroKernel, ...]:
-    """Kernels that made-up days do without: corners of what DCGM tells of recorded jobs. Made up, too."""
+    """Kernels that made-up days do without: corners of what DCGM records of jobs. Synthetic, too."""
     dense = MicroKernel(
         name="gemm-tensor-large", blocks=132, threads=256, registers=200, shared_bytes=150e3,
         mix={"tensor": 0.10, "lsu": 0.06}, burst=8, latency=10.7, request=0.002, ahead=400.0, l2_hit=0.8, l2_bytes=20e6,
@@ -232,7 +232,7 @@ FAIR = (
 L2_LATENCY, DRAM_LATENCY = 260.0, 560.0  # cycles
 CLOCK_HZ = 1.7e9
 ACHIEVABLE = 0.607  # of the peak, published of the H100 NVL
-# cost of company where nothing is contended: |normal|. Published: 0.6, 1.2, 4.4, 5.5 and 5.7 % (tables 3 and 4)
+# co-location overhead where nothing is contended: |normal|. Published: 0.6, 1.2, 4.4, 5.5 and 5.7 % (tables 3 and 4)
 COMPANY_SD = 0.044
 PIPES = tuple(INTERVALS)
 _INTERVALS = np.array(tuple(INTERVALS.values()), dtype=np.int64)
@@ -257,7 +257,7 @@ def _cycle_by_cycle(
     """Rows of (issued, requests that missed, requests, cycles waited for memory, for else, cycles of each pipe).
 
     shape: per kernel (burst, latency, requests per instruction, cycles of one at memory, l2_hit, l2_latency,
-    dram_latency, cycles it asks ahead). mix: per kernel, cumulated over pipes. domain: those of one share a scheduler.
+    dram_latency, cycles it requests ahead). mix: per kernel, cumulated over pipes. domain: those of one share a scheduler.
     """
     np.random.seed(1)
     kernels, pipes = mix.shape
@@ -357,9 +357,9 @@ def count(
 
 def _cumulated(mix: Mapping[str, float]) -> list[float]:
     shares = {**dict.fromkeys(PIPES, 0.0), **mix}
-    rest = max(0.0, 1 - sum(mix.values()))
-    shares["alu"] += rest / 2
-    shares["uniform"] += rest / 2
+    others = max(0.0, 1 - sum(mix.values()))
+    shares["alu"] += others / 2
+    shares["uniform"] += others / 2
     return [float(one) for one in np.cumsum([shares[pipe] for pipe in PIPES])]
 
 
@@ -384,7 +384,7 @@ def alone(name: str) -> CountedCycles:
 
 @cache
 def rates(*names: str) -> tuple[float, ...]:
-    """Return at what share of their speed alone kernels run together, two or more, before the cost of company."""
+    """Return at what share of their speed alone kernels run together, two or more, before the co-location overhead."""
     order = sorted(range(len(names)), key=lambda place: names[place])
     if order != list(range(len(names))):
         found = dict(zip(order, rates(*(names[place] for place in order)), strict=True))
@@ -432,10 +432,10 @@ def _run_together(kernels: Sequence[MicroKernel], blocks: Sequence[int], *, same
 
 def _hits_together(kernels: Sequence[MicroKernel]) -> list[float]:
     """Hits that stay when all come back to their data in L2: as much as fits, of each alike."""
-    asked = sum(kernel.l2_bytes for kernel in kernels)
+    requested = sum(kernel.l2_bytes for kernel in kernels)
     # a stream passes through the cache as well, and takes its part
-    asked += sum(0.3 * (H100_NVL.l2_bytes or 0.0) * k.request_bytes / 256 for k in kernels if k.request > 0.05)
-    kept = min(1.0, (H100_NVL.l2_bytes or 0.0) / asked) if asked else 1.0
+    requested += sum(0.3 * (H100_NVL.l2_bytes or 0.0) * k.request_bytes / 256 for k in kernels if k.request > 0.05)
+    kept = min(1.0, (H100_NVL.l2_bytes or 0.0) / requested) if requested else 1.0
     return [kernel.l2_hit * kept for kernel in kernels]
 
 
@@ -448,7 +448,7 @@ def corunners(seed: int) -> Floats:
     """Return the share of its speed that a kernel (row) keeps beside another where nothing is contended."""
     size = len(NAMES)
     lost = np.abs(np.random.default_rng((seed, 6)).normal(0, COMPANY_SD, (size, size)))
-    # drawn apart, so that made-up days stay as they are whatever kernels are added for recorded jobs
+    # sampled apart, so that made-up days stay as they are whatever kernels are added for recorded jobs
     among_made_up = np.random.default_rng((seed, 2)).normal(0, COMPANY_SD, (MADE_UP, MADE_UP))
     lost[:MADE_UP, :MADE_UP] = np.abs(among_made_up)
     return np.asarray(np.exp(-lost), np.float64)
@@ -456,7 +456,7 @@ def corunners(seed: int) -> Floats:
 
 @cache
 def world(seed: int) -> Floats:
-    """Return at what share of its speed alone a kernel (row) runs beside another, the cost of company included.
+    """Return at what share of its speed alone a kernel (row) runs beside another, the co-location overhead included.
 
     Rows and columns as in NAMES, and NOTHING: whatever runs beside nothing keeps its speed. None stops for ever.
     """

@@ -118,7 +118,7 @@ class SharedDay:
 
 
 def day_of(seed: int, *, jobs: int, gpus: int, load: float, applications: int = 40) -> SharedDay:
-    """Return a day of so many jobs that asks for `load` times what the GPUs have; the same for the same numbers."""
+    """Return a day of so many jobs that needs `load` times what the GPUs have; the same for the same numbers."""
     random = np.random.default_rng((seed, 1))
     often = np.array([kind.often for kind in KINDS])
     kinds = random.choice(len(KINDS), size=applications, p=often / often.sum())
@@ -158,9 +158,9 @@ def cycle_of(random: Generator) -> float:
 
 
 def profile(name: str) -> Demand:
-    """Return what a profiler would tell of a kernel of the catalogue, were it without error.
+    """Return what a profiler would measure of a kernel of the catalogue, were it without error.
 
-    What it does not tell: how much data the kernel comes back to.
+    What it does not measure: how much data the kernel comes back to.
     """
     kernel, counted = KERNELS[name], alone(name)
     pipes = {pipe: counted.pipes.get(pipe, 0.0) for pipe in PIPES}
@@ -190,9 +190,9 @@ def measured(application: Application, random: Generator) -> SeenJob:
 
 
 def dcgm(application: Application, random: Generator, *, issue: float = 0.0) -> SeenJob:
-    """Return an application of which nobody has profiles: its means of DCGM's counters, as recorded, else with errors.
+    """Return an application without profiles: its means of DCGM's counters, as recorded, else with errors.
 
-    `issue`: share of the issue slots that it is taken to ask for, which DCGM does not tell; what pipes take at
+    `issue`: share of the issue slots that it is taken to need, which DCGM does not measure; what pipes take at
     the least, where that is more.
     """
     row: dict[str, Any] = {"name": application.name, "hbm_used_mib_max": application.hbm_bytes / MI}
@@ -249,7 +249,7 @@ COUNTERS = (
 )
 SAMPLES = 400  # mixes that are tried
 KERNELS_OF_MIX = 3
-NEAR = 0.01  # of mixes that are as near as the nearest but for this, any is drawn: nothing tells them apart
+NEAR = 0.01  # of mixes that are as near as the nearest but for this, any may be sampled
 _WARPS_PER_SCHEDULER = 16  # of the H100
 _LEAST_SHARE = 1e-3  # of the time: a phase that is shorter is none
 
@@ -271,7 +271,7 @@ class SampledMixes:
 
 @cache
 def counted_means() -> Floats:
-    """Return what DCGM would tell of each kernel of NAMES while it runs alone, (kernel, counter of COUNTERS)."""
+    """Return what DCGM would measure of each kernel of NAMES while it runs alone, (kernel, counter of COUNTERS)."""
     rows = []
     for name in NAMES:
         kernel, counted = KERNELS[name], alone(name)
@@ -285,18 +285,18 @@ def counted_means() -> Floats:
 def sample_mixes(means: Floats, random: Generator, *, counters: Sequence[str] = COUNTERS) -> SampledMixes:
     """Return a mix of up to three kernels and idle time for each row of `means` (job, counter of `counters`).
 
-    Only these counters are compared: what the others would be nobody knows. Of DRAWS sets of kernels each gets the
-    shares whose means are nearest by least squares; of the mixes that are nearest to a job, one is drawn. How far it is
-    from the job: `distances`.
+    Only these counters are compared: the others are unknown. Of DRAWS sets of kernels each gets the
+    shares whose means are nearest by least squares; of the mixes that are nearest to a job, one is sampled. How
+    far it is from the job: `distances`.
     """
-    told = counted_means()[:, [COUNTERS.index(counter) for counter in counters]]
+    counted = counted_means()[:, [COUNTERS.index(counter) for counter in counters]]
     kernels = np.stack([random.choice(len(NAMES), KERNELS_OF_MIX, replace=False) for _ in range(SAMPLES)])
-    weights, off = _nearest(told[kernels], means)
+    weights, off = _nearest(counted[kernels], means)
     near = off <= off.min(axis=0) + NEAR
     chosen = np.where(near, random.random(off.shape), -1.0).argmax(axis=0)
     jobs = np.arange(len(means))
     shares = _spread(kernels[chosen], weights[chosen, jobs])
-    return SampledMixes(shares, shares @ told)
+    return SampledMixes(shares, shares @ counted)
 
 
 def distances(means: Floats, others: Floats) -> Floats:

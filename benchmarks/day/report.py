@@ -12,7 +12,7 @@ import polars as pl
 
 from day.gpu import ACHIEVABLE
 from day.jobs import COUNTERS, Application, SampledMixes, SharedDay, cycle_of, day_of, distances, sample_mixes
-from day.schedule import PAIR, POLICIES, PlayedDay, Profiles, crowd_of, known_of, permitted, play, true_speeds
+from day.schedule import PAIR, POLICIES, PlayedDay, Profiles, known_of, permitted, play, set_sharing, true_speeds
 from tachograph.catalog.arrays import Flags, Floats, Longs
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.counters import COUNTERS_BY_NAME
@@ -74,8 +74,8 @@ def tally(day: SharedDay, played: PlayedDay) -> Tally:
 
 MOST_KINDS = 1000  # every pair of kinds is looked at, in each draw
 ALIKE = 0.05  # runs of one user and name are of one kind if no counter is farther from their mean
-FARTHEST = 0.10  # from its job that a drawn mix may be
-# why a job is not played, in the order in which it is asked
+FARTHEST = 0.10  # from its job that a sampled mix may be
+# why a job is not played, in the order of the checks
 NOT_PLAYED: Mapping[str, str] = MappingProxyType(
     {
         "other_model": "ran on another model",
@@ -84,10 +84,10 @@ NOT_PLAYED: Mapping[str, str] = MappingProxyType(
         "ambiguous": "not known which GPUs were their own",
         "no_samples": "no samples",
         "coverage": "too few of the expected samples",
-        "no_counters": "counters that tell what they did were not measured",
+        "no_counters": "counters of what they did were not measured",
         "model": "GPUs of several models, or of one that is not in the catalogue",
         "too_wide": "want more GPUs than there are",
-        "far": f"no drawn mix comes within {100 * FARTHEST:g} points of their means",
+        "far": f"no sampled mix comes within {100 * FARTHEST:g} points of their means",
     }
 )
 _NEEDED = ("gr_engine_active_mean", "sm_active_mean", "dram_active_mean", "hbm_used_mib_max")
@@ -164,23 +164,23 @@ def recorded(
     """
     if summaries.is_empty():
         raise UsageError("the lake has no jobs to play, or the filters leave none", do="see `tachograph jobs`")
-    told = summaries.with_columns(device=_devices(summaries.get_column("gpu_model")))
-    told = told.with_columns(reason=_reason(thresholds))
-    device = _device(told, model)
+    rows = summaries.with_columns(device=_devices(summaries.get_column("gpu_model")))
+    rows = rows.with_columns(reason=_reason(thresholds))
+    device = _device(rows, model)
     cluster = _gpus_of(devices, device) if gpus is None else gpus
     wide = pl.when(pl.col("gpus") > cluster).then(pl.lit("too_wide"))
     elsewhere = pl.when(pl.col("device") != device.name).then(pl.lit("other_model"))
-    told = told.with_columns(reason=pl.coalesce(elsewhere, "reason", wide))  # what others lack is of no interest
-    played = told.filter(pl.col("reason").is_null()).sort("submit", "start", "job_key")
+    rows = rows.with_columns(reason=pl.coalesce(elsewhere, "reason", wide))  # what others lack is of no interest
+    played = rows.filter(pl.col("reason").is_null()).sort("submit", "start", "job_key")
     left_out = {
         reason: (jobs, hours or 0.0)
-        for reason, jobs, hours in told.filter(pl.col("reason").is_not_null())
+        for reason, jobs, hours in rows.filter(pl.col("reason").is_not_null())
         .group_by("reason")
         .agg(pl.len(), pl.col("gpu_hours").sum())
         .iter_rows()
     }
     if played.is_empty():
-        raise _nothing(told, left_out)
+        raise _nothing(rows, left_out)
     return _recorded(played, device, cluster, achievable, left_out)
 
 
@@ -210,10 +210,10 @@ def _absent(name: str) -> pl.Expr:
     return pl.col(name).fill_nan(None).is_null()
 
 
-def _device(told: pl.DataFrame, model: str | None) -> Device:
-    """The model that was asked for, else that of most GPU-hours of those whose jobs can be played."""
+def _device(rows: pl.DataFrame, model: str | None) -> Device:
+    """The requested model, else that of most GPU-hours of those whose jobs can be played."""
     by_hours = (
-        told.filter(pl.col("device").is_not_null())
+        rows.filter(pl.col("device").is_not_null())
         .group_by("device")
         .agg(pl.col("reason").is_null().any(), pl.col("gpu_hours").sum())
         .sort("reason", "gpu_hours", "device", descending=[True, True, False])
@@ -221,7 +221,7 @@ def _device(told: pl.DataFrame, model: str | None) -> Device:
     names = by_hours.get_column("device").to_list()
     if model is None:
         if not names:
-            raise _nothing(told, {})
+            raise _nothing(rows, {})
         return _known(names[0])
     wanted = match_device(model)
     if wanted is None or wanted.name not in names:
@@ -241,24 +241,24 @@ def _gpus_of(devices: pl.DataFrame, device: Device) -> int:
         1 for _, _, model, hbm in models if (one := match_device(model, hbm)) is not None and one.name == device.name
     )
     if not found:
-        raise UsageError(f"the lake does not tell how many GPUs {device.name} there are", do="give --gpus")
+        raise UsageError(f"unknown number of GPUs {device.name} in the lake", do="give --gpus")
     return found
 
 
-def _nothing(told: pl.DataFrame, left_out: Mapping[str, tuple[int, float]]) -> UsageError:
-    """The error that says why no job can be played: what nobody measured, or what each lacks."""
-    absent = told.select(_absent(name).all() for name in (*_NEEDED, *_PIPES)).row(0, named=True)
+def _nothing(rows: pl.DataFrame, left_out: Mapping[str, tuple[int, float]]) -> UsageError:
+    """The error with the reason why no job can be played: what was not measured, or what each lacks."""
+    absent = rows.select(_absent(name).all() for name in (*_NEEDED, *_PIPES)).row(0, named=True)
     missing = [name for name in _NEEDED if absent[name]]
     if all(absent[name] for name in _PIPES):
         missing += _PIPES
     if missing:
         listed = counters_told(name.removesuffix("_mean").removesuffix("_max") for name in missing)
         return UsageError(
-            f"none of {told.height:,} jobs can be played: no samples of {listed}", do="record these counters"
+            f"none of {rows.height:,} jobs can be played: no samples of {listed}", do="record these counters"
         )
     why = [f"{left_out[reason][0]:,} {words}" for reason, words in NOT_PLAYED.items() if reason in left_out]
     words = "; ".join(why or [NOT_PLAYED["model"]])
-    return UsageError(f"none of {told.height:,} jobs can be played: {words}")
+    return UsageError(f"none of {rows.height:,} jobs can be played: {words}")
 
 
 def counters_told(names: Iterable[str]) -> str:
@@ -352,7 +352,7 @@ class DayResult:
 
 @dataclass(frozen=True, slots=True)
 class PlayedPolicy:
-    """Whose jobs were played again, and how far the drawn mixes are from them.
+    """Whose jobs were played again, and how far the sampled mixes are from them.
 
     distance_median, distance_most: largest difference of any mean of DCGM's counters from that of the mix, over jobs
     and draws; 0.01 is a point. not_compared: counters that no job has. left_out: {why jobs were not played: (jobs,
@@ -394,7 +394,7 @@ class How:
     profiles: Profiles
     settings: InterferenceOptions
     per_gpu: int = PAIR
-    tell: Callable[[str, int, int], None] = lambda doing, done, total: None
+    progress: Callable[[str, int, int], None] = lambda doing, done, total: None
 
 
 def build_day_report(how: How, *, gpus: int, jobs: int, load: float) -> DayReport:
@@ -406,16 +406,16 @@ def build_day_report(how: How, *, gpus: int, jobs: int, load: float) -> DayRepor
 def build_recorded_report(how: How, jobs: RecordedJobs) -> DayReport:
     """Return what the policies come to with the jobs of a lake, a draw of what they run per seed.
 
-    Errors: UsageError where no drawn mix comes near any job.
+    Errors: UsageError where no sampled mix comes near any job.
     """
-    drawn: list[SampledMixes] = []
+    sampled: list[SampledMixes] = []
     for seed in how.seeds:
-        how.tell("draw what the jobs run", len(drawn), len(how.seeds))
-        drawn.append(sample_mixes(jobs.kind_means, np.random.default_rng((seed, 4)), counters=jobs.counters))
-    off = np.stack([distances(jobs.means, one.means[jobs.kind]) for one in drawn])
+        how.progress("sample what the jobs run", len(sampled), len(how.seeds))
+        sampled.append(sample_mixes(jobs.kind_means, np.random.default_rng((seed, 4)), counters=jobs.counters))
+    off = np.stack([distances(jobs.means, one.means[jobs.kind]) for one in sampled])
     far = off.max(axis=0) > FARTHEST
     jobs = jobs.without(far)
-    days = [_day(jobs, one, seed) for one, seed in zip(drawn, how.seeds, strict=True)]
+    days = [_day(jobs, one, seed) for one, seed in zip(sampled, how.seeds, strict=True)]
     played = PlayedPolicy(
         model=jobs.device.name,
         first=jobs.first,
@@ -431,13 +431,13 @@ def build_recorded_report(how: How, jobs: RecordedJobs) -> DayReport:
     return replace(found, played=played)
 
 
-def _day(jobs: RecordedJobs, drawn: SampledMixes, seed: int) -> SharedDay:
-    """The recorded jobs, each running the mix that was drawn for its kind; kinds without a job are left out."""
+def _day(jobs: RecordedJobs, sampled: SampledMixes, seed: int) -> SharedDay:
+    """The recorded jobs, each running the mix that was sampled for its kind; kinds without a job are left out."""
     random = np.random.default_rng((seed, 5))
     cycles = [cycle_of(random) for _ in jobs.names]
     kept, kind = np.unique(jobs.kind, return_inverse=True)
     applications = (
-        Application(jobs.names[one], drawn.phases(one), jobs.hbm_bytes[one], cycles[one], jobs.means_of_kind(one))
+        Application(jobs.names[one], sampled.phases(one), jobs.hbm_bytes[one], cycles[one], jobs.means_of_kind(one))
         for one in kept.tolist()
     )
     return SharedDay(tuple(applications), kind.astype(np.int64), jobs.arrives_s, jobs.alone_s, jobs.wants)
@@ -448,15 +448,15 @@ def _report(how: How, days: Sequence[SharedDay], *, gpus: int, hbm_bytes: float,
     needed = {POLICIES[0].code: POLICIES[0], **{one.code: one for one in chosen}}
     tallies: dict[str, list[Tally]] = {code: [] for code in needed}
     for done, (seed, day) in enumerate(zip(how.seeds, days, strict=True)):
-        how.tell("play", done, len(days))
+        how.progress("play", done, len(days))
         speed = true_speeds(day, seed)
         known = known_of(day, speed, seed=seed, profiles=how.profiles, settings=how.settings)
-        crowd = None
+        sets = None
         if how.per_gpu > PAIR:
-            crowd = crowd_of(day, seed, most=how.per_gpu, room_bytes=how.settings.safe_hbm * hbm_bytes)
+            sets = set_sharing(day, seed, most=how.per_gpu, room_bytes=how.settings.safe_hbm * hbm_bytes)
         for policy in needed.values():
             permits = permitted(policy, known, hbm_bytes=hbm_bytes)
-            tallies[policy.code].append(tally(day, play(day, permits, speed, gpus=gpus, crowd=crowd)))
+            tallies[policy.code].append(tally(day, play(day, permits, speed, gpus=gpus, sets=sets)))
     alone = tallies[POLICIES[0].code]
     results = (
         DayResult(policy.code, policy.sentence, tuple(tallies[policy.code]), _spread(tallies[policy.code], alone))

@@ -76,7 +76,7 @@ def _of_pairs(first: Sequence[Phases], second: Sequence[Phases], table: Floats) 
 def speeds_of_set(applications: Sequence[Phases], seed: int) -> tuple[float, ...]:
     """Return at what share of their speed alone several applications run side by side for long, in the world of a seed.
 
-    What kernels keep is simulated of the whole set; company costs each what it does beside each of the others.
+    What kernels keep is simulated of the whole set; co-location overhead adds up over the others.
     """
     shape = [one.kernels.size for one in applications]
     states = product(*(one.kernels.tolist() for one in applications))
@@ -86,7 +86,7 @@ def speeds_of_set(applications: Sequence[Phases], seed: int) -> tuple[float, ...
 
 
 def _kept(kernels: Sequence[int], seed: int) -> Floats:
-    """Shares of their speed that these keep together; NOTHING disturbs nobody."""
+    """Shares of their speed that these keep together; NOTHING disturbs none."""
     here = [place for place, kernel in enumerate(kernels) if kernel != NOTHING]
     kept = np.ones(len(kernels))
     if len(here) < 2:
@@ -126,7 +126,7 @@ def _lasting(own: Floats, seconds: Sequence[Floats]) -> Floats:
 class PolicyKnowledge:
     """What there is to decide by, arrays of (application, application beside it).
 
-    expected: slowdown of the row, as the estimator says, NaN where it cannot. safe: it calls all pairs of kernels safe.
+    expected: slowdown of the row, as estimated, NaN unknown. safe: it calls all pairs of kernels safe.
     true: slowdown that the world gives; for the oracle alone.
     """
 
@@ -165,7 +165,7 @@ class Policy:
 
 
 def exclusive(known: PolicyKnowledge) -> Permits:
-    """Nobody shares."""
+    """None shares."""
     none = np.zeros((len(known.seen), len(known.seen)))
     return Permits(none > 0, none)
 
@@ -199,7 +199,7 @@ def safe(known: PolicyKnowledge) -> Permits:
 
 
 def oracle(known: PolicyKnowledge) -> Permits:
-    """Those may share of whom neither will be slower than the configuration allows: nobody can know it."""
+    """Those may share of whom neither will be slower than the configuration allows: it cannot be known in advance."""
     return _at_most(known.true, known.settings.max_slowdown)
 
 
@@ -239,7 +239,7 @@ def known_of(
     """Return what there is to decide by on a day; `speed` is the truth (see day.true_speeds).
 
     What is expected of two applications that know nothing of each other: their phases meet by chance, so slowdowns are
-    weighted by the shares of both, and times without a kernel disturb nobody.
+    weighted by the shares of both, and times without a kernel disturb none.
     """
     random = np.random.default_rng((seed, 3))
     seen = [_seen(application, random, profiles, settings) for application in day.applications]
@@ -307,7 +307,7 @@ class PlayedDay:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class SetSharing:
     """More than two jobs on a GPU: `most` of them, whose memory in all is at most `room_bytes`.
 
     speeds: of applications, in ascending order of their places, as all of them run together.
@@ -323,7 +323,7 @@ def true_speeds(day: SharedDay, seed: int) -> Floats:
     return all_speeds(_phases(day), world(seed))
 
 
-def crowd_of(day: SharedDay, seed: int, *, most: int, room_bytes: float) -> Crowd:
+def set_sharing(day: SharedDay, seed: int, *, most: int, room_bytes: float) -> SetSharing:
     """Return what lets so many jobs share a GPU, in the world of this seed; sets are simulated as they are met."""
     known = _phases(day)
 
@@ -331,21 +331,21 @@ def crowd_of(day: SharedDay, seed: int, *, most: int, room_bytes: float) -> Crow
     def together(applications: tuple[int, ...]) -> tuple[float, ...]:
         return speeds_of_set([known[one] for one in applications], seed)
 
-    return Crowd(most, room_bytes, together)
+    return SetSharing(most, room_bytes, together)
 
 
 def _phases(day: SharedDay) -> list[Phases]:
     return [Phases.of(one.phases, cycle_s=one.cycle_s) for one in day.applications]
 
 
-def play(day: SharedDay, permits: Permits, speed: Floats, *, gpus: int, crowd: Crowd | None = None) -> PlayedDay:
-    """Return how the day goes on so many GPUs, two jobs on each at the most, or as many as `crowd` says.
+def play(day: SharedDay, permits: Permits, speed: Floats, *, gpus: int, sets: SetSharing | None = None) -> PlayedDay:
+    """Return how the day goes on so many GPUs, two jobs on each at the most, or as many as `sets` allows.
 
     speed: of application beside application, see `true_speeds`. Errors: ValueError for a job that wants more GPUs.
     """
     if day.gpus.max(initial=0) > gpus:
         raise ValueError(f"a job wants {day.gpus.max()} GPUs of {gpus}")
-    cluster = _Cluster(day, permits, speed, gpus, crowd)
+    cluster = _Cluster(day, permits, speed, gpus, sets)
     for job, arrives in enumerate(day.arrives_s.tolist()):
         cluster.go_on(arrives)
         cluster.arrive(job, arrives)
@@ -373,13 +373,13 @@ class _Gang:
 class _Cluster:
     """The state of a day: what is on the GPUs, who waits, which ends are foreseen."""
 
-    def __init__(self, day: SharedDay, permits: Permits, speed: Floats, gpus: int, crowd: Crowd | None) -> None:
+    def __init__(self, day: SharedDay, permits: Permits, speed: Floats, gpus: int, sets: SetSharing | None) -> None:
         self.application: list[int] = day.application.tolist()
         self.wants: list[int] = day.gpus.tolist()
         self.memory = [one.hbm_bytes for one in day.applications]
         self.may, self.cost = permits.may.tolist(), permits.cost.tolist()
-        self.speed, self.crowd = speed.tolist(), crowd
-        self.most = crowd.most if crowd else PAIR
+        self.speed, self.sets = speed.tolist(), sets
+        self.most = sets.most if sets else PAIR
         self.left: list[float] = day.alone_s.tolist()
         self.empty = list(range(gpus))  # a heap: the lowest number is given first
         self.gangs: dict[int, _Gang] = {}  # by their first GPU
@@ -421,9 +421,9 @@ class _Cluster:
         if not all(self.may[mine][other] for other in others):
             return False
         return (
-            self.crowd is None
-            or len(others) < PAIR  # of two the policy has asked
-            or self.memory[mine] + sum(self.memory[other] for other in others) <= self.crowd.room_bytes
+            self.sets is None
+            or len(others) < PAIR  # two are checked by the policy
+            or self.memory[mine] + sum(self.memory[other] for other in others) <= self.sets.room_bytes
         )
 
     def _cost(self, job: int, gang: _Gang) -> float:
@@ -491,9 +491,9 @@ class _Cluster:
         if len(jobs) == PAIR:
             a, b = (self.application[job] for job in jobs)
             return self.speed[a][b], self.speed[b][a]
-        assert self.crowd is not None  # else there are no more than two
+        assert self.sets is not None  # else there are no more than two
         order = sorted(range(len(jobs)), key=lambda place: self.application[jobs[place]])
-        found = self.crowd.speeds(tuple(self.application[jobs[place]] for place in order))
+        found = self.sets.speeds(tuple(self.application[jobs[place]] for place in order))
         return tuple(rate for _, rate in sorted(zip(order, found, strict=True)))
 
     def _advance(self, gang: _Gang, now: float) -> None:

@@ -21,7 +21,7 @@ Row = tuple[str, ...]
 _SEES = {
     "measured": "profiles of kernels, each number with an error of 3 %",
     "dcgm": "means of DCGM's counters",
-    "dcgm-careful": "means of DCGM's counters, half of the issue slots counted as asked for",
+    "dcgm-careful": "means of DCGM's counters, half of the issue slots counted as demand",
 }
 _COUNTED = {  # what columns count, by the field
     "per_gpu_hour": "Work per GPU-hour: GPU-hours that the jobs take alone over those they held.",
@@ -81,7 +81,7 @@ def heading(report: DayReport) -> str:
 def _made_up(report: DayReport) -> str:
     return (
         f"{plural(len(report.seeds), 'simulated day')} of {plural(report.jobs, 'job')} on "
-        f"{plural(report.gpus, 'GPU')}, {_seeds(report)}; jobs ask for {_work(report)} GPU-hours a day, "
+        f"{plural(report.gpus, 'GPU')}, {_seeds(report)}; jobs need {_work(report)} GPU-hours a day, "
         f"{report.load:g} times what the GPUs have.\n"
     )
 
@@ -99,11 +99,11 @@ def _recorded(report: DayReport, played: PlayedPolicy) -> str:
     return (
         f"{plural(report.jobs, 'job')} of {plural(played.kinds, 'kind')}, {_whole(played.gpu_hours)} GPU-hours in all, "
         f"that ran on {played.model}, "
-        f"{played.first:%Y-%m-%d} to {played.last:%Y-%m-%d}, played again on {plural(report.gpus, 'GPU')}; they ask "
-        f"for {report.load:.2g} times what the GPUs have.\n"
-        "Arrivals, lengths alone, GPUs of a job, memory and means of DCGM are the lake's. Which kernels run is drawn, "
+        f"{played.first:%Y-%m-%d} to {played.last:%Y-%m-%d}, played again on {plural(report.gpus, 'GPU')}; they need "
+        f"{report.load:.2g} times what the GPUs have.\n"
+        "Arrivals, lengths alone, GPUs of a job, memory and means of DCGM are the lake's. Which kernels run is sampled "
         f"{plural(len(report.seeds), 'time')}, {_seeds(report)}:\n"
-        f"means of the drawn are {_points(played.distance_median)} off (median of the jobs; worst "
+        f"means of samples are {_points(played.distance_median)} off (median of the jobs; worst "
         f"{_points(played.distance_most)}).\n"
         f"{_not_compared(played)}"
         f"{f'Not played:{chr(10)}{left_out}' if left_out else ''}"
@@ -155,7 +155,7 @@ def legend(report: DayReport, titles: Sequence[str]) -> str:
     """Return what the policies are, a line each, and what is counted in the columns of such titles."""
     shown = {name for name, title, _ in (*WORK, *SLOWDOWNS) if title in titles}
     policies = "".join(f"{result.policy}: {result.sentence}\n" for result in report.results)
-    return f"{policies}\n" + "".join(f"{said}\n" for name, said in _COUNTED.items() if name in shown)
+    return f"{policies}\n" + "".join(f"{line}\n" for name, line in _COUNTED.items() if name in shown)
 
 
 def day_json(report: DayReport) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def day_json(report: DayReport) -> dict[str, Any]:
     return asdict(report)
 
 
-# shape and colour (Okabe and Ito): no policy is told by colour alone
+# shape and colour (Okabe and Ito): no policy is distinguished by colour alone
 _MARKS = {
     "exclusive": ("s", INK),
     "roofline": ("^", "#d55e00"),

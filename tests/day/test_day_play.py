@@ -19,7 +19,7 @@ from tachograph.sharing.demand import H100_NVL
 GPUS = 8
 HBM = H100_NVL.hbm_bytes or 0.0
 BY_CODE = {policy.code: policy for policy in POLICIES}
-BLIND = ("exclusive", "roofline", "occupancy", "oracle")  # policies that ask no estimator
+WITHOUT_ESTIMATOR = ("exclusive", "roofline", "occupancy", "oracle")  # policies
 
 
 def world(seed: int, jobs: int = 150) -> tuple[SharedDay, Floats, PolicyKnowledge]:
@@ -40,7 +40,7 @@ def played(code: str, day: SharedDay, speed: Floats, everything: PolicyKnowledge
     return play(day, permitted(BY_CODE[code], everything, hbm_bytes=HBM), speed, gpus=gpus)
 
 
-@pytest.mark.parametrize("code", BLIND)
+@pytest.mark.parametrize("code", WITHOUT_ESTIMATOR)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_work_and_room_are_conserved(code: str, seed: int) -> None:
     day, speed, everything = world(seed)

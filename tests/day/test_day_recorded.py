@@ -1,4 +1,4 @@
-"""A lake's jobs are played as they were recorded; what cannot be played is counted, and said."""
+"""A lake's jobs are played as they were recorded; what cannot be played is counted and reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from day import command
 from day.gpu import NAMES, alone, corunners, rates
 from day.jobs import COUNTERS, Application, SharedDay, counted_means, distances, sample_mixes
 from day.report import How, RecordedJobs, build_recorded_report, recorded, tally
-from day.schedule import Crowd, Permits, Phases, PlayedDay, crowd_of, play, speeds_of_set, true_speeds
+from day.schedule import Permits, Phases, PlayedDay, SetSharing, play, set_sharing, speeds_of_set, true_speeds
 from day.text import heading
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.errors import NotFoundError, UsageError
@@ -31,7 +31,7 @@ BUSY = {"gr_engine_active": 0.5, "sm_active": 0.5, "sm_occupancy": 0.03, "fp64_a
 
 
 def job(number: int, *, hours: float = 1.0, at_h: float = 0.0, gpus: int = 1, **other: Any) -> dict[str, Any]:
-    """A row of job_summaries: half of the time a kernel of FP64, as the world has it, but for what is said."""
+    """A row of job_summaries: half of the time a kernel of FP64, as the world has it, but for what is given."""
     start = BEGIN + timedelta(hours=at_h)
     row: dict[str, Any] = dict.fromkeys(JOB_SUMMARIES.schema)
     row |= {f"{name}_mean": BUSY.get(name, 0.0) for name in COUNTERS}
@@ -90,16 +90,16 @@ def replayed(one: SharedDay, speed: list[list[float]], may: list[list[bool]], gp
 
 
 def work_and_room(
-    one: SharedDay, speed: np.ndarray[Any, Any], came: PlayedDay, gpus: int, crowd: Crowd | None = None
+    one: SharedDay, speed: np.ndarray[Any, Any], came: PlayedDay, gpus: int, sets: SetSharing | None = None
 ) -> None:
-    """Work is conserved, nobody is on a GPU that is full, and a job holds as many GPUs as it wants."""
+    """Work is conserved, no job is on a full GPU, and a job holds as many GPUs as it wants."""
     work = np.zeros(one.alone_s.size)
     for stay in came.stays:
         kinds = [int(one.application[each]) for each in stay.jobs]
         if len(kinds) > 2:
-            assert crowd is not None
+            assert sets is not None
             order = sorted(range(len(kinds)), key=kinds.__getitem__)
-            of_set = crowd.speeds(tuple(kinds[place] for place in order))
+            of_set = sets.speeds(tuple(kinds[place] for place in order))
             rate = {order[place]: of_set[place] for place in range(len(order))}
         else:
             rate = {0: 1.0} if len(kinds) == 1 else {0: speed[kinds[0], kinds[1]], 1: speed[kinds[1], kinds[0]]}
@@ -107,7 +107,7 @@ def work_and_room(
             work[each] += rate[place] * (stay.end_s - stay.begin_s)
             assert came.gpus[each] == stay.gpus
             assert len(stay.gpus) == one.gpus[each]
-        assert len(stay.jobs) <= (crowd.most if crowd else 2)
+        assert len(stay.jobs) <= (sets.most if sets else 2)
     assert work.tolist() == pytest.approx(one.alone_s.tolist(), rel=1e-6)
     for gpu in range(gpus):
         held = sorted((stay.begin_s, stay.end_s) for stay in came.stays if gpu in stay.gpus)
@@ -141,12 +141,12 @@ def test_a_wide_job_is_not_passed_by_those_behind_it() -> None:
 def test_three_share_at_the_speed_of_their_set_while_memory_lasts() -> None:
     one = day([0, 1, 2], [0.0, 1.0, 2.0], [100.0, 100.0, 100.0], [2, 2, 2])
     speed, everyone = true_speeds(one, 1), Permits(np.ones((4, 4)) > 0, np.zeros((4, 4)))
-    crowd = crowd_of(one, 1, most=3, room_bytes=16e9)
-    came = play(one, everyone, speed, gpus=2, crowd=crowd)
+    sets = set_sharing(one, 1, most=3, room_bytes=16e9)
+    came = play(one, everyone, speed, gpus=2, sets=sets)
     assert came.starts_s.tolist() == [0.0, 1.0, 2.0]
     assert max(len(stay.jobs) for stay in came.stays) == 3
-    work_and_room(one, speed, came, 2, crowd)
-    full = play(one, everyone, speed, gpus=2, crowd=crowd_of(one, 1, most=3, room_bytes=14e9))
+    work_and_room(one, speed, came, 2, sets)
+    full = play(one, everyone, speed, gpus=2, sets=set_sharing(one, 1, most=3, room_bytes=14e9))
     assert full.starts_s[2] > 50
 
 
@@ -169,17 +169,17 @@ def test_a_mix_has_the_means_of_the_job() -> None:
     for row in range(5):
         shares[row, chance.choice(len(NAMES), 2, replace=False)] = (0.3, 0.4)
     means = np.concatenate([shares @ counted_means(), np.zeros((1, len(COUNTERS)))])
-    drawn = sample_mixes(means, np.random.default_rng(2))
-    assert distances(means, drawn.means).max() < 0.06
-    assert drawn.phases(5) == ((1.0, None),)  # a job that did nothing
+    sampled = sample_mixes(means, np.random.default_rng(2))
+    assert distances(means, sampled.means).max() < 0.06
+    assert sampled.phases(5) == ((1.0, None),)  # a job that did nothing
     for row in range(5):
-        phases = drawn.phases(row)
+        phases = sampled.phases(row)
         assert sum(share for share, _ in phases) == pytest.approx(1)
-        assert sum(share * (name is not None) for share, name in phases) == pytest.approx(drawn.means[row, 0])
+        assert sum(share * (name is not None) for share, name in phases) == pytest.approx(sampled.means[row, 0])
         fp64 = sum(
             share * alone(name).pipes["fp64"] * counted_means()[NAMES.index(name), 1] for share, name in phases if name
         )
-        assert fp64 == pytest.approx(drawn.means[row, COUNTERS.index("fp64_active")])
+        assert fp64 == pytest.approx(sampled.means[row, COUNTERS.index("fp64_active")])
 
 
 def test_jobs_are_as_the_lake_has_them() -> None:
@@ -253,12 +253,12 @@ def test_a_report_is_the_same_for_the_same_seeds_and_shows_what_it_is() -> None:
     assert first != build_recorded_report(how(3, 4), jobs)
     assert first.played is not None
     assert first.jobs == 12
-    assert first.played.left_out == {"no drawn mix comes within 10 points of their means": (1, 1.0)}
+    assert first.played.left_out == {"no sampled mix comes within 10 points of their means": (1, 1.0)}
     assert first.played.distance_most < 0.1
     message = heading(first)
-    assert "Which kernels run is drawn, 2 times" in message
-    assert "1 job, 1 GPU-hours: no drawn mix" in message
-    with pytest.raises(UsageError, match="1 job cannot be played: no drawn mix"):
+    assert "Which kernels run is sampled 2 times" in message
+    assert "1 job, 1 GPU-hours: no sampled mix" in message
+    with pytest.raises(UsageError, match="1 job cannot be played: no sampled mix"):
         build_recorded_report(how(), found(job(20, tensor_active_mean=1.0, dram_active_mean=1.0)))
 
 
