@@ -25,7 +25,7 @@ class MicroKernel:
     """A kernel. `mix`: {pipeline: share of its instructions}, the rest goes to alu and uniform, half each.
 
     burst: instructions a warp issues before it waits for their results; latency: cycles from the first of them on.
-    request: requests to memory per instruction; request_bytes: of a warp; ahead: cycles it requests before it needs them.
+    request: requests to memory per instruction; request_bytes: of a warp; ahead: cycles from request to need.
     l2_hit: fraction of requests found in L2 when alone; l2_bytes: what it comes back to. bound: as a roofline places
     it. launch_s: how long a launch takes.
     """
@@ -257,7 +257,7 @@ def _cycle_by_cycle(
     """Rows of (issued, requests that missed, requests, cycles waited for memory, for else, cycles of each pipe).
 
     shape: per kernel (burst, latency, requests per instruction, cycles of one at memory, l2_hit, l2_latency,
-    dram_latency, cycles it requests ahead). mix: per kernel, cumulated over pipes. domain: those of one share a scheduler.
+    dram_latency, cycles of requests ahead). mix: per kernel, cumulated over pipes. domain: of one, share a scheduler.
     """
     np.random.seed(1)
     kernels, pipes = mix.shape

@@ -241,7 +241,7 @@ def _gpus_of(devices: pl.DataFrame, device: Device) -> int:
         1 for _, _, model, hbm in models if (one := match_device(model, hbm)) is not None and one.name == device.name
     )
     if not found:
-        raise UsageError(f"unknown number of GPUs {device.name} in the lake", do="give --gpus")
+        raise UsageError(f"unknown number of {device.name} in the lake", do="give --gpus")
     return found
 
 

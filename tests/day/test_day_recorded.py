@@ -274,7 +274,7 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         found(job(1, state="RUNNING"))
     with pytest.raises(NotFoundError, match=f"no job ran on V100; name one of {H100}"):
         found(job(1), model="V100")
-    with pytest.raises(UsageError, match=r"how many GPUs .* give --gpus"):
+    with pytest.raises(UsageError, match=r"unknown number of .* give --gpus"):
         recorded(frame(job(1)), DEVICES.clear(), thresholds=Thresholds(), achievable=0.607)
 
 
