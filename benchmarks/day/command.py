@@ -90,9 +90,8 @@ def run(arguments: Arguments) -> int:
 
     def show(title: str, columns: Sequence[Column]) -> tuple[str, ...]:
         titles, rows = table(report, columns, width=output.width())
-        headings = [output.TableHeading(name, right=place > 0) for place, name in enumerate(titles)]
         output.print_text(f"\n{title}\n")
-        output.print_table(headings, rows, no_color=arguments.no_color)
+        output.print_table([titles[0], *(f">{name}" for name in titles[1:])], rows, no_color=arguments.no_color)
         return titles
 
     output.print_text(heading(report))

@@ -11,32 +11,29 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from rich.text import Text
 
 from tachograph.catalog.errors import InputError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.output import TableHeading
 
-HEADINGS = (TableHeading("job"), TableHeading("GPUs", right=True))
+HEADINGS = ("job", ">GPUs")
 
 
 def test_a_table_off_a_terminal_is_never_cropped(capsys: pytest.CaptureFixture[str]) -> None:
     name = "x" * 500
     output.print_table(HEADINGS, [(name, "4"), ("b", "16")])
-    head, rule, first, second = capsys.readouterr().out.splitlines()
+    head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["job", "GPUs"]
-    assert set(rule) == {"─"}
-    assert first == f"{name}      4"
-    assert second == f"b{' ' * 499}     16"
+    assert first == f"{name}     4"
+    assert second == f"b{' ' * 499}    16"
 
 
 def test_cells_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(HEADINGS, [("nid[001-004] [bold]x[/]", None), ("a\x1b[2Jb\nc", "1")])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("nid[001-004] [bold]x[/]")
-    assert lines[2].endswith("–")
-    assert lines[3].startswith("a\\x1b[2Jb\\nc")
+    assert lines[1].startswith("nid[001-004] [bold]x[/]")
+    assert lines[1].endswith("–")
+    assert lines[2].startswith("a\\x1b[2Jb\\nc")
 
 
 def test_a_table_without_rows_is_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,36 +68,33 @@ def on_terminal(script: str, **environment: str) -> str:
 
 
 TABLE = (
-    "from tachograph.cli.output import TableHeading, print_table\n"
-    "print_table([TableHeading('job', style='red')], [('w' * 100,)], no_color={no_color})"
+    "from tachograph.cli.output import print_table\n"
+    "row = ['w' * 100, *['123456'] * 6]\n"
+    "print_table(['job', '>n1', '>n2', '>n3', '>n4', '>n5', '>n6'], [row], no_color={no_color})"
 )
 
 
-def test_a_table_on_a_terminal_is_folded_not_cropped_and_coloured() -> None:
+def test_a_table_on_a_terminal_folds_texts_and_hides_numbers() -> None:
     shown = on_terminal(TABLE.format(no_color=False))
     assert shown.count("w") == 100
-    assert "\x1b[31m" in shown
+    assert shown.count("123456") == 3
+    assert "hidden columns: n4, n5, n6" in shown
+    assert "\x1b[1m" in shown
 
 
 @pytest.mark.parametrize(("no_color", "environment"), [(True, {}), (False, {"NO_COLOR": "1"})])
 def test_colours_can_be_turned_off(no_color: bool, environment: dict[str, str]) -> None:
-    shown = on_terminal(TABLE.format(no_color=no_color), **environment)
-    assert shown.count("w") == 100
-    assert "\x1b[31m" not in shown
+    assert "\x1b[31m" not in on_terminal(STYLED.format(no_color=no_color), **environment)
 
 
-STYLED = (
-    "from rich.text import Text\nfrom tachograph.cli.output import print_styled\n"
-    "print_styled(Text('w' * 100, style='red'), no_color={no_color})"
-)
+STYLED = "from tachograph.cli.output import print_lines\nprint_lines([(('w' * 100, 'red'),)], no_color={no_color})"
 
 
-def test_styled_text_is_coloured_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_styled_lines_are_coloured_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
     shown = on_terminal(STYLED.format(no_color=False))
     assert "\x1b[31m" in shown
     assert "w" * 100 in shown
-    assert "\x1b[31m" not in on_terminal(STYLED.format(no_color=True))
-    output.print_styled(Text("5 [GPUs]\nline 2", style="red"))
+    output.print_lines([(("5 [GPUs]", "red"),), (("line 2", ""),)])
     assert capsys.readouterr().out == "5 [GPUs]\nline 2\n"
 
 

@@ -158,16 +158,14 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; {known:,} judged, "
         f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: {thresholds}.\n\n"
     )
-    numbers = ("jobs", "positives", "accuracy", "95 % interval", "false positives", "false negatives", "unknown")
-    headings = [output.TableHeading("class"), *(output.TableHeading(name, right=True) for name in numbers)]
-    headings.append(output.TableHeading("published (jobs, false positives)", right=True))
+    headings = [
+        *("class", ">jobs", ">positives", ">accuracy", ">95 % interval", ">false positives", ">false negatives"),
+        *(">unknown", ">published (jobs, false positives)"),
+    ]
     output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
     output.print_text("\n")
-    pairs = [f"{verdict} ({truth})" for truth in ("is", "is not") for verdict in ("yes", "no", "unknown")]
-    headings = [
-        output.TableHeading("class"),
-        *(output.TableHeading(name, right=True) for name in [*pairs, "too near to call"]),
-    ]
+    pairs = [f">{verdict} ({truth})" for truth in ("is", "is not") for verdict in ("yes", "no", "unknown")]
+    headings = ["class", *pairs, ">too near to call"]
     output.print_table(headings, [_matrix(each) for each in found], no_color=arguments.no_color)
 
 

@@ -42,7 +42,8 @@ def run(arguments: Arguments) -> int:
     must_exist(arguments.codes, CLASS_CODES, what="class")
     opened = open_lake(arguments)
     jobs = _chosen(arguments, opened)
-    found = judged(opened, jobs, Narrator.of(arguments))
+    with Narrator.of(arguments).steps() as progress:
+        found = classified(opened.lake, jobs, opened.configuration, progress)
     if arguments.codes:
         found = found.filter(pl.col("code").is_in(arguments.codes))
     found = found.join(jobs.select("job_key", "display_id"), on="job_key", how="left", maintain_order="left")
@@ -57,12 +58,6 @@ def run(arguments: Arguments) -> int:
     _show(found if every else found.filter(pl.col("verdict") != "no"), opened, no_color=arguments.no_color)
     _show_counts(counts, no_color=arguments.no_color)
     return 0
-
-
-def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFrame:
-    """Return the findings of the classes of `jobs`, in order of start, from stored minutes."""
-    with narrator.steps() as progress:
-        return classified(opened.lake, jobs, opened.configuration, progress)
 
 
 def classified(
@@ -119,12 +114,10 @@ def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
     """Print a row per job and class; classes of a job with the same sentence share one."""
     import polars as pl
 
-    from tachograph.cli.output import TableHeading
-
     same = ("job_key", "display_id", "job_id", "verdict", "begin", "end", "sentence")
     found = found.group_by(same, maintain_order=True).agg(pl.col("code").str.join(", "))
     zone = opened.configuration.site.time_zone
-    headings = [TableHeading(name) for name in ("job", "class", "verdict", "interval", "evidence")]
+    headings = ("job", "class", "verdict", "interval", "evidence")
     output.print_table(headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color)
 
 
@@ -137,8 +130,6 @@ def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
 
 
 def _show_counts(counts: pl.DataFrame, *, no_color: bool) -> None:
-    from tachograph.cli.output import TableHeading
-
-    numbers = [TableHeading(name, right=True) for name in ("yes", "no", "unknown")]
     rows = [[row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "unknown"))] for row in counts.to_dicts()]
-    output.print_table([TableHeading("class"), *numbers], rows, no_color=no_color)
+    output.print_text("\n")
+    output.print_table(("class", ">yes", ">no", ">unknown"), rows, no_color=no_color)

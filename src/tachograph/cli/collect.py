@@ -10,7 +10,6 @@ from tachograph.catalog.errors import InputError, LakeError, UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
-from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -98,13 +97,7 @@ def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments
     checked = [check_source(source, plan.lake, now=utc_now()) for source in plan.sources]
     for source in plan.sources:
         source.feed.close()
-    headings = (
-        TableHeading("source"),
-        TableHeading("every", right=True),
-        TableHeading("from"),
-        TableHeading("would commit"),
-        TableHeading("remarks"),
-    )
+    headings = ("source", ">every", "from", "would commit", "remarks")
     zone = configuration.site.time_zone
     rows = [_row(one, zone) for one in checked]
     output.print_table(headings, rows, title=f"Dry run; lake: {plan.lake.location}", no_color=arguments.no_color)

@@ -62,14 +62,10 @@ def run(arguments: Arguments) -> int:
 
         output.print_text(colocate_csv(report, top=arguments.top))
     else:
-        from tachograph.report.lines import to_rich, to_text
         from tachograph.report.sharing_text import colocate_lines
 
         lines = colocate_lines(report, width=min(output.width(), 120), top=arguments.top or _TOP)
-        if output.ascii_only():
-            output.print_text(to_text(lines, ascii_only=True))
-        else:
-            output.print_styled(to_rich(lines), no_color=arguments.no_color)
+        output.print_lines(lines, no_color=arguments.no_color)
     return 0
 
 

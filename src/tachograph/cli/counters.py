@@ -8,14 +8,13 @@ import math
 from tachograph.catalog.counters import COUNTERS, Counter
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import TableHeading
 
 _HEADINGS = (
-    TableHeading("counter"),
-    TableHeading("unit"),
-    TableHeading("kind"),
-    TableHeading("DCGM id", right=True),
-    TableHeading("meaning"),
+    "counter",
+    "unit",
+    "kind",
+    ">DCGM id",
+    "meaning",
 )
 
 

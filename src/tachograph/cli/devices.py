@@ -8,16 +8,15 @@ from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, r
 from tachograph.catalog.units import text
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import TableHeading
 
 _HEADINGS = (
-    TableHeading("device"),
-    TableHeading("architecture"),
-    TableHeading("memory", right=True),
-    TableHeading("bandwidth", right=True),
-    *(TableHeading(f"{pipe.replace('_', ' ')} TFLOP/s", right=True) for pipe in DEVICE_PIPES),
-    TableHeading("FP64 ridge FLOP/B", right=True),
-    TableHeading("board", right=True),
+    "device",
+    "architecture",
+    ">memory",
+    ">bandwidth",
+    *(f">{pipe.replace('_', ' ').replace('fp', 'FP')} TFLOP/s" for pipe in DEVICE_PIPES),
+    ">FP64 ridge FLOP/B",
+    ">board",
 )
 
 

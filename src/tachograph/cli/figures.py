@@ -107,8 +107,7 @@ def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_c
     from tachograph.report.radar import radar_rows
 
     names, rows = radar_rows(report, at_most=SHOWN)
-    headings = [output.TableHeading(name, right=place > 0) for place, name in enumerate(names)]
-    output.print_table(headings, rows, no_color=no_color)
+    output.print_table([names[0], *(f">{name}" for name in names[1:])], rows, no_color=no_color)
     left = report.profiles.tables["profiles"].height - len(rows)
     more = [f"{left} more in radar.json"] if left else []
     lines = [*more, *sentences(report.profiles), f"{len(files)} files in {folder}"]
@@ -149,22 +148,15 @@ def _study(arguments: Arguments) -> int:
 
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:
-    from tachograph.report.lines import to_rich
     from tachograph.report.study import study_lines
 
     rows = [
         (str(figure.entry.number), figure.entry.name, f"{figure.numbers.jobs:,}", figure.status)
         for figure in report.figures
     ]
-    headings = [
-        output.TableHeading("", right=True),
-        output.TableHeading("figure"),
-        output.TableHeading("jobs", right=True),
-        output.TableHeading("status"),
-    ]
-    output.print_table(headings, rows, no_color=no_color)
+    output.print_table((">", "figure", ">jobs", "status"), rows, no_color=no_color)
     width = min(output.width(), 110)
-    output.print_styled(to_rich([*study_lines(report, width), *_where(written)]), no_color=no_color)
+    output.print_lines([*study_lines(report, width), *_where(written)], no_color=no_color)
 
 
 def _where(written: WrittenStudy) -> Iterator[tuple[tuple[str, str], ...]]:

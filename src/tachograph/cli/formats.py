@@ -48,7 +48,8 @@ def write_report(forms: ReportFormats, arguments: Arguments) -> None:
     elif arguments.csv:
         output.print_text(forms.csv())
     else:
-        _print_lines(forms, arguments)
+        lines = forms.lines(min(output.width(), forms.widest), output.ascii_only())
+        output.print_lines(lines, no_color=arguments.no_color)
 
 
 def _write_page(made: Callable[[], str], file: str) -> None:
@@ -57,14 +58,3 @@ def _write_page(made: Callable[[], str], file: str) -> None:
     page = made()
     with output.writing(file):
         Path(file).write_text(page, encoding="utf-8")
-
-
-def _print_lines(forms: ReportFormats, arguments: Arguments) -> None:
-    from tachograph.report.lines import to_rich, to_text
-
-    ascii_only = output.ascii_only()
-    lines = forms.lines(min(output.width(), forms.widest), ascii_only)
-    if ascii_only:
-        output.print_text(to_text(lines, ascii_only=True))
-    else:
-        output.print_styled(to_rich(lines), no_color=arguments.no_color)

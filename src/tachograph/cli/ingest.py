@@ -158,12 +158,12 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
 
 
 def _print_rejected(report: IngestReport, options: Arguments) -> None:
-    headings = tuple(map(output.TableHeading, ("table", "reason", "column", "rejected", "example")))
     rows = [
         (table, reason, column, f"{count:,}", report.examples.get((table, reason, column)))
         for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1])
     ]
-    output.print_table(headings, rows, no_color=options.no_color)
+    output.print_text("\n")
+    output.print_table(("table", "reason", "column", ">rejected", "example"), rows, no_color=options.no_color)
 
 
 def _print_records(source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
@@ -172,10 +172,10 @@ def _print_records(source: SourceEntry, options: Arguments, configuration: Confi
     rows = [] if module is None else list(module.rejected(options, configuration=configuration))
     if rows:
         headings = (
-            output.TableHeading("file"),
-            output.TableHeading("line", right=True),
-            output.TableHeading("reason"),
-            output.TableHeading("text"),
+            "file",
+            ">line",
+            "reason",
+            "text",
         )
         cells = [(file, str(place), reason.replace("_", " "), text[:_SHOWN]) for file, place, reason, text in rows]
         output.print_table(headings, cells, no_color=options.no_color)

@@ -11,7 +11,6 @@ from tachograph.catalog.errors import UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, actions_of
-from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from tachograph.sharing.microbench.experiments import Experiment
     from tachograph.sharing.microbench.run import Conditions, MpsProcesses
 
-
 _MEASURED_AS = "H100 NVL"  # model of the published numbers
 _COMPARED = {
     "gain": "time one after the other over time of both at once: 2 is perfect overlap, 1 none",
@@ -34,6 +32,56 @@ _COMPARED = {
     None: "runs alone only",
 }
 _MODES = 5  # times of a launch in a run of a pair: each alone, two one after the other, one together
+_HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpeiwen/gpu-util-interference)"
+_READ_AS = (
+    "A number is a slowdown, the time beside the other over the time alone (table 2, pitfalls, section 4.3, bandwidth) "
+    "or a gain, the time one after the other over the time together (all others): see the third column. One "
+    "constant is fitted: how much the latency of DRAM grows with its load, from kernels of table 2 that ran alone. "
+    "'without its table': the error where nothing from that table is used. Nothing is fitted to the other GPU."
+)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the actions, each with its own options."""
+    action = actions_of(parser)
+    action("accuracy", "compare the estimator with published measurements", _of_accuracy)
+    action("bench", "run micro-benchmarks on a GPU to calibrate the estimator", add_bench_arguments)
+
+
+def _of_accuracy(parser: argparse.ArgumentParser) -> None:
+    """No options of its own; the help explains the numbers."""
+    parser.epilog = _READ_AS
+
+
+def run(arguments: Arguments) -> int:
+    """Run the action."""
+    return _accuracy(arguments) if arguments.action == "accuracy" else run_bench(arguments)
+
+
+def _accuracy(arguments: Arguments) -> int:
+    from tachograph.report.estimator_accuracy import accuracy_json, sentences
+    from tachograph.sharing.accuracy import estimator_accuracy
+
+    found = estimator_accuracy()
+    if arguments.json:
+        output.print_json(accuracy_json(found))
+        return 0
+    _show(found.twenty, "without its table", arguments)
+    output.print_text(f"\n{_HELD_OUT}\n\n")
+    _show(found.held_out, "", arguments)
+    lines = sentences(found.twenty, whose=f"{len(found.twenty)} published numbers", left_out=True)
+    lines += sentences(found.held_out, whose=f"{len(found.held_out)} of another GPU, held out", left_out=False)
+    output.print_text("\n" + "\n".join(lines) + "\n")
+    return 0
+
+
+def _show(judged: Sequence[CheckedEstimate], left_out: str, arguments: Arguments) -> None:
+    from tachograph.report.estimator_accuracy import table_rows
+
+    titles = ["table", "case", "number", "measured", "predicted", "error", *([left_out] if left_out else [])]
+    headings = [f">{title}" if place > 2 else title for place, title in enumerate(titles)]
+    rows = [row[: len(titles)] for row in table_rows(judged)]
+    output.print_table(headings, rows, no_color=arguments.no_color)
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,16 +201,12 @@ def _compile(arguments: Arguments) -> int:
         return 0
     output.print_text(f"{program.arch}: {program.kind} of {len(program.image)} bytes\n")
     if program.codes:
-        headings = [
-            TableHeading("kernel"),
-            *(TableHeading(name, right=True) for name in ("registers", "shared B", "instructions")),
-        ]
         rows = [
             [code.kernel, None if code.registers is None else str(code.registers), str(code.shared_bytes),
              str(code.instructions)]
             for code in program.codes.values()
         ]  # fmt: skip
-        output.print_table(headings, rows, no_color=arguments.no_color)
+        output.print_table(("kernel", ">registers", ">shared B", ">instructions"), rows, no_color=arguments.no_color)
     return 0
 
 
@@ -184,12 +228,7 @@ def _plan(arguments: Arguments) -> int:
 
 
 def _list(wanted: Sequence[Experiment], arguments: Arguments) -> None:
-    headings = [
-        TableHeading("experiment"),
-        TableHeading("tests"),
-        TableHeading("compared"),
-        TableHeading("published", right=True),
-    ]
+    headings = ("experiment", "tests", "compared", ">published")
     rows = [
         [one.name, one.question, None if one.second is None else one.compared, _number(one.published)] for one in wanted
     ]
@@ -199,21 +238,14 @@ def _list(wanted: Sequence[Experiment], arguments: Arguments) -> None:
     output.print_text("".join(f"  {name or '–'}: {meaning}\n" for name, meaning in _COMPARED.items() if name in found))
 
 
-def _published(one: Experiment) -> str | None:
-    """Published values in streams and under MPS."""
-    under = None if one.published_shares is None else f"{one.published_shares:g} MPS"
-    return ", ".join(filter(None, (_number(one.published), under))) or None
-
-
 def _launches(wanted: Sequence[Experiment], arguments: Arguments) -> None:
-    headings = [TableHeading(name) for name in ("experiment", "first", "second", "under MPS")]
     rows = [
         [one.name, one.first.words, None if one.second is None else one.second.words,
          None if one.shares is None else " + ".join(f"{share:.4g}" for share in one.shares),
          f"{one.bytes_needed / 1e9:.2f}"]
         for one in wanted
     ]  # fmt: skip
-    output.print_table([*headings, TableHeading("GB", right=True)], rows, no_color=arguments.no_color)
+    output.print_table(("experiment", "first", "second", "under MPS", ">GB"), rows, no_color=arguments.no_color)
     pairs = sum(one.second is not None for one in wanted)
     launches = pairs * _MODES + sum(len(one.workloads) for one in wanted)
     seconds = launches * arguments.runs * arguments.duration / 1e3
@@ -224,26 +256,20 @@ def _show_bench(found: Bench, content: CalibrationFile, arguments: Arguments) ->
     from tachograph.sharing.microbench.calibrate import gpu_words
 
     output.print_text(f"{gpu_words(found.gpu)}; {found.driver}; {found.date}\n\n")
-    headings = [TableHeading("experiment"), TableHeading("sharing mode"), TableHeading("compared")]
-    headings += [
-        TableHeading(name, right=True)
-        for name in ("predicted", "calibrated", "measured", "lowest", "highest", "error", "published")
+    headings = [
+        *("experiment", "sharing mode", "compared", ">predicted", ">calibrated", ">measured", ">lowest", ">highest"),
+        *(">error", ">published"),
     ]
     rows = [_row(one) for one in found.results if one.experiment.second is not None]
     output.print_table(headings, rows, no_color=arguments.no_color)
-    headings = [
-        TableHeading("value"),
-        TableHeading("", right=True),
-        TableHeading("source"),
-        TableHeading("residual", right=True),
-    ]
     entries = [
         [name, f"{entry.value:.4g}", " ".join(filter(None, (entry.provenance, entry.experiment))),
          None if entry.residual is None else f"{entry.residual:.1%}", entry.note or None]
         for name, entry in content.calibration.items()
     ]  # fmt: skip
     output.print_text("\n")
-    output.print_table([*headings, TableHeading("note")], entries, title="Calibration", no_color=arguments.no_color)
+    headings = ["value", ">", "source", ">residual", "note"]
+    output.print_table(headings, entries, title="Calibration", no_color=arguments.no_color)
 
 
 def _row(one: ExperimentResult) -> list[str | None]:
@@ -292,61 +318,3 @@ def _write(file: str, content: CalibrationFile, narrator: Narrator) -> None:
     measured = sum(entry.provenance == "measured" for entry in content.calibration.values())
     narrator.say(f"wrote {file}: {measured} of {len(content.calibration)} values measured; "
                  f'configure it as interference.calibration = "{file}"')  # fmt: skip
-
-
-_HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpeiwen/gpu-util-interference)"
-
-
-_READ_AS = (
-    "A number is a slowdown, the time beside the other over the time alone (table 2, pitfalls, section 4.3, bandwidth) "
-    "or a gain, the time one after the other over the time together (all others): see the third column. One "
-    "constant is fitted: how much the latency of DRAM grows with its load, from kernels of table 2 that ran alone. "
-    "'without its table': the error where nothing from that table is used. Nothing is fitted to the other GPU."
-)
-
-
-def add_arguments(parser: Parser) -> None:
-    """Declare the actions, each with its own options."""
-    action = actions_of(parser)
-    action("accuracy", "compare the estimator with published measurements", _of_accuracy)
-    action("bench", "run micro-benchmarks on a GPU to calibrate the estimator", add_bench_arguments)
-
-
-def _of_accuracy(parser: argparse.ArgumentParser) -> None:
-    """No options of its own; the help explains the numbers."""
-    parser.epilog = _READ_AS
-
-
-def run(arguments: Arguments) -> int:
-    """Run the action."""
-    actions: dict[str, Callable[[Arguments], int]] = {
-        "accuracy": _accuracy,
-        "bench": run_bench,
-    }
-    return actions[arguments.action](arguments)
-
-
-def _accuracy(arguments: Arguments) -> int:
-    from tachograph.report.estimator_accuracy import accuracy_json, sentences
-    from tachograph.sharing.accuracy import estimator_accuracy
-
-    found = estimator_accuracy()
-    if arguments.json:
-        output.print_json(accuracy_json(found))
-        return 0
-    _show(found.twenty, "without its table", arguments)
-    output.print_text(f"\n{_HELD_OUT}\n\n")
-    _show(found.held_out, "", arguments)
-    lines = sentences(found.twenty, whose=f"{len(found.twenty)} published numbers", left_out=True)
-    lines += sentences(found.held_out, whose=f"{len(found.held_out)} of another GPU, held out", left_out=False)
-    output.print_text("\n" + "\n".join(lines) + "\n")
-    return 0
-
-
-def _show(judged: Sequence[CheckedEstimate], left_out: str, arguments: Arguments) -> None:
-    from tachograph.report.estimator_accuracy import table_rows
-
-    titles = ["table", "case", "number", "measured", "predicted", "error", *([left_out] if left_out else [])]
-    headings = [output.TableHeading(title, right=place > 2) for place, title in enumerate(titles)]
-    rows = [row[: len(titles)] for row in table_rows(judged)]
-    output.print_table(headings, rows, no_color=arguments.no_color)

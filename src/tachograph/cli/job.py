@@ -29,7 +29,6 @@ def run(arguments: Arguments) -> int:
     from tachograph.cli.options import open_lake
     from tachograph.report.job import job_json
     from tachograph.report.job_text import job_lines
-    from tachograph.report.lines import to_rich
 
     opened = open_lake(arguments)
     report = read_job(
@@ -52,7 +51,7 @@ def run(arguments: Arguments) -> int:
             ascii_only=output.ascii_only(),
             every_verdict=arguments.verdicts,
         )
-        output.print_styled(to_rich(lines), no_color=arguments.no_color)
+        output.print_lines(lines, no_color=arguments.no_color)
     return 0
 
 

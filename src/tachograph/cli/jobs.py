@@ -81,7 +81,6 @@ def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
 
 def _show(table: JobsTable, arguments: Arguments) -> None:
     from tachograph.report.jobs import jobs_csv, jobs_json, jobs_lines
-    from tachograph.report.lines import to_rich
 
     if arguments.output:
         from pathlib import Path
@@ -94,7 +93,7 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
         output.print_text(jobs_csv(table))
     else:
         lines = jobs_lines(table, width=output.width(default=200), ascii_only=output.ascii_only())
-        output.print_styled(to_rich(lines), no_color=arguments.no_color)
+        output.print_lines(lines, no_color=arguments.no_color)
 
 
 def _write(table: JobsTable, target: Path) -> None:

@@ -108,7 +108,6 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
 
 def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
     """The reports of files and folders; an unreadable one is reported and skipped, as long as another is readable."""
-    # MOVED
     from tachograph.nsight.reports import read_reports
 
     with stdin_as_file(wanted=_STDIN in names) as kept, Narrator.of(arguments).steps() as progress:

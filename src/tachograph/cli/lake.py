@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,15 +55,7 @@ def _print_tables(tables: list[TableFacts], zone: str, arguments: Arguments) -> 
     def time(moment: datetime | None) -> str | None:
         return None if moment is None else local_time(moment, zone)
 
-    headings = (
-        TableHeading("table"),
-        TableHeading("rows", right=True),
-        TableHeading("files", right=True),
-        TableHeading("size", right=True),
-        TableHeading("bytes/row", right=True),
-        TableHeading("first"),
-        TableHeading("last"),
-    )
+    headings = ("table", ">rows", ">files", ">size", ">bytes/row", "first", "last")
     rows = [
         (
             t.table, f"{t.rows:,}", f"{t.files:,}", text(t.bytes, "B"), _one(t.bytes_per_row),
@@ -84,15 +75,7 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
 
     worst = nodes.sort("silence_s", "node", descending=[True, False])
     shown = nodes if arguments.nodes else worst.head(WORST)
-    headings = (
-        TableHeading("node"),
-        TableHeading("GPUs", right=True),
-        TableHeading("samples", right=True),
-        TableHeading("every", right=True),
-        TableHeading("gaps", right=True),
-        TableHeading("longest gap", right=True),
-        TableHeading("all gaps", right=True),
-    )
+    headings = ("node", ">GPUs", ">samples", ">every", ">gaps", ">longest gap", ">all gaps")
     rows = [
         (
             row["node"], str(row["gpus"]), f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
@@ -106,13 +89,7 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
 
 
 def _print_rejects(rejects: pl.DataFrame, arguments: Arguments) -> None:
-    headings = (
-        TableHeading("table"),
-        TableHeading("reason"),
-        TableHeading("column"),
-        TableHeading("rejected", right=True),
-        TableHeading("example"),
-    )
+    headings = ("table", "reason", "column", ">rejected", "example")
     rows = [
         (row["target"], row["reason"], row["column"], f"{row['removed']:,}", row["example"])
         for row in rejects.iter_rows(named=True)

@@ -11,27 +11,16 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+    from tachograph.report.lines import Line
 
-_UNBOUNDED = 100_000  # columns of characters: width of a pipe or a file
 _ABSENT = "–"
+_LEAST_TEXT = 16  # characters of a column of text on a narrow terminal
 _DRAWN = "─█▁–°"
-
-
-@dataclass(frozen=True, slots=True)
-class TableHeading:
-    """Heading of a column of text cells; numbers are set to the right."""
-
-    title: str
-    right: bool = False
-    style: str = ""
 
 
 def prepare() -> None:
@@ -55,15 +44,19 @@ def print_text(text: str) -> None:
     sys.stdout.write(text)
 
 
-def print_styled(text: Text, *, no_color: bool = False) -> None:
-    """Write rich text made of lines: coloured on a terminal, plain elsewhere."""
+def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
+    """Write styled lines: coloured on a terminal, plain elsewhere, in ASCII where stdout can encode no more."""
     from rich.console import Console
 
+    from tachograph.report.lines import to_rich, to_text
+
     console = Console(file=sys.stdout, no_color=no_color or None, highlight=False)
-    if console.is_terminal:
-        console.print(text, soft_wrap=True)
+    if ascii_only():
+        sys.stdout.write(to_text(lines, ascii_only=True))
+    elif console.is_terminal:
+        console.print(to_rich(lines), soft_wrap=True)
     else:
-        sys.stdout.write(f"{text.plain}\n")
+        sys.stdout.write(to_text(lines))
 
 
 def width(default: int = 100) -> int:
@@ -98,29 +91,29 @@ def json_bytes(value: object) -> bytes:
 
 
 def print_table(
-    headings: Sequence[TableHeading],
-    rows: Iterable[Sequence[str | None]],
-    *,
-    title: str = "",
-    no_color: bool = False,
+    headings: Sequence[str], rows: Iterable[Sequence[str | None]], *, title: str = "", no_color: bool = False
 ) -> None:
     """Write a table, one text cell per heading in every row; None is shown as a dash.
 
-    Cells are printed literally: no markup is parsed, control characters are made visible.
-    """
-    from rich.console import Console
+    A heading that starts with `>` is of numbers: they are set to the right.
 
-    table = _table(headings, title)
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    console = Console(file=sys.stdout, no_color=no_color or None, highlight=False)
-    if console.is_terminal:
-        console.print(table)
-        return
-    plain = Console(file=sys.stdout, width=_UNBOUNDED, color_system=None, highlight=False)
-    with plain.capture() as captured:
-        plain.print(table)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    Cells are printed literally: no markup is parsed, control characters are made visible. Where a terminal is narrow
+    texts are continued on the next line, then numbers are hidden, the last first.
+    """
+    from tachograph.catalog.units import printable
+    from tachograph.report.lines import plain
+    from tachograph.report.tables import TextColumn, fit_table
+
+    shown = [[_ABSENT if cell is None else printable(cell) for cell in row] for row in rows]
+    columns = [
+        TextColumn(heading[1:], [row[place] for row in shown], right=True, hide=-place)
+        if heading.startswith(">")
+        else TextColumn(heading, [row[place] for row in shown], least=_LEAST_TEXT, folds=True)
+        for place, heading in enumerate(headings)
+    ]
+    room = width() if sys.stdout.isatty() else None
+    lines = fit_table(columns, room).with_note(width=room or 0)
+    print_lines([plain(title, "italic"), *lines] if title else lines, no_color=no_color)
 
 
 @contextmanager
@@ -152,23 +145,3 @@ def abandon() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def _table(headings: Sequence[TableHeading], title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        table.add_column(
-            heading.title, justify="right" if heading.right else "left", style=heading.style, overflow="fold"
-        )
-    return table
-
-
-def _cell(value: str | None) -> Text:
-    from rich.text import Text
-
-    from tachograph.catalog.units import printable
-
-    return Text(_ABSENT if value is None else printable(value))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.judge.rules.clustercockpit import Translated
     from tachograph.judge.rules.ruleset import RuleSet
+
+_LIMIT = 40  # rows of a printed table
+_BATCH = 10_000  # jobs whose GPUs are in memory at a time
+_PARAMETERS = "parameters.json"  # of ClusterCockpit
 
 
 def add_arguments(parser: Parser) -> None:
@@ -85,7 +91,7 @@ def run(arguments: Arguments) -> int:
         "check": _check_rules,
         "run": _run,
         "backtest": _backtest,
-        "import-clustercockpit": _import,
+        "import-clustercockpit": _import_classes,
     }
     return actions[arguments.action](arguments)
 
@@ -94,7 +100,7 @@ def _list(arguments: Arguments) -> int:
     from tachograph.catalog import config
     from tachograph.judge.rules.listing import rules_json, rules_text
 
-    ruleset = ruleset_of(arguments, config.load(arguments.config))
+    ruleset = _ruleset_of(arguments, config.load(arguments.config))
     chosen = ruleset.only(arguments.rules) if arguments.rules else ruleset
     if arguments.json:
         output.print_json(rules_json(chosen))
@@ -108,9 +114,7 @@ def _list(arguments: Arguments) -> int:
 def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
     from tachograph.judge.rules.listing import parameter_text
 
-    headings = [
-        output.TableHeading(name) for name in ("rule", "name", "level", "severity", "parameter", "value", "counters")
-    ]
+    headings = ("rule", "name", "level", "severity", "parameter", "value", "counters")
     rows = []
     for entry in (*ruleset.entries, *ruleset.disabled):
         state = "off" if entry in ruleset.disabled else entry.severity
@@ -120,20 +124,17 @@ def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
         for place, (name, value) in enumerate(lines):
             rows.append([*(first if not place else [""] * 4), name, value, "" if place else needs])
     output.print_table(headings, rows, no_color=arguments.no_color)
-    remark_skipped(ruleset)
+    _remark_skipped(ruleset)
 
 
-def remark_skipped(ruleset: RuleSet) -> None:
+def _remark_skipped(ruleset: RuleSet) -> None:
     """Report the rules that were skipped, and why."""
-    from tachograph.cli import narrate
 
     for problem in ruleset.errors:
         narrate.remark(f"rule skipped: {problem}")
 
 
 def _check_rules(arguments: Arguments) -> int:
-    from pathlib import Path
-
     from tachograph.judge.judge import RESERVED
     from tachograph.judge.rules.listing import rules_json
     from tachograph.judge.rules.ruleset import read_files
@@ -152,25 +153,7 @@ def _check_rules(arguments: Arguments) -> int:
     return InputError.exit_code if ruleset.errors else 0
 
 
-def _run(arguments: Arguments) -> int:
-    # MOVED
-
-    return run_rules(arguments)
-
-
-def _backtest(arguments: Arguments) -> int:
-    # MOVED
-
-    return backtest(arguments)
-
-
-def _import(arguments: Arguments) -> int:
-    # MOVED
-
-    return import_classes(arguments)
-
-
-def ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
+def _ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
     """The rules in use; `--folder` replaces the folder of the configuration."""
     import msgspec
 
@@ -182,18 +165,14 @@ def ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
     return rules_in_use(configuration)
 
 
-_LIMIT = 40  # rows of a printed table
-_BATCH = 10_000  # jobs whose GPUs are in memory at a time
-
-
-def run_rules(arguments: Arguments) -> int:
+def _run(arguments: Arguments) -> int:
     """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per verdict."""
     import polars as pl
 
     from tachograph.judge.rules.verdicts import judge_rules
 
     opened = open_lake(arguments)
-    ruleset = ruleset_of(arguments, opened.configuration)
+    ruleset = _ruleset_of(arguments, opened.configuration)
     ruleset = _changed(ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed)
     jobs = _jobs(arguments, opened)
     parts = [judge_rules(*tables, ruleset) for tables in _batches(opened, jobs, ruleset)]
@@ -210,7 +189,7 @@ def run_rules(arguments: Arguments) -> int:
         return 0
     _show_verdicts(found, arguments)
     _show_counts(counted, [entry.code for entry in ruleset.entries], arguments)
-    remark_skipped(ruleset)
+    _remark_skipped(ruleset)
     return 0
 
 
@@ -218,32 +197,34 @@ def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
     if found.is_empty():
         output.print_text(f"No job with verdict {arguments.show or 'yes'}.\n")
         return
-    headings = [output.TableHeading("job"), output.TableHeading("rule"), output.TableHeading("GPU-h", right=True)]
     rows = [
         [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"), row["sentence"]]
         for row in found.head(_LIMIT).iter_rows(named=True)
     ]
-    output.print_table([*headings, output.TableHeading("finding")], rows, no_color=arguments.no_color)
+    output.print_table(("job", "rule", ">GPU-h", "finding"), rows, no_color=arguments.no_color)
     if found.height > _LIMIT:
         output.print_text(f"... and {found.height - _LIMIT} more: see --json\n")
 
 
 def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Arguments) -> None:
+    from tachograph.judge.finding import VERDICTS
+
     numbers = {(code, verdict): jobs for code, verdict, jobs in counted.iter_rows()}
-    verdicts = ("yes", "no", "unknown")
-    headings = [output.TableHeading("rule"), *(output.TableHeading(verdict, right=True) for verdict in verdicts)]
-    rows = [[code, *(str(numbers.get((code, verdict), 0)) for verdict in verdicts)] for code in codes]
-    output.print_table(headings, rows, title="Jobs by verdict", no_color=arguments.no_color)
+    rows = [[code, *(str(numbers.get((code, verdict), 0)) for verdict in VERDICTS)] for code in codes]
+    output.print_text("\n")
+    output.print_table(
+        ["rule", *(f">{verdict}" for verdict in VERDICTS)], rows, title="Jobs by verdict", no_color=arguments.no_color
+    )
 
 
-def backtest(arguments: Arguments) -> int:
+def _backtest(arguments: Arguments) -> int:
     """Judge the chosen jobs by a rule before and after a change; print the differences."""
     import polars as pl
 
     from tachograph.judge.rules.verdicts import compare
 
     opened = open_lake(arguments)
-    before = ruleset_of(arguments, opened.configuration).only([arguments.rule])
+    before = _ruleset_of(arguments, opened.configuration).only([arguments.rule])
     after = _changed(_replaced(before, arguments.file), arguments.changed)
     if after == before:
         raise UsageError("the rule is unchanged", do="give --set PARAMETER=VALUE with another value, or --file FILE")
@@ -263,21 +244,21 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
     if arguments.json:
         output.print_json({"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed})
         return
-    headings = [output.TableHeading("job"), output.TableHeading("rule"), output.TableHeading("GPU-h", right=True)]
     rows = [
         [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"),
          row["before"], row["after"], row["sentence_after"]]
         for row in changed.head(_LIMIT).iter_rows(named=True)
     ]  # fmt: skip
-    headings += [output.TableHeading(name) for name in ("before", "after", "finding after")]
+    headings: Sequence[str] = ("job", "rule", ">GPU-h", "before", "after", "finding after")
     output.print_table(headings, rows, title="Jobs whose verdict changes", no_color=arguments.no_color)
     if changed.height > _LIMIT:
         output.print_text(f"... and {changed.height - _LIMIT} more: see --json\n")
-    headings = [output.TableHeading(name) for name in ("rule", "before", "after")]
     rows = [[row["code"], row["before"], row["after"], str(row["jobs"]), text(row["gpu_hours"], "h")]
             for row in counted.iter_rows(named=True)]  # fmt: skip
-    headings += [output.TableHeading(name, right=True) for name in ("jobs", "GPU-h")]
-    output.print_table(headings, rows, title="Jobs by verdict", no_color=arguments.no_color)
+    output.print_text("\n")
+    output.print_table(
+        ("rule", "before", "after", ">jobs", ">GPU-h"), rows, title="Jobs by verdict", no_color=arguments.no_color
+    )
     for one in agreed:
         share = text(one["accuracy"], "fraction")
         output.print_text(
@@ -305,7 +286,6 @@ def _labels(file: str | None, ruleset: RuleSet, jobs: pl.DataFrame) -> Mapping[s
     """{code: {job_key: label}}; unused lines are reported."""
     if file is None:
         return {}
-    from tachograph.cli import narrate
     from tachograph.judge.tune.labels import match, read_labels, reasons
 
     labels, refused = read_labels(file, [entry.code for entry in ruleset.entries])
@@ -322,9 +302,6 @@ def _replaced(before: RuleSet, file: str | None) -> RuleSet:
     """
     if file is None:
         return before
-    from dataclasses import replace
-    from pathlib import Path
-
     from tachograph.judge.rules.ruleset import read_changed
 
     entries, problems = read_changed(Path(file), before.entries)
@@ -342,8 +319,6 @@ def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
 
     Errors: UsageError for an invalid or negative number, and for an unknown parameter.
     """
-    from dataclasses import replace
-
     entries = list(ruleset.entries)
     for option in given:
         name, value = _setting(option)
@@ -367,8 +342,6 @@ def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
 
 
 def _setting(option: str) -> tuple[str, float]:
-    from math import isfinite
-
     name, equals, value = option.partition("=")
     try:
         number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
@@ -401,10 +374,7 @@ def _batches(
         yield some, read_gpus(opened.lake, some), nodes
 
 
-_PARAMETERS = "parameters.json"
-
-
-def import_classes(arguments: Arguments) -> int:
+def _import_classes(arguments: Arguments) -> int:
     """Translate job classes, report, and write them where a folder is named.
 
     Errors: InputError for a folder without job classes, or where none can be translated.
@@ -452,8 +422,6 @@ def _translated(
 
 def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
     """The translated classes without a second one of the same tag."""
-    from dataclasses import replace
-
     from tachograph.catalog.config import Configuration
     from tachograph.judge.judge import RESERVED, rules_in_use
 

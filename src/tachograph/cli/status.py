@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.units import printable
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,15 +55,8 @@ def _print(found: CollectOverview, configuration: Configuration, arguments: Argu
         output.print_text("No sources configured: add [[sources]] to the configuration.\n")
         return
     headings = (
-        TableHeading("source"),
-        TableHeading("state"),
-        TableHeading("last success"),
-        TableHeading("read up to"),
-        TableHeading("lag", right=True),
-        TableHeading("rows", right=True),
-        TableHeading("rejected", right=True),
-        TableHeading("errors", right=True),
-        TableHeading("waiting", right=True),
+        *("source", "state", "last success", "read up to", ">lag"),
+        *(">rows", ">rejected", ">errors", ">waiting"),
     )
     rows = [_row(source, found.now, zone) for source in found.sources]
     output.print_table(headings, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color)

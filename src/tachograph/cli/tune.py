@@ -224,19 +224,10 @@ def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
         f"Searched on {plural(tuned.jobs[0], 'job')} of {plural(tuned.users[0], 'user')}, measured on "
         f"{plural(tuned.jobs[1], 'job')} of {plural(tuned.users[1], 'user')}, {tuned.users_on_both} on both.\n\n"
     )
-    numbers = (
-        "jobs",
-        "positives: yes",
-        "no",
-        "unknown",
-        "negatives: yes",
-        "no",
-        "unknown",
-        "accuracy",
-        "95 % interval",
+    headings = (
+        *("class", "on", "settings", ">jobs", ">positives: yes", ">no", ">unknown", ">negatives: yes", ">no"),
+        *(">unknown", ">accuracy", ">95 % interval"),
     )
-    headings = [output.TableHeading(name) for name in ("class", "on", "settings")]
-    headings += [output.TableHeading(name, right=True) for name in numbers]
     rows: list[list[str | None]] = []
     for code in tuned.after:
         for side in ("train", "test"):
@@ -273,12 +264,10 @@ def _changes(before: ClassOptions, after: ClassOptions) -> Iterator[str]:
 
 def _show_proposals(proposals: Sequence[ThresholdProposal], arguments: Arguments, jobs: int, minutes: int) -> None:
     output.print_text(f"From {plural(jobs, 'job')} with {minutes:,} minutes, without labels.\n\n")
-    numbers = ("built in", "proposed", "idle", "busy", "idle minutes", "busy minutes", "jobs")
-    headings = [
-        output.TableHeading("key"),
-        *(output.TableHeading(name, right=True) for name in numbers),
-        output.TableHeading("why not proposed"),
-    ]
+    headings = (
+        *("key", ">built in", ">proposed", ">idle", ">busy", ">idle minutes", ">busy minutes", ">jobs"),
+        "why not proposed",
+    )
     rows = [
         [
             f"classes.{each.key}.{each.name}",

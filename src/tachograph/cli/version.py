@@ -8,7 +8,6 @@ from importlib import metadata
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import TableHeading
 
 _LIBRARIES = ("polars", "deltalake", "numba", "numpy")  # those whose version changes results or files
 
@@ -28,7 +27,5 @@ def run(arguments: Arguments) -> int:
     if arguments.json:
         output.print_json(versions)
     else:
-        output.print_table(
-            (TableHeading("part"), TableHeading("version")), versions.items(), no_color=arguments.no_color
-        )
+        output.print_table(("part", "version"), versions.items(), no_color=arguments.no_color)
     return 0

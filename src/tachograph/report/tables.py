@@ -10,11 +10,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 from tachograph.report.lines import Line, plain, wrapped
 
-_LEAST_FOLDED = 8  # characters of a column that goes on below itself
+_LEAST_FOLDED = 8  # characters of a column whose cells are continued on the next line
 K = TypeVar("K")
 
 
@@ -24,8 +25,8 @@ class TextColumn:
 
     bar: drawings, which go first and are not named as hidden. short, bare: title, and cells (without units), of a
     narrow table. least: cells may be cut to so many characters, by `shorten` where it is given; None: never cut. hide:
-    columns of the lowest number are hidden first; None: never hidden. folds: its cells go on below themselves where
-    nothing else can give way; of the last column only.
+    columns of the lowest number are hidden first; None: never hidden. folds: its cells are continued on the next line
+    in place of being cut, down to `_LEAST_FOLDED` characters where nothing else can give way.
     """
 
     title: str
@@ -120,7 +121,9 @@ class _Fitted:
         self.needed = max(len(self.title), min(self.natural, least))
 
     def of_width(self, width: int) -> Sequence[str]:
-        """The cells in at most `width` characters."""
+        """The cells in at most `width` characters; those of a column that folds as they are."""
+        if self.column.folds:
+            return self.cells
         if width < self.natural and self.column.shorten is not None:
             return self.column.shorten(width)
         return [cut(cell, width) for cell in self.cells]
@@ -131,31 +134,32 @@ def _total(columns: Sequence[_Fitted], gap: int) -> int:
 
 
 def _widths(columns: Sequence[_Fitted], room: int, gap: int) -> list[int]:
-    """The width of each column; those that were cut get what room is left, from left to right."""
-    widths, spare = [], room - _total(columns, gap)
-    for column in columns:
-        more = max(0, min(column.natural - column.needed, spare))
-        widths.append(column.needed + more)
+    """The width of each column; those that gave way share the room that is left, those that fold what is missing."""
+    widths, spare = [column.needed for column in columns], room - _total(columns, gap)
+    missing = [max(0, column.natural - column.needed) for column in columns]
+    for nth, place in enumerate(sorted(range(len(columns)), key=missing.__getitem__)):
+        more = min(missing[place], max(0, spare) // (len(columns) - nth))
+        widths[place] += more
         spare -= more
-    if spare < 0 and columns[-1].column.folds:
-        widths[-1] = max(_LEAST_FOLDED, len(columns[-1].title), widths[-1] + spare)
+    least = {place: max(_LEAST_FOLDED, len(one.title)) for place, one in enumerate(columns) if one.column.folds}
+    while spare < 0 and (wide := [place for place in least if widths[place] > least[place]]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+        spare += 1
     return widths
 
 
 def _aligned(columns: Sequence[_Fitted], room: int, indent: str, gap: int) -> Iterator[Line]:
-    widths, folds = _widths(columns, room, gap), columns[-1].column.folds
+    widths = _widths(columns, room, gap)
     cells = [column.of_width(wide) for column, wide in zip(columns, widths, strict=True)]
-    if folds:
-        cells[-1] = columns[-1].cells
     titles = [column.title for column in columns]
     for style, row in (("bold", titles), *(("", row) for row in zip(*cells, strict=True))):
-        for part in _folded(row, widths[-1]) if folds else (row,):
+        parts = [_folded(cell, wide) for cell, wide in zip(row, widths, strict=True)]
+        for part in zip_longest(*parts, fillvalue=""):
             placed = zip(columns, part, widths, strict=True)
             words = [f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}" for one, cell, wide in placed]
             yield plain(indent + (" " * gap).join(words).rstrip(), style)
 
 
-def _folded(row: Sequence[str], width: int) -> Iterator[Sequence[str]]:
-    """A row whose last cell goes on below itself."""
-    for place, part in enumerate(textwrap.wrap(row[-1], width) or [""]):
-        yield (*(row[:-1] if place == 0 else [""] * (len(row) - 1)), part)
+def _folded(cell: str, width: int) -> Sequence[str]:
+    """A cell in lines of at most `width` characters."""
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width)
