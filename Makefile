@@ -26,11 +26,11 @@ COMPILE := $(BIN)/python -m uv --quiet pip compile pyproject.toml --python-versi
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
-help: ## what there is to make
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/dev.stamp ## set up .venv for development
-demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show what was found (ARGS=... is passed on)
+demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show the findings (ARGS=... is passed on)
 	$(BIN)/tachograph demo $(ARGS)
 
 test: $(VENV)/dev.stamp ## run the tests but for those marked slow (WORKERS=3, ARGS='-k name')
@@ -49,14 +49,14 @@ lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 bench: $(VENV)/dev.stamp ## measure; each benchmark prints its numbers as JSON
 	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
-month: $(VENV)/dev.stamp ## fill, analyze and draw SAMPLES=1.92e9 of 7,168 GPUs in FOLDER (50 GB, an hour; goes on where it was)
+month: $(VENV)/dev.stamp ## fill, analyze and draw SAMPLES=1.92e9 of 7,168 GPUs in FOLDER (50 GB, an hour; continues where it stopped)
 	$(BIN)/python benchmarks/month.py --samples $(SAMPLES) --folder $(FOLDER) $(ARGS)
 
 chaos: $(VENV)/dev.stamp ## kill every command KILLS=1000 times, fill its disk, and compare (half an hour and more)
 	$(BIN)/python tests/chaos/kills.py --kills $(KILLS)
 	$(BIN)/python tests/chaos/disks.py
 
-readers: $(VENV)/dev.stamp ## let one writer and ten readers at a lake for MINUTES=10
+readers: $(VENV)/dev.stamp ## run one writer and ten readers on a lake for MINUTES=10
 	$(BIN)/python tests/chaos/readers.py --minutes $(MINUTES)
 
 fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; stopped, it goes on from there

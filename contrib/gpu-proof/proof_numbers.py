@@ -161,11 +161,13 @@ def failures(workloads: Mapping[str, Mapping[str, Any]]) -> list[str]:
     >>> failures({"idle": {"ok": False, "class_ok": False, "shares": {"mixed": 1.0}, "checks": []}})
     ["idle: live classes were {'mixed': 1.0}"]
     """
-    said = []
-    for name, told in workloads.items():
-        if told.get("error"):
-            said.append(f"{name}: {told['error']}")
-        elif not told.get("class_ok", True):
-            said.append(f"{name}: live classes were {told['shares']}")
-        said += [f"{name}: {one['expected']}, found {one['found']}" for one in told.get("checks", ()) if not one["ok"]]
-    return said
+    printed = []
+    for name, reported in workloads.items():
+        if reported.get("error"):
+            printed.append(f"{name}: {reported['error']}")
+        elif not reported.get("class_ok", True):
+            printed.append(f"{name}: live classes were {reported['shares']}")
+        printed += [
+            f"{name}: {one['expected']}, found {one['found']}" for one in reported.get("checks", ()) if not one["ok"]
+        ]
+    return printed

@@ -74,8 +74,8 @@ class Proof:
             command, env=dict(self.environment), capture_output=True, text=True, check=False, timeout=seconds + _START_S
         )
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or "nothing was said").splitlines()[-1]
-            raise ProofError(f"{Path(command[1]).name} ended with {done.returncode}: {said}")
+            printed = (done.stderr.strip() or done.stdout.strip() or "nothing was said").splitlines()[-1]
+            raise ProofError(f"{Path(command[1]).name} ended with {done.returncode}: {printed}")
 
 
 class ProofError(Exception):
@@ -115,8 +115,8 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
         watch = proof.tachograph("watch", "--json", "--interval", every, "--source", "nvml", "--gpus", str(proof.gpu))
         with beside(watch, proof.environment) as live, beside(proof.smi, proof.environment) as smi:
             proof.run(proof.recorded(proof.workload(label, result, proof.seconds), recording), proof.seconds)
-        told = json.loads(result.read_text(encoding="utf-8"))
-        first, last = steady(told["begin"], told["end"], label, settle_s=proof.settle_s)
+        reported = json.loads(result.read_text(encoding="utf-8"))
+        first, last = steady(reported["begin"], reported["end"], label, settle_s=proof.settle_s)
         columns, t = samples(recording, label, proof)
     inside = (t >= first) & (t <= last)
     if not inside.any():
@@ -129,7 +129,7 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
         value, holds = checked(check, None if column is None else column[inside])
         checks.append({"expected": check.sentence, "found": value, "ok": holds})
     known = {name: column[inside] for name, column in columns.items() if np.isfinite(column[inside]).any()}
-    during = [one for one in smi_readings(smi) if told["begin"] <= one[0] <= told["end"]]
+    during = [one for one in smi_readings(smi) if reported["begin"] <= one[0] <= reported["end"]]
     same = agreement(t, columns.get("gpu_util", np.full(t.size, math.nan)), during)
     return {
         "does": label.does,
@@ -142,7 +142,7 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
         "means": {name: float(np.nanmean(column)) for name, column in known.items()},
         "samples": int(inside.sum()),
         "samples_per_s": float(inside.sum()) / max(1e-9, last - first),
-        "rate": told["rate"],
+        "rate": reported["rate"],
         "nvidia_smi": None if same is None else asdict(same),
         "ok": verdict(label, found) and all(one["ok"] for one in checks),
     }
@@ -159,13 +159,13 @@ def samples(recording: Path, label: Label, proof: Proof) -> tuple[dict[str, Any]
     frame = Lake.open(str(recording)).scan(GPU_SAMPLES).sort("t").collect()
     if frame.is_empty():
         raise ProofError("nothing was recorded")
-    told = [name for name in COUNTER_NAMES if name in frame.columns and frame[name].null_count() < frame.height]
-    kept = frame.select(pl.lit(label.name).alias("label"), "t", "node", "gpu", *told)
+    reported = [name for name in COUNTER_NAMES if name in frame.columns and frame[name].null_count() < frame.height]
+    kept = frame.select(pl.lit(label.name).alias("label"), "t", "node", "gpu", *reported)
     target = proof.out / "samples"
     target.mkdir(parents=True, exist_ok=True)
     kept.write_parquet(target / f"{label.name}.parquet", compression="zstd", compression_level=19)
     t = frame["t"].dt.timestamp("us").to_numpy() / 1e6
-    return {name: frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in told}, t
+    return {name: frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in reported}, t
 
 
 def classes(lines: Sequence[str], first: float, last: float) -> list[str]:
@@ -191,8 +191,8 @@ def weigh(proof: Proof, label: Label) -> dict[str, Any] | None:
             with scratch(proof, label) as folder:
                 command = proof.workload(label, folder / "result.json", proof.window_s)
                 proof.run(proof.recorded(command, folder / "recording") if is_recorded else command, proof.window_s)
-                told = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            rates[is_recorded].append(float(told["rate"] or 0.0))
+                reported = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            rates[is_recorded].append(float(reported["rate"] or 0.0))
     found = overhead(rates[False], rates[True])
     return {**(asdict(found) if found else {}), "rates_without": rates[False], "rates_recorded": rates[True]}
 
@@ -231,17 +231,19 @@ def proof_of(arguments: argparse.Namespace) -> Proof:
     if rehearse:
         from proof_rehearsal import environment, smi_command
 
-        told = environment(out / "scratch" / "rehearsal")
-        smi: list[str] = smi_command(Path(told["FAKE_NVML_STATE"]))
+        reported = environment(out / "scratch" / "rehearsal")
+        smi: list[str] = smi_command(Path(reported["FAKE_NVML_STATE"]))
     else:
         program = shutil.which("nvidia-smi")
         query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "500"]
         smi = [program, "-i", str(arguments.gpu), *query] if program else []
-        told = dict(os.environ)
-    told = {name: value for name, value in told.items() if not name.startswith("SLURM_")}  # all GPUs, by their index
+        reported = dict(os.environ)
+    reported = {
+        name: value for name, value in reported.items() if not name.startswith("SLURM_")
+    }  # all GPUs, by their index
     seconds = arguments.seconds or (6.0 if rehearse else 60.0)
     settle_s = min(SETTLE_S, seconds / 4)
-    told[SMOOTHING] = f"{settle_s / 2:g}"
+    reported[SMOOTHING] = f"{settle_s / 2:g}"
     return Proof(
         out,
         arguments.gpu,
@@ -250,7 +252,7 @@ def proof_of(arguments: argparse.Namespace) -> Proof:
         arguments.repeats if arguments.repeats is not None else (2 if rehearse else 10),
         arguments.window or (0.5 if rehearse else 10.0),
         rehearse,
-        told,
+        reported,
         smi,
     )
 
@@ -280,11 +282,11 @@ def main() -> int:
     results |= {"settle_s": proof.settle_s, "smoothing_s": float(proof.environment[SMOOTHING])}
     _with_gpu(proof, gpu)
     for label in chosen:
-        told = results["workloads"].setdefault(label.name, {})
+        reported = results["workloads"].setdefault(label.name, {})
         for part, work in (("shown", show), ("overhead", weigh)):
-            if part not in told.get("done", ()) or arguments.again:
+            if part not in reported.get("done", ()) or arguments.again:
                 _say(f"{label.name}: {part}")
-                _do(told, part, work, proof, label)
+                _do(reported, part, work, proof, label)
                 results["made"] = datetime.now(UTC).isoformat(timespec="seconds")
                 results["failures"] = failures(results["workloads"])
                 file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -301,19 +303,19 @@ def _with_gpu(proof: Proof, gpu: Mapping[str, Any]) -> None:
         proof.environment["CUDA_VISIBLE_DEVICES"] = gpu["uuid"]
 
 
-def _do(told: dict[str, Any], part: str, work: Any, proof: Proof, label: Label) -> None:
+def _do(reported: dict[str, Any], part: str, work: Any, proof: Proof, label: Label) -> None:
     """One part of one workload; what fails is told, and tried again by the next run."""
-    told.pop("error", None)
+    reported.pop("error", None)
     try:
         found = work(proof, label)
     except (ProofError, OSError, subprocess.SubprocessError, ValueError) as error:
-        told["error"] = f"{part}: {error}"
+        reported["error"] = f"{part}: {error}"
         return
     if part == "shown":
-        told.update(found)
+        reported.update(found)
     else:
-        told["overhead"] = found
-    told["done"] = sorted({*told.get("done", ()), part})
+        reported["overhead"] = found
+    reported["done"] = sorted({*reported.get("done", ()), part})
 
 
 def _say(sentence: str) -> None:

@@ -155,13 +155,13 @@ def main() -> int:
     if arguments.rehearse:
         from proof_rehearsal import pretended
 
-        told = work(arguments.name, pretended(arguments.name), _nothing, seconds=arguments.seconds, warm_s=WARM_S)
+        reported = work(arguments.name, pretended(arguments.name), _nothing, seconds=arguments.seconds, warm_s=WARM_S)
     else:
         step, wait = _prepared(arguments.name)
-        told = work(arguments.name, step, wait, seconds=arguments.seconds, warm_s=WARM_S)
+        reported = work(arguments.name, step, wait, seconds=arguments.seconds, warm_s=WARM_S)
     file = Path(arguments.result)
     new = file.with_suffix(".new")
-    new.write_text(json.dumps(told), encoding="utf-8")
+    new.write_text(json.dumps(reported), encoding="utf-8")
     new.replace(file)
     return 0
 

@@ -9,7 +9,7 @@
 # A job never fails nor waits for it: it ends with 0 after at most five seconds, whatever happens to the folder.
 # Called twice for the same start of a job, it writes once.
 
-exec </dev/null >/dev/null 2>&1 # slurmd waits until nobody holds what it listens to
+exec </dev/null >/dev/null 2>&1 # slurmd waits until its pipe is closed
 folder=${TACHOGRAPH_MAP_FOLDER:-/var/spool/tachograph/gpu-map} # local or shared, writable by slurmd: a file per node
 
 case ${SLURM_SCRIPT_CONTEXT:-$0} in
@@ -46,13 +46,13 @@ write() {
     file=$folder/$node.log
     case $event in
     prolog) [ -n "$SLURM_JOB_RESTART_COUNT" ] && grep -qF " $what " "$file" && return ;;
-    # of a run that is requeued the epilog is told the count of the next run, whose epilog is told the same
+    # of a run that is requeued the epilog gets the count of the next run, whose epilog gets the same
     epilog) grep -F " job=$SLURM_JOB_ID " "$file" | tail -n 1 | grep -qF " $what " && return ;;
     esac
     printf '%s\n' "$line" >>"$file"
 }
 
-# shared storage may hang: then nobody waits for it
+# shared storage may hang: then nothing waits for it
 write &
 writer=$!
 trap : ALRM

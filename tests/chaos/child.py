@@ -33,12 +33,12 @@ class Kill:
 class Child:
     """A running command. What it says goes to `said`."""
 
-    def __init__(self, work: Callable[[], int], said: Path, kill: Kill | None = None) -> None:
+    def __init__(self, work: Callable[[], int], printed: Path, kill: Kill | None = None) -> None:
         self.kill = kill or Kill()
         self.begun = time.monotonic()
         self.id = os.fork()
         if not self.id:
-            _run(work, said, self.kill.at_call)
+            _run(work, printed, self.kill.at_call)
         self.code: int | None = None
 
     def poll(self) -> int | None:
@@ -58,12 +58,12 @@ class Child:
         return self.code if self.code is not None else 1
 
 
-def _run(work: Callable[[], int], said: Path, at_call: int | None) -> None:
+def _run(work: Callable[[], int], printed: Path, at_call: int | None) -> None:
     """Do the work with stdout and stderr in a file; never return."""
     code = 1
     try:
         os.setpgid(0, 0)
-        file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        file = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
         if at_call is not None:

@@ -113,21 +113,21 @@ class Disks:
         shutil.rmtree(lake, ignore_errors=True)
         shutil.copytree(reference.before, lake)
         resize(self.disk, room_kib)
-        code, said = self._run(reference, lake)
+        code, printed = self._run(reference, lake)
         resize(self.disk, None)
         if code == 0:
             self.fitted[reference.step.name] += 1
         else:
             self.full[reference.step.name] += 1
-        if code not in (0, LAKE_ERROR) or (code and not one_line(said, FULL)):
-            self._note(reference, room_kib, {"code": code, "said": said[-600:]})
-        again, said = self._run(reference, lake)
+        if code not in (0, LAKE_ERROR) or (code and not one_line(printed, FULL)):
+            self._note(reference, room_kib, {"code": code, "said": printed[-600:]})
+        again, printed = self._run(reference, lake)
         seen = self.chaos.seen(lake)
         if again or seen != reference.after:
             different = {
                 what: [seen.get(what), rows] for what, rows in reference.after.items() if seen.get(what) != rows
             }
-            self._note(reference, room_kib, {"code again": again, "said": said[-600:], "different": different})
+            self._note(reference, room_kib, {"code again": again, "said": printed[-600:], "different": different})
 
     def _run(self, reference: Reference, lake: Path) -> tuple[int, str]:
         return run(lambda: reference.step.work(lake), self.chaos.folder)
@@ -138,15 +138,15 @@ class Disks:
 
 def run(work: Callable[[], int], folder: Path) -> tuple[int, str]:
     """Do some work in a child; return its exit code and what it said."""
-    said = folder / "this.txt"
-    said.unlink(missing_ok=True)
-    return Child(work, said).wait(), said.read_text()
+    printed = folder / "this.txt"
+    printed.unlink(missing_ok=True)
+    return Child(work, printed).wait(), printed.read_text()
 
 
-def one_line(said: str, what: str) -> bool:
+def one_line(printed: str, what: str) -> bool:
     """Whether it was said in one line of `tachograph` that holds `what` and what to do."""
-    lines = [line for line in said.splitlines() if line.startswith("tachograph: ")]
-    return len(lines) == 1 and what in lines[0] and "; " in lines[0] and "Traceback" not in said
+    lines = [line for line in printed.splitlines() if line.startswith("tachograph: ")]
+    return len(lines) == 1 and what in lines[0] and "; " in lines[0] and "Traceback" not in printed
 
 
 def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
@@ -158,13 +158,13 @@ def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
     with read_only(lake, chaos.folder / "read-only") as there:
         for words in (*READING, *writing):
             arguments = [str(word) for word in (*words, "--lake", there)]
-            code, said = run(partial(tachograph, arguments), chaos.folder)
+            code, printed = run(partial(tachograph, arguments), chaos.folder)
             codes[" ".join(map(str, words)).replace(str(inputs), "...")] = code
             wanted = (0, 1) if words == STATUS else (0,)  # 1: nobody collects any more
-            read = code in wanted and "tachograph: " not in said
-            good = read if words in READING else code == LAKE_ERROR and one_line(said, NOT_PERMITTED)
+            read = code in wanted and "tachograph: " not in printed
+            good = read if words in READING else code == LAKE_ERROR and one_line(printed, NOT_PERMITTED)
             if not good:
-                wrong.append({"command": arguments, "code": code, "said": said[-600:]})
+                wrong.append({"command": arguments, "code": code, "said": printed[-600:]})
     if listing(lake) != before:
         wrong.append({"written": sorted(set(listing(lake)) ^ set(before))})
     return {"commands": codes, "wrong": wrong}
@@ -184,9 +184,9 @@ def main() -> int:
     """Run the trials, print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, default=8, help="disks per step")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="disks-") as name:
-        result = fill(prepared(Path(name), seed=SEED), asked.sizes)
+        result = fill(prepared(Path(name), seed=SEED), options.sizes)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if result.get("wrong") else 0
 

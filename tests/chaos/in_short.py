@@ -20,10 +20,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--sizes", type=int, default=1, help="disks per step")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         chaos = prepared(Path(name), seed=SEED)
-        result = {"kills": kill(chaos, asked.kills), "disks": fill(chaos, asked.sizes)}
+        result = {"kills": kill(chaos, options.kills), "disks": fill(chaos, options.sizes)}
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 0
 

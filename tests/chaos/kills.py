@@ -77,8 +77,8 @@ class Chaos:
 
     def __init__(self, folder: Path, *, seed: int) -> None:
         self.folder, self.seed, self.chance = folder, seed, random.Random(seed)
-        self.said = folder / "said.txt"
-        self.steps = story.tell_story(folder / "inputs")
+        self.printed = folder / "said.txt"
+        self.steps = story.run_story(folder / "inputs")
         self.outcome = Outcome()
         self.references: list[Reference] = []
         self.settled: dict[str, str] = {}
@@ -92,7 +92,7 @@ class Chaos:
             counted = Path(shutil.copytree(lake, self.folder / "counted"))
             if step.name == "analyze":
                 load_compiled(self._compiled(step, Path(shutil.copytree(lake, self.folder / "compiled"))))
-            calls = self._told(partial(_calls, step, counted))
+            calls = self._in_child(partial(_calls, step, counted))
             shutil.rmtree(counted)
             begun = time.monotonic()
             self._finish(step, lake)
@@ -168,14 +168,14 @@ class Chaos:
 
     def _run(self, step: story.Step, lake: Path, kill: Kill | None = None) -> Child:
         self.outcome.restarts += 1
-        return Child(lambda: step.work(lake), self.said, kill)
+        return Child(lambda: step.work(lake), self.printed, kill)
 
     def _finish(self, step: story.Step, lake: Path) -> None:
         self._must(lambda: step.work(lake), step.name)
 
     def _must(self, work: Callable[[], int], name: str) -> None:
         """Do it in a child, which must end well."""
-        code = Child(work, self.said).wait()
+        code = Child(work, self.printed).wait()
         if code:
             self._wrong(name, [], {"code": code, "said": self._last_words()})
 
@@ -186,7 +186,7 @@ class Chaos:
     def _compare(
         self, lake: Path, after: dict[str, str], name: str, kills: Sequence[Kill], *, settled: bool = False
     ) -> None:
-        found, left = self._told(lambda: (story.seen(lake), story.orphans(lake))) or ({}, [])
+        found, left = self._in_child(lambda: (story.seen(lake), story.orphans(lake))) or ({}, [])
         different = {
             what: [found.get(what), after.get(what)] for what in {*found, *after} if found.get(what) != after.get(what)
         }
@@ -206,14 +206,14 @@ class Chaos:
 
     def seen(self, lake: Path) -> dict[str, str]:
         """Return what readers see of a lake."""
-        return dict(self._told(lambda: story.seen(lake)))
+        return dict(self._in_child(lambda: story.seen(lake)))
 
-    def _told(self, asked: Callable[[], Any]) -> Any:
+    def _in_child(self, requested: Callable[[], Any]) -> Any:
         """What a child finds out."""
         answer = self.folder / "answer.json"
 
         def work() -> int:
-            answer.write_text(json.dumps(asked()))
+            answer.write_text(json.dumps(requested()))
             return 0
 
         answer.write_text("{}")
@@ -221,7 +221,7 @@ class Chaos:
         return json.loads(answer.read_text())
 
     def _last_words(self) -> str:
-        return self.said.read_text(errors="replace")[-600:]
+        return self.printed.read_text(errors="replace")[-600:]
 
 
 def prepared(folder: Path, *, seed: int) -> Chaos:
@@ -256,13 +256,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
     parser.add_argument("--keep", type=Path, help="a new folder for the lakes, which stay there")
-    asked = parser.parse_args()
-    folder = asked.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(exist_ok=True)
     try:
-        result = kill(prepared(folder, seed=asked.seed), asked.kills, minutes=asked.minutes)
+        result = kill(prepared(folder, seed=options.seed), options.kills, minutes=options.minutes)
     finally:
-        if asked.keep is None:
+        if options.keep is None:
             shutil.rmtree(folder)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if result["wrong"] else 0
@@ -274,11 +274,11 @@ def kill(chaos: Chaos, kills: int, *, minutes: float = math.inf) -> dict[str, An
     last = begun + minutes * 60
     while chaos.outcome.kills.total() < kills and not chaos.outcome.wrong and time.monotonic() < last:
         chaos.trial()
-        tell(chaos.outcome, kills, begun)
+        report(chaos.outcome, kills, begun)
     return as_json(chaos.outcome, seed=chaos.seed, seconds=time.monotonic() - begun)
 
 
-def tell(outcome: Outcome, of: int, begun: float) -> None:
+def report(outcome: Outcome, of: int, begun: float) -> None:
     """Write progress to stderr, now and then."""
     if outcome.trials % 20 == 0:
         kills, passed = outcome.kills.total(), time.monotonic() - begun

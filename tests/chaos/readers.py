@@ -152,9 +152,9 @@ def read_command(lake: Lake, known: dict[str, Any]) -> None:
 READS: tuple[Callable[[Lake, dict[str, Any]], None], ...] = (read_chunks, read_results, read_command)
 
 
-def _must(holds: bool, said: str) -> None:
+def _must(holds: bool, printed: str) -> None:
     if not holds:
-        raise LookupError(said)
+        raise LookupError(printed)
 
 
 def read(location: str, until: float, first: int) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def play(location: Path, seconds: float, *, readers: int = READERS) -> dict[str,
         "reads": dict(reads),
         "longest_read_s": max(one["longest_s"] for one in found),
         "grace_s": GRACE_S,
-        "wrong": [said for one in found for said in one["wrong"]],
+        "wrong": [printed for one in found for printed in one["wrong"]],
     }
 
 
@@ -221,12 +221,12 @@ def _fill(lake: str) -> dict[str, Any]:
     return {}
 
 
-def _child(work: Callable[[], dict[str, Any]], told: Path) -> Child:
+def _child(work: Callable[[], dict[str, Any]], reported: Path) -> Child:
     def do() -> int:
-        told.write_text(json.dumps(work()))
+        reported.write_text(json.dumps(work()))
         return 0
 
-    return Child(do, told.parent / "said.txt")
+    return Child(do, reported.parent / "said.txt")
 
 
 def main() -> int:
@@ -234,9 +234,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--readers", type=int, default=READERS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="readers-") as name:
-        found = play(Path(name), asked.minutes * 60, readers=asked.readers)
+        found = play(Path(name), options.minutes * 60, readers=options.readers)
     sys.stdout.write(f"{json.dumps(found, indent=1)}\n")
     return 1 if found["wrong"] else 0
 

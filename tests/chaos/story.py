@@ -49,7 +49,7 @@ class Step:
     work: Callable[[Path], int]
 
 
-def tell_story(folder: Path) -> tuple[Step, ...]:
+def run_story(folder: Path) -> tuple[Step, ...]:
     """Write the inputs into `folder` and return the steps, in order."""
     _write_inputs(folder)
     return (

@@ -22,14 +22,14 @@ def played(script: str, *options: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def reported() -> dict[str, Any]:
     """What came of kills and of disks over one story."""
     return played("chaos/in_short.py", "--kills", "20", "--sizes", "1")
 
 
 @pytest.mark.slow
-def test_twenty_kills_leave_the_lake_of_a_run_never_killed(told: dict[str, Any]) -> None:
-    found = told["kills"]
+def test_twenty_kills_leave_the_lake_of_a_run_never_killed(reported: dict[str, Any]) -> None:
+    found = reported["kills"]
     assert found["kills"] >= 20
     assert found["trials_of_several_at_once"] >= 1
     assert len(found["kills_of_step"]) >= 5
@@ -37,8 +37,8 @@ def test_twenty_kills_leave_the_lake_of_a_run_never_killed(told: dict[str, Any])
 
 
 @pytest.mark.slow
-def test_full_disks_and_read_only_lakes_are_told_in_one_line(told: dict[str, Any]) -> None:
-    found = told["disks"]
+def test_full_disks_and_read_only_lakes_are_reported_in_one_line(reported: dict[str, Any]) -> None:
+    found = reported["disks"]
     if "skipped" in found:
         pytest.skip(found["skipped"])
     assert found["wrong"] == []

@@ -17,7 +17,7 @@ def test_every_counter_is_listed_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert rows == [counter.name for counter in COUNTERS]
 
 
-def test_counters_as_json_tell_names_and_units_of_the_producers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_as_json_have_names_and_units_of_the_producers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["counters", "--json"]) == 0
     listed = {counter["name"]: counter for counter in json.loads(capsys.readouterr().out)}
     assert list(listed) == [counter.name for counter in COUNTERS]
@@ -37,7 +37,7 @@ def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> No
     assert row.split()[5:] == ["80.0", "GiB", "2.04", "TB/s", "9.7", "19.5", "78", "312", "19.5", "4.76", "400", "W"]
 
 
-def test_devices_as_json_tell_ridge_points_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_as_json_have_ridge_points_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--json"]) == 0
     listed = {device["name"]: device for device in json.loads(capsys.readouterr().out)}
     assert list(listed) == [device.name for device in DEVICE_CATALOGUE]

@@ -46,7 +46,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_one_command_writes_the_study_and_tells_it(lake: Path, tmp_path: Path) -> None:
+def test_one_command_writes_the_study_and_prints_its_answers(lake: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "--lake", str(lake), "--format", "svg")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "tachograph-study" / "study.html").exists()
@@ -82,7 +82,7 @@ def test_a_lake_without_jobs(tmp_path: Path) -> None:
     assert "there is no job to study" in done.stderr
 
 
-def test_a_configuration_that_changed_is_told(lake: Path, tmp_path: Path) -> None:
+def test_a_changed_configuration_is_reported(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("[filters]\nmin_elapsed_s = 1\n", encoding="utf-8")
     done = run(tmp_path, "--lake", str(lake), "--config", "other.toml", "--format", "svg", "--figure", "6")
     assert "the configuration changed after the last analysis" in done.stderr
@@ -91,7 +91,7 @@ def test_a_configuration_that_changed_is_told(lake: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (("--format", "gif"), 2, "no format 'gif'; use pdf, svg, png"),
         (("--figure", "spatial"), 6, "no figure 'spatial'"),
@@ -105,7 +105,7 @@ def test_mistakes_are_one_line(
     tmp_path: Path,
     arguments: tuple[str, ...],
     code: int,
-    told: str,
+    reported: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,6 +113,6 @@ def test_mistakes_are_one_line(
     assert main(["figures", "--lake", str(lake), *arguments]) == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert told in printed.err
+    assert reported in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "tachograph-study").exists()

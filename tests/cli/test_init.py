@@ -1,4 +1,4 @@
-"""`tachograph init`: the file says every key, reads back as the defaults, and is never overwritten."""
+"""`tachograph init`: the file has every key, reads back as the defaults, and is never overwritten."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_command_that_looks_imports_no_compiler_no_grammar_no_drawing(demo: Pa
     ("command", "second"),
     [("waste", "--csv"), ("waste", "--html=x"), ("jobs", "--csv"), ("jobs", "-ox"), ("job", "--html=x")],
 )
-def test_one_form_may_be_asked_for(command: str, second: str) -> None:
+def test_one_format_may_be_given(command: str, second: str) -> None:
     named = ("1",) if command == "job" else ()
     done = tachograph(command, *named, "--json", second)
     assert (done.returncode, done.stdout) == (2, "")
@@ -132,7 +132,7 @@ def test_every_command_has_help_and_the_common_options(command: CommandEntry) ->
         ),
     ],
 )
-def test_a_wrong_command_line_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], line: str) -> None:
+def test_a_wrong_command_line_is_one_line_with_a_remedy(arguments: tuple[str, ...], line: str) -> None:
     done = tachograph(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
@@ -235,8 +235,8 @@ def test_an_interrupt_from_the_keyboard_ends_it_with_one_line() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.strip()) == (130, b"tachograph: interrupted; the lake is consistent")
+        _, printed = process.communicate(timeout=60)
+    assert (process.returncode, printed.strip()) == (130, b"tachograph: interrupted; the lake is consistent")
 
 
 def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:

@@ -119,11 +119,11 @@ def test_progress_is_shown_on_a_terminal() -> None:
     assert "reading" in on_terminal(PROGRESS.format(quiet=False))
 
 
-def test_progress_is_silent_when_asked_to_be() -> None:
+def test_quiet_shows_no_progress() -> None:
     assert on_terminal(PROGRESS.format(quiet=True)) == ""
 
 
-def test_progress_is_silent_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_not_shown_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with Narrator().progress("reading", total=2) as advance:
         advance(1)
     assert capsys.readouterr() == ("", "")
@@ -135,6 +135,6 @@ def test_remarks_go_to_stderr_unless_quiet(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("", "wrote x\n")
 
 
-def test_errors_are_told_even_by_a_quiet_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_reported_with_quiet_too(capsys: pytest.CaptureFixture[str]) -> None:
     narrate.error(InputError("cut off", where="a.csv", do="copy it again"))
     assert capsys.readouterr() == ("", "tachograph: a.csv: cut off; copy it again\n")

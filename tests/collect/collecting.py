@@ -35,13 +35,13 @@ def plan_of(lake: Path | str, sources: Sequence[PolledSource], config: CollectOp
 @contextmanager
 def collecting(plan: CollectPlan) -> Iterator[list[str]]:
     """Collect for the time of the block, without a lock; yields what is told."""
-    told: list[str] = []
+    reported: list[str] = []
     stopping = threading.Event()
-    collection = Collection(plan, remark=told.append, stopping=stopping, notifier=NO_NOTIFIER)
+    collection = Collection(plan, remark=reported.append, stopping=stopping, notifier=NO_NOTIFIER)
     thread = threading.Thread(target=collection.run)
     thread.start()
     try:
-        yield told
+        yield reported
     finally:
         stopping.set()
         thread.join(60)

@@ -27,10 +27,10 @@ class Rig:
     """Two steps, a clock that is set by hand, and what was told."""
 
     def __init__(self, analyze: str, compact: str = "pass") -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.clock = Clock()
         self.changes = 0
-        self.journal = CollectJournal(lake="lake", sources={}, now=datetime.now(UTC), remark=self.told.append)
+        self.journal = CollectJournal(lake="lake", sources={}, now=datetime.now(UTC), remark=self.reported.append)
         steps = [
             ChildStep("analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes),
             ChildStep("compact", [sys.executable, "-c", compact], 1000.0, 10.0),
@@ -65,7 +65,7 @@ def test_each_runs_when_it_is_due_and_never_two_at_a_time() -> None:
     assert rig.status("compact").result == "3 files"
 
 
-def test_an_analysis_is_made_when_something_landed_since_the_last_that_worked() -> None:
+def test_an_analysis_runs_when_rows_were_committed_since_the_last_success() -> None:
     rig = Rig("pass")
     runs = []
     for now, changes in ((10.0, 0), (110.0, 0), (210.0, 5), (310.0, 5), (410.0, 6)):
@@ -76,7 +76,7 @@ def test_an_analysis_is_made_when_something_landed_since_the_last_that_worked() 
     assert runs == [1, 1, 2, 2, 3]
 
 
-def test_one_that_fails_is_told_once_tried_again_without_news_and_told_when_it_works() -> None:
+def test_a_failing_step_is_reported_once_retried_and_reported_when_it_works() -> None:
     rig = Rig("import os, sys; sys.exit('tachograph: the disk is full' if not os.environ.get('WORKS') else 0)")
     for now in (10.0, 110.0):
         rig.at(now)
@@ -87,14 +87,14 @@ def test_one_that_fails_is_told_once_tried_again_without_news_and_told_when_it_w
         rig.at(210.0)
     finally:
         del os.environ["WORKS"]
-    assert rig.told == ["analyze: the disk is full", "analyze: works again"]
+    assert rig.reported == ["analyze: the disk is full", "analyze: works again"]
     assert not rig.status().is_failing
 
 
-def test_one_that_is_killed_says_by_what() -> None:
+def test_a_killed_step_names_the_signal() -> None:
     rig = Rig("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     rig.at(10.0)
-    assert rig.told == ["analyze: was killed by signal 9 (SIGKILL)"]
+    assert rig.reported == ["analyze: was killed by signal 9 (SIGKILL)"]
 
 
 def test_one_that_hangs_is_killed_with_its_own_children() -> None:
@@ -104,7 +104,7 @@ def test_one_that_hangs_is_killed_with_its_own_children() -> None:
     rig.at(10.0 + 3600.0, ends=False)
     assert rig.children.is_busy
     rig.at(10.0 + 3601.0, ends=False)
-    assert rig.told == ["analyze: took longer than 3600 s and was killed"]
+    assert rig.reported == ["analyze: took longer than 3600 s and was killed"]
     rig.children.stop()
 
 
@@ -116,7 +116,7 @@ def test_a_stop_ends_what_runs_and_is_no_failure() -> None:
     began = time.monotonic()
     rig.children.stop()
     assert time.monotonic() - began < 40
-    assert (rig.children.is_busy, rig.status().running, rig.status().failures, rig.told) == (False, False, 0, [])
+    assert (rig.children.is_busy, rig.status().running, rig.status().failures, rig.reported) == (False, False, 0, [])
     rig.children.stop()
 
 
@@ -141,7 +141,7 @@ def test_one_that_cannot_be_started_is_a_failure_like_others() -> None:
     rig = Rig("pass")
     rig.children.steps = [ChildStep("analyze", ["/nowhere/python"], 100.0, 10.0)]
     rig.at(10.0)
-    assert rig.told == ["analyze: cannot be started: No such file or directory"]
+    assert rig.reported == ["analyze: cannot be started: No such file or directory"]
     assert (rig.status().failures, rig.status().running) == (1, False)
 
 

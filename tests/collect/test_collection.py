@@ -64,25 +64,25 @@ def fails(message: str) -> Answer:
     return answer
 
 
-def test_several_sources_land_and_their_feeds_are_closed(tmp_path: Path) -> None:
+def test_several_sources_are_committed_and_their_feeds_closed(tmp_path: Path) -> None:
     tapes = [Tape("fake:one", 90, 0.001), Tape("fake:two", 50, 0.002), Tape("fake:three", 7, 0)]
     plan = plan_of(tmp_path / "lake", [PolledSource(tape.stream, 0.05, tape) for tape in tapes])
-    with collecting(plan) as told:
+    with collecting(plan) as reported:
         until(lambda: len(lying(plan.lake)) == 147)
     assert lying(plan.lake) == sorted(all_of("fake:one", 90) + all_of("fake:two", 50) + all_of("fake:three", 7))
-    assert told == []
+    assert reported == []
     assert all(tape.closed for tape in tapes)
     status = status_of(plan)
     assert (status.rows, status.rows_read, status.rejects) == ({"gpu_samples": 90}, 90, {})
     assert status.watermarks[NAME] == watermark(plan.lake, NAME)
 
 
-def test_a_failing_source_is_told_once_tried_again_and_told_when_it_works(tmp_path: Path) -> None:
+def test_a_failing_source_is_reported_once_retried_and_reported_when_it_works(tmp_path: Path) -> None:
     feed = Scripted([fails("refused"), fails("refused"), fails("silent"), gives(0, 5), nothing])
     plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, feed)])
-    with collecting(plan) as told:
+    with collecting(plan) as reported:
         until(lambda: len(feed.polls) > 6)
-    assert told == [
+    assert reported == [
         "fake:one: http://node1: refused; look there",
         "fake:one: http://node1: silent; look there",
         "fake:one: works again",
@@ -96,7 +96,7 @@ def test_a_failing_source_is_told_once_tried_again_and_told_when_it_works(tmp_pa
     assert waits[2] >= 0.08
 
 
-def test_what_was_read_before_a_failure_lands_and_the_next_poll_goes_on_there(tmp_path: Path) -> None:
+def test_what_was_read_before_a_failure_is_committed_and_the_next_poll_continues(tmp_path: Path) -> None:
     def breaks(known: Watermark) -> Iterator[Chunk]:
         assert number_of(known(NAME)) == 0
         yield chunk_of(NAME, 0, 5)
@@ -164,18 +164,18 @@ class Full(Lake):
 
 
 @pytest.mark.slow
-def test_a_full_disk_loses_nothing_bounds_what_waits_and_is_told_once(tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing_bounds_the_queue_and_is_reported_once(tmp_path: Path) -> None:
     lake = Full(str(tmp_path / "lake"))
     tape = Tape(NAME, 300, 0.0, size=10)
     made = plan_of(lake.location, [PolledSource(NAME, 0.02, tape)], CollectOptions(listen="", waiting_chunks=3))
     plan = CollectPlan(lake, made.sources, made.collect, retry_s=(0.02, 0.1))
-    with collecting(plan) as told:
+    with collecting(plan) as reported:
         until(lambda: lake.refused >= 4)
         assert lying(lake) == []
         lake.is_full = False
         until(lambda: len(lying(lake)) == 300)
-        until(lambda: len(told) == 2)
-    assert told == [f"{NAME}: {lake.uri(GPU_SAMPLES)}: the disk is full", f"{NAME}: works again"]
+        until(lambda: len(reported) == 2)
+    assert reported == [f"{NAME}: {lake.uri(GPU_SAMPLES)}: the disk is full", f"{NAME}: works again"]
     assert lying(lake) == all_of(NAME, 300)
     assert status_of(plan).errors["lake"] >= 4
 
@@ -217,16 +217,16 @@ def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_pat
     feed = Scripted([gives(0, 5), gives(5, 10, frame=strange), gives(10, 15), nothing])
     plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.1, feed)])
     states = []
-    with collecting(plan) as told:
+    with collecting(plan) as reported:
         until(lambda: watermark(plan.lake, NAME) is not None and number_of(watermark(plan.lake, NAME)) == 15)
-        until(lambda: len(told) == 2)
+        until(lambda: len(reported) == 2)
         states.append(number_of(watermark(plan.lake, NAME)))
     assert [number for _, number in lying(plan.lake)] == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
     (row,) = plan.lake.latest(REJECTS).rows(named=True)
     assert (row["reason"], row["removed"], row["target"]) == (UNREADABLE_CHUNK, 5, "gpu_samples")
     assert "colour" in row["example"]
-    assert "colour" in told[0]
-    assert told[1] == f"{NAME}: works again"
+    assert "colour" in reported[0]
+    assert reported[1] == f"{NAME}: works again"
     status = status_of(plan)
     assert (status.errors, status.rejects) == ({"schema": 1}, {"gpu_samples": {UNREADABLE_CHUNK: 5}})
 
@@ -274,7 +274,7 @@ def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave
         return made[-1]
 
     plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.1, connect(), connect)])
-    with collecting(plan) as told:
+    with collecting(plan) as reported:
         until(lambda: number_of(watermark(plan.lake, NAME)) == 5)
         for table in (GPU_SAMPLES, REJECTS):
             shutil.rmtree(plan.lake.uri(table))
@@ -282,7 +282,7 @@ def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave
         until(lambda: number_of(watermark(plan.lake, NAME)) == 10)
     assert lying(plan.lake) == all_of(NAME, 10)
     assert made[0].closed
-    assert told[0] == f"{NAME}: a file with a secret is gone"
+    assert reported[0] == f"{NAME}: a file with a secret is gone"
 
 
 def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_path: Path) -> None:
@@ -332,8 +332,8 @@ def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
     before = status_of(first)
     again = Scripted([fails("again")])
     second = plan_of(tmp_path / "lake", [PolledSource(NAME, 3600, again)])
-    with collecting(second) as told:
-        until(lambda: told)
+    with collecting(second) as reported:
+        until(lambda: reported)
     after = status_of(second)
     assert before.last_success is not None
     assert after.last_success == before.last_success
@@ -342,7 +342,7 @@ def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_collections_of_one_lake_land_each_row_once(tmp_path: Path) -> None:
+def test_two_collections_of_one_lake_commit_each_row_once(tmp_path: Path) -> None:
     """The lock keeps them apart on one host; without it the marks and the lake's transactions do."""
     plans = [
         plan_of(tmp_path / "lake", [PolledSource(NAME, 0.03, Tape(NAME, 200, 0.004, size=size))]) for size in (7, 30)

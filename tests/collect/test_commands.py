@@ -91,8 +91,8 @@ def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: P
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
         with site.collecting(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000") as process:
-            said = [manager.recv(1000).split(b"\n") for _ in range(2)]
-            assert [first for first, *_ in said] == [b"READY=1", b"WATCHDOG=1"]
+            printed = [manager.recv(1000).split(b"\n") for _ in range(2)]
+            assert [first for first, *_ in printed] == [b"READY=1", b"WATCHDOG=1"]
             until(lambda: metric(site, 'rows_committed_total{source="dcgm-exporter",table="gpu_samples"}') > 8)
             until(lambda: metric(site, 'step_last_success_timestamp_seconds{step="analyze"}') > 0)
             found = site.status()
@@ -116,10 +116,10 @@ def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: P
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
             assert process.stderr is not None
-            told = process.stderr.read().splitlines()
-    assert told[0].startswith("collecting dcgm-exporter into ")
-    assert "tachograph: dcgm-exporter: works again" in told
-    assert told[-1] == "stopped"
+            reported = process.stderr.read().splitlines()
+    assert reported[0].startswith("collecting dcgm-exporter into ")
+    assert "tachograph: dcgm-exporter: works again" in reported
+    assert reported[-1] == "stopped"
     assert site.run("status").stdout.startswith("No collector running: the last one stopped at ")
     assert "gpu_samples" in site.run("lake", "--no-gaps").stdout
 
@@ -133,7 +133,7 @@ def metric(site: Site, series: str) -> float:
 
 
 @pytest.mark.slow
-def test_once_lands_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
+def test_once_commits_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
     site = Site(tmp_path, nodes.urls, every_s=30)
     done = site.run("collect", "--once")
     assert (done.returncode, done.stderr) == (0, "")
@@ -151,7 +151,7 @@ def test_once_lands_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
     assert site.status()["healthy"] is False
 
 
-def test_check_asks_and_lands_nothing(tmp_path: Path, nodes: Exporter) -> None:
+def test_check_polls_and_commits_nothing(tmp_path: Path, nodes: Exporter) -> None:
     site = Site(tmp_path, [*nodes.urls, f"http://127.0.0.1:{free_port()}/metrics"])
     done = site.run("collect", "--check")
     assert (done.returncode, done.stderr) == (0, "")
@@ -186,7 +186,7 @@ def test_a_configuration_without_or_with_wrong_sources_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "site.toml"
-    for written, said in (
+    for written, printed in (
         ("", "no [[sources]] to collect from"),
         ('[[sources]]\nsource = "dcm-exporter"', "no source 'dcm-exporter' that can be collected; use one of: "),
         ('[[sources]]\nsource = "dcgm-exporter"\nurl = "http://n1:9400/metrics"\n' * 2, "two [[sources]] are called"),
@@ -197,7 +197,7 @@ def test_a_configuration_without_or_with_wrong_sources_is_named(
         code, line = fails("collect", "--config", str(file), "--lake", str(tmp_path / "lake"), capsys=capsys)
         assert code == 3
         assert line.startswith(f"tachograph: {file}: ")
-        assert said in line
+        assert printed in line
     assert not (tmp_path / "lake").exists()
 
 

@@ -37,7 +37,7 @@ def test_from_is_written_alike_in_every_source(source: str, written: str, begin:
 
 @pytest.mark.parametrize("raw", [{"source": "prometheus", "url": "http://p:9090"}, {"source": "sacct"}])
 @pytest.mark.parametrize("written", ["soon", "99999999d"])
-def test_a_from_that_is_no_time_is_told_before_anything_is_asked(raw: dict[str, str], written: str) -> None:
+def test_an_invalid_start_time_is_reported_before_any_poll(raw: dict[str, str], written: str) -> None:
     settings = settings_of({**raw, "from": written}, where="test")
     with pytest.raises(ConfigError, match=rf"sources.*{raw['source']}.*from: invalid time: '{written}'"):
         load_feed(settings.source).connect(settings, configuration=Configuration())
@@ -46,10 +46,10 @@ def test_a_from_that_is_no_time_is_told_before_anything_is_asked(raw: dict[str, 
 @pytest.mark.parametrize(
     "raw", [{"source": "prometheus", "url": "http://p"}, {"source": "sacct", "how": "rest", "url": "http://s"}]
 )
-def test_a_file_that_is_missing_is_told_with_its_entry(raw: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_its_entry(raw: dict[str, str], tmp_path: Path) -> None:
     settings = settings_of({**raw, "name": "main", "user": "me", "token_file": str(tmp_path / "none")}, where="test")
-    told = re.escape(f"[[sources]] {raw['source']}:main {tmp_path / 'none'}: token_file is no file")
-    with pytest.raises(ConfigError, match=told):
+    reported = re.escape(f"[[sources]] {raw['source']}:main {tmp_path / 'none'}: token_file is no file")
+    with pytest.raises(ConfigError, match=reported):
         load_feed(settings.source).connect(settings, configuration=Configuration())
 
 

@@ -92,8 +92,8 @@ def test_a_second_process_names_the_first_or_takes_over(tmp_path: Path) -> None:
         assert "already collects into this lake" in refused.stderr
         with running(lake, wait=True) as second:
             assert second.stderr is not None
-            said = second.stderr.readline()
-            assert said.startswith(f"waiting for process {first.pid} on ")
+            printed = second.stderr.readline()
+            assert printed.startswith(f"waiting for process {first.pid} on ")
             first.kill()
             first.wait()
             until(
@@ -116,7 +116,7 @@ def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
             assert second.wait(15) == 0
 
 
-def test_a_signal_stops_it_after_what_waits_has_landed_and_ends_its_child(tmp_path: Path) -> None:
+def test_a_signal_stops_it_after_the_queue_is_committed_and_ends_its_child(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     config = {"listen": "", "analyze_s": 0.3, "compact_s": 0.3}
     with running(lake, sample_s=0.001, collect=config) as process:

@@ -18,7 +18,7 @@ from tachograph.service.collect.status import CollectLock, state_folder
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def test_one_holds_it_and_it_is_told_who(tmp_path: Path) -> None:
+def test_the_error_names_the_holder_of_the_lock(tmp_path: Path) -> None:
     lock = CollectLock(tmp_path / "state")
     assert lock.holder() is None
     with lock.held(now=NOW, pause=time.sleep) as held:
@@ -36,20 +36,20 @@ def test_one_holds_it_and_it_is_told_who(tmp_path: Path) -> None:
         assert held
 
 
-def test_who_waits_is_asked_again_and_again(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_a_waiting_process_retries_the_lock(tmp_path: Path) -> None:
+    requested: list[str] = []
 
     def wait(holder: str) -> bool:
-        asked.append(holder)
-        return len(asked) < 3
+        requested.append(holder)
+        return len(requested) < 3
 
     lock = CollectLock(tmp_path)
     with lock.held(now=NOW, pause=time.sleep), lock.held(now=NOW, pause=lambda seconds: None, wait=wait) as held:
         assert not held
-    assert asked == [f"process {os.getpid()} on {socket.gethostname()}"] * 3
+    assert requested == [f"process {os.getpid()} on {socket.gethostname()}"] * 3
 
 
-def test_looking_at_it_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+def test_reading_the_lock_does_not_block_it(tmp_path: Path) -> None:
     lock = CollectLock(tmp_path)
     with lock.held(now=NOW, pause=time.sleep):
         pass
@@ -80,7 +80,7 @@ def test_the_state_of_a_lake_is_in_it_and_of_a_bucket_in_a_folder_of_the_user() 
     assert state_folder("s3://bucket/a", "/srv/state") == Path("/srv/state")
 
 
-def test_the_service_manager_hears_what_is_told(tmp_path: Path) -> None:
+def test_the_service_manager_receives_the_notifications(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address)
@@ -100,7 +100,7 @@ def test_an_abstract_address_is_meant_by_an_at_sign() -> None:
         assert manager.recv(100) == b"STOPPING=1"
 
 
-def test_nobody_is_told_where_nobody_listens(tmp_path: Path) -> None:
+def test_without_a_socket_nothing_is_sent(tmp_path: Path) -> None:
     NO_NOTIFIER.notify("READY=1")
     SystemdNotifier(str(tmp_path / "absent")).notify("READY=1")
     assert SystemdNotifier.of({}) == NO_NOTIFIER

@@ -67,7 +67,7 @@ def exposed() -> Iterator[str]:
         server.server_close()
 
 
-def asked(url: str, accept: str = "") -> tuple[str, str]:
+def requested(url: str, accept: str = "") -> tuple[str, str]:
     """(content type, text)."""
     with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=10) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
@@ -85,7 +85,7 @@ def samples(text: str, parser: object = plain_text) -> dict[tuple[str, tuple[str
 
 def test_every_number_of_the_status_is_there() -> None:
     with exposed() as url:
-        kind, text = asked(url)
+        kind, text = requested(url)
     assert kind.startswith("text/plain")
     found = samples(text)
     name = "prometheus:main"
@@ -122,7 +122,7 @@ def test_every_number_of_the_status_is_there() -> None:
 
 def test_what_is_not_known_has_no_sample_and_hosts_are_few() -> None:
     with exposed() as url:
-        found = samples(asked(url)[1])
+        found = samples(requested(url)[1])
     fresh = 'odd "name"\\'
     names = {name for name, labels in found if fresh in labels}
     assert not names & {f"tachograph_collect_{name}" for name in ("lag_seconds", "source_up", "clock_skew_max_seconds")}
@@ -130,10 +130,10 @@ def test_what_is_not_known_has_no_sample_and_hosts_are_few() -> None:
     assert sum(name == "tachograph_collect_clock_skew_seconds" for name, _ in found) == MOST_HOSTS
 
 
-def test_openmetrics_is_given_to_who_asks_for_it() -> None:
+def test_openmetrics_is_served_when_requested() -> None:
     with exposed() as url:
-        kind, text = asked(url, "application/openmetrics-text; version=1.0.0")
-        plain = samples(asked(url)[1])
+        kind, text = requested(url, "application/openmetrics-text; version=1.0.0")
+        plain = samples(requested(url)[1])
     assert kind.startswith("application/openmetrics-text; version=1.0.0")
     assert text.endswith("# EOF\n")
     ours = {key: value for key, value in samples(text, open_metrics).items() if key[0].startswith("tachograph_")}
@@ -143,14 +143,14 @@ def test_openmetrics_is_given_to_who_asks_for_it() -> None:
 def test_prometheus_finds_nothing_to_object_to() -> None:
     promtool = program("promtool", package="prometheus")
     with exposed() as url:
-        text = asked(url)[1]
+        text = requested(url)[1]
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_names_are_those_exposed_and_all_are_on_the_page_and_no_others() -> None:
     with exposed() as url:
-        text = asked(url)[1]
+        text = requested(url)[1]
     exposed_names = set(re.findall(r"^# TYPE (tachograph_\w+) ", text, re.MULTILINE))
     assert exposed_names == set(metric_names())
     page = (REPOSITORY / "docs" / "collect.md").read_text(encoding="utf-8")
@@ -173,7 +173,7 @@ def test_an_address_that_is_taken_is_named() -> None:
 def test_no_thread_is_left_behind() -> None:
     before = threading.active_count()
     with exposed() as url:
-        asked(url)
+        requested(url)
     for thread in threading.enumerate():
         if thread.name == "metrics":
             thread.join(60)
@@ -271,7 +271,7 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     assert unit.name not in done.stderr
 
 
-def test_the_image_copies_what_exists_and_runs_as_nobody_special() -> None:
+def test_the_image_copies_existing_files_and_runs_unprivileged() -> None:
     steps = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     copied = [name for line in re.findall(r"^COPY (?!--)(.+) \S+$", steps, re.MULTILINE) for name in line.split()]
     assert copied

@@ -37,13 +37,13 @@ def plan_of(lake: str, state: Path, size: int) -> CollectPlan:
     return CollectPlan(Lake.create(lake), [source], CollectOptions(listen="", state=str(state)))
 
 
-def test_each_row_lands_once_in_a_bucket_and_the_state_is_on_the_host(
+def test_each_row_is_committed_once_to_a_bucket_and_the_state_is_on_the_host(
     tmp_path: Path, server: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, other = (plan_of(server.lake(), tmp_path / f"state{size}", size) for size in (7, 20))
-    with collecting(plan) as told, collecting(other) as told_too:
+    with collecting(plan) as reported, collecting(other) as told_too:
         until(lambda: watermark(plan.lake, NAME) == START + 40 * STEP)
-    assert (told, told_too) == ([], [])
+    assert (reported, told_too) == ([], [])
     times = plan.lake.scan(GPU_SAMPLES).select("t").collect()["t"].sort().to_list()
     assert times == [START + number * STEP for number in range(40)]
     assert (plan.folder / "status.json").is_file()

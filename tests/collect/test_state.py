@@ -106,7 +106,7 @@ def test_a_status_that_cannot_be_written_is_an_error_of_the_lake(tmp_path: Path)
         write_status(tmp_path / "absent", status(tmp_path, updated=NOW))
 
 
-def test_a_process_that_says_nothing_for_a_minute_hangs(tmp_path: Path) -> None:
+def test_a_process_with_a_stale_status_hangs(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=ago(61))
     folder = state_folder(str(lake))
     assert overview(str(lake), folder, [], now=NOW).is_healthy  # nobody holds the lock: it ended
@@ -118,7 +118,7 @@ def test_a_process_that_says_nothing_for_a_minute_hangs(tmp_path: Path) -> None:
         assert (found.hangs, found.is_healthy) == (False, True)
 
 
-def test_a_source_of_the_configuration_that_was_never_asked_is_not_well(tmp_path: Path) -> None:
+def test_a_configured_source_that_was_never_polled_is_not_healthy(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=NOW)
     found = overview(
         str(lake), state_folder(str(lake)), [FeedSettings(source="fake", name="two", every_s=5.0)], now=NOW
@@ -145,7 +145,7 @@ def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_json_has_the_same_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = written(tmp_path, updated=NOW, stopped=NOW)
     assert main(["status", "--json", "--lake", str(lake)]) == 1
     found = json.loads(capsys.readouterr().out)

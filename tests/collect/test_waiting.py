@@ -65,7 +65,7 @@ def test_a_source_waits_while_too_much_waits_and_every_source_may_have_one() -> 
 
 
 @pytest.mark.parametrize("how", ["close", "forget"])
-def test_who_waits_for_room_is_told_that_there_will_be_none(how: str) -> None:
+def test_closing_or_forgetting_ends_the_wait_for_space(how: str) -> None:
     waiting = ChunkQueue(["a"], limit=1)
     waiting.put(handed("a", 0))
     thread, results = put_later(waiting, handed("a", 1))
@@ -75,7 +75,7 @@ def test_who_waits_for_room_is_told_that_there_will_be_none(how: str) -> None:
     assert waiting.is_empty is (how == "forget")
 
 
-def test_after_a_closing_what_waits_still_lands_and_nothing_comes() -> None:
+def test_after_closing_queued_chunks_are_committed_and_none_is_accepted() -> None:
     waiting = ChunkQueue(["a"], limit=9)
     waiting.put(handed("a", 0))
     waiting.close()
@@ -83,7 +83,7 @@ def test_after_a_closing_what_waits_still_lands_and_nothing_comes() -> None:
     assert taken(waiting) is not None
 
 
-def test_a_source_that_cannot_land_lets_others() -> None:
+def test_a_source_that_cannot_be_committed_does_not_delay_others() -> None:
     waiting = ChunkQueue(["a", "b"], limit=9)
     waiting.put(handed("a", 0))
     waiting.put(handed("b", 1))

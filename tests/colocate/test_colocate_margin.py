@@ -133,7 +133,7 @@ def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None:
-    """It counts as asking for half, and the margin is not waived for that."""
+    """It counts as request for half, and the margin is not waived for that."""
     advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
     assert advice.careful == pytest.approx(over_all(1.14))
     assert "if ann/x also needs 50 % of the issue slots with the estimator's margin of 1.14" in text

@@ -88,10 +88,10 @@ class Exporter:
 def holder(path: Path) -> int | None:
     """The job that a file of `held` names; None where there is none."""
     try:
-        said = path.read_text().strip()
+        printed = path.read_text().strip()
     except FileNotFoundError:
         return None
-    return int(said) if said else None
+    return int(printed) if printed else None
 
 
 def load(job: int | None, gpu: int, now: float) -> tuple[int, float, int]:

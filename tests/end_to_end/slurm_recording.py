@@ -61,7 +61,7 @@ class Recording:
         """From when samples are looked at: some seconds of idle GPUs come first."""
         return self.scenario.began - 10
 
-    def asked(self, url: str) -> list[str]:
+    def requested(self, url: str) -> list[str]:
         """The words that ask a server for everything it has of the scenario."""
         first, last = (
             datetime.fromtimestamp(t, UTC).isoformat() for t in (self.scenario.began - 10, self.scenario.ended)

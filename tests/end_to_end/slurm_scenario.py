@@ -109,8 +109,8 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
 
 def _states(cluster: SlurmCluster, ids: dict[str, int]) -> dict[str, str]:
     """The state of every job that has not ended, of an array that of one of its tasks."""
-    said = cluster.command("squeue", "-h", "-o", "%j %T", "-j", ",".join(map(str, ids.values())))
-    return {name: state for name, _, state in (line.partition(" ") for line in said.splitlines())}
+    printed = cluster.command("squeue", "-h", "-o", "%j %T", "-j", ",".join(map(str, ids.values())))
+    return {name: state for name, _, state in (line.partition(" ") for line in printed.splitlines())}
 
 
 def _disturb(cluster: SlurmCluster, states: dict[str, str], due: dict[str, list[Deed]], seen: dict[str, float]) -> None:
@@ -123,11 +123,11 @@ def _disturb(cluster: SlurmCluster, states: dict[str, str], due: dict[str, list[
 
 
 def _all_accounted(cluster: SlurmCluster, ids: dict[str, int], path: Path, began: float) -> bool:
-    said = cluster.command(
+    printed = cluster.command(
         "sacct", "-a", "-D", "-P", "-S", f"now-{int(time.time() - began) + 60}seconds", "--format", ACCOUNTING
     )
-    path.write_text(said)
-    header, *rows = (line.split("|") for line in said.splitlines())
+    path.write_text(printed)
+    header, *rows = (line.split("|") for line in printed.splitlines())
     ended = {row[header.index("JobID")].partition("_")[0].partition("+")[0] for row in rows}
     open_rows = [row for row in rows if row[header.index("End")] == "Unknown"]
     return not open_rows and {str(job) for job in ids.values()} <= ended

@@ -123,7 +123,7 @@ def of_run(run: Run, held: Iterable[Held]) -> list[Held]:
     return [one for one in held if one.job_id == run.job_id and one.start <= end and one.end >= start]
 
 
-def stays_told_live(run: Run, held: Iterable[Held]) -> list[Stay]:
+def stays_from_the_scheduler(run: Run, held: Iterable[Held]) -> list[Stay]:
     """When a run held which GPU, where the scheduler told it: as long as the run lasted."""
     start, end = run.ran
     return [Stay((one.node, gpu), start, end) for one in of_run(run, held) for gpu in one.gpus]

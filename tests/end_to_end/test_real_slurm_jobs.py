@@ -25,8 +25,8 @@ from slurm_truth import (
     numbers,
     of_run,
     stays_by_label,
+    stays_from_the_scheduler,
     stays_on_the_map,
-    stays_told_live,
 )
 
 from servers.slurm import SlurmCluster
@@ -69,10 +69,10 @@ def lakes(recording: Recording) -> Mapping[str, Filled]:
     folder, cluster = recording.folder, recording.scenario.cluster
     accounting = ["sacct", str(recording.scenario.accounting)]
     made = {name: filled(folder / name, cluster) for name in ("untold", "imported", "labelled")}
-    made["untold"].ingest(recording.asked(recording.plain), accounting)
+    made["untold"].ingest(recording.requested(recording.plain), accounting)
     shutil.copytree(made["untold"].lake, made["imported"].lake)
     made["imported"].ingest(["allocation-map", str(recording.scenario.live)])
-    made["labelled"].ingest(accounting, recording.asked(recording.labelled))
+    made["labelled"].ingest(accounting, recording.requested(recording.labelled))
     for lake in made.values():
         lake.run("analyze")
     samples = f'source = "prometheus"\nurl = "{recording.plain}"\nsettle_s = 0'
@@ -96,7 +96,7 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
     """The truth about every lake."""
     runs, held = with_gpus(recording), recording.held
     plain, labelled = recording.samples(recording.plain), recording.samples(recording.labelled)
-    live = Truth(plain, {run: stays_told_live(run, held) for run in runs})
+    live = Truth(plain, {run: stays_from_the_scheduler(run, held) for run in runs})
     return {
         **dict.fromkeys(("commands", "rest", "imported", "untold"), live),
         "mapped": Truth(plain, {run: stays_on_the_map(run, held) for run in runs}),
@@ -109,17 +109,17 @@ def test_every_job_ended_as_it_was_meant_to(recording: Recording) -> None:
     assert states == STATES
 
 
-def test_prolog_and_epilog_wrote_down_the_gpus_that_every_run_was_told(recording: Recording) -> None:
+def test_prolog_and_epilog_recorded_the_gpus_of_every_run(recording: Recording) -> None:
     files = recording.scenario.cluster.jobs.glob("told.*")
-    told = sorted(tuple(line.split()) for file in files for line in file.read_text().splitlines())
+    reported = sorted(tuple(line.split()) for file in files for line in file.read_text().splitlines())
     written = [one for run in with_gpus(recording) for one in of_run(run, recording.held)]
-    assert sorted((one.job_id, one.node, ",".join(map(str, one.gpus))) for one in written) == told
-    assert {job for job, _, _ in told} == {run.job_id for run in with_gpus(recording)}
+    assert sorted((one.job_id, one.node, ",".join(map(str, one.gpus))) for one in written) == reported
+    assert {job for job, _, _ in reported} == {run.job_id for run in with_gpus(recording)}
 
 
 def test_two_jobs_were_on_one_node_at_one_time_on_different_gpus(recording: Recording) -> None:
     (left,), (right,) = (runs_of(recording, name) for name in ("left", "right"))
-    of_left, of_right = ({stay.gpu for stay in stays_told_live(run, recording.held)} for run in (left, right))
+    of_left, of_right = ({stay.gpu for stay in stays_from_the_scheduler(run, recording.held)} for run in (left, right))
     assert {node for node, _ in of_left | of_right} == {"gpu02"}
     assert (len(of_left), len(of_right), len(of_left | of_right)) == (2, 1, 3)
     assert min(left.ran[1], right.ran[1]) - max(left.ran[0], right.ran[0]) > 10
@@ -162,12 +162,12 @@ def test_the_report_of_a_job_names_the_gpus_that_slurm_gave(
     truth = truths[name]
     for number, run in enumerate(runs_of(recording, job), start=1):
         report = json.loads(lakes[name].run("job", run.display_id, "--run", str(number), "--json"))
-        told = {(gpu["node"], gpu["gpu"]): gpu["samples"] for gpu in report["per_gpu"]}
-        assert told == {stay.gpu: len(during(truth.samples, stay)) for stay in truth.stays[run]}
-        assert set(told) == {stay.gpu for stay in stays_told_live(run, recording.held)}
+        reported = {(gpu["node"], gpu["gpu"]): gpu["samples"] for gpu in report["per_gpu"]}
+        assert reported == {stay.gpu: len(during(truth.samples, stay)) for stay in truth.stays[run]}
+        assert set(reported) == {stay.gpu for stay in stays_from_the_scheduler(run, recording.held)}
 
 
-def test_where_nobody_tells_jobs_on_shared_nodes_are_ambiguous(
+def test_without_gpu_records_jobs_on_shared_nodes_are_ambiguous(
     lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
 ) -> None:
     jobs, truth = jobs_of(lakes["untold"]), truths["untold"]
@@ -216,8 +216,8 @@ def differences(job: Mapping[str, Any], expected: Mapping[str, float | None]) ->
     }
 
 
-def _same(told: float | None, expected: float | None, nothing: float) -> bool:
+def _same(reported: float | None, expected: float | None, nothing: float) -> bool:
     """Whether two values agree; an imbalance is one less a ratio near one, which loses digits of the ratio."""
-    if told is None or expected is None:
-        return told is expected
-    return math.isclose(told, expected, rel_tol=1e-6, abs_tol=nothing)
+    if reported is None or expected is None:
+        return reported is expected
+    return math.isclose(reported, expected, rel_tol=1e-6, abs_tol=nothing)

@@ -73,17 +73,17 @@ class Outcome:
         self.failed[name] = self.failed.get(name, 0) + 1
         self.failures.setdefault(name, failure)
 
-    def add(self, told: Mapping[str, Any]) -> int:
+    def add(self, reported: Mapping[str, Any]) -> int:
         """Add what a child told; return how many mutations it read."""
-        self.mutations += told["mutations"]
-        self.refused += told["refused"]
-        self.slowest_s = max(self.slowest_s, told["slowest_s"])
-        self.most_mib = max(self.most_mib, told["most_mib"])
-        for kind, times in told["failed"].items():
+        self.mutations += reported["mutations"]
+        self.refused += reported["refused"]
+        self.slowest_s = max(self.slowest_s, reported["slowest_s"])
+        self.most_mib = max(self.most_mib, reported["most_mib"])
+        for kind, times in reported["failed"].items():
             self.failed[kind] = self.failed.get(kind, 0) + times
-        for kind, failure in told["failures"].items():
+        for kind, failure in reported["failures"].items():
             self.failures.setdefault(kind, Failure(**failure))
-        return int(told["mutations"])
+        return int(reported["mutations"])
 
 
 def mutation(target: Target, number: int, seed: int) -> bytes:
@@ -128,8 +128,12 @@ def signature(problem: BaseException) -> str:
     """Return the kind of an error and the last place in the project that it came through."""
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if "tachograph" in frame.filename]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "elsewhere"
-    said = " ".join(str(problem).split())[:60]
-    return f"{type(problem).__name__} at {place}: {said}" if len(said) < 60 else f"{type(problem).__name__} at {place}"
+    printed = " ".join(str(problem).split())[:60]
+    return (
+        f"{type(problem).__name__} at {place}: {printed}"
+        if len(printed) < 60
+        else f"{type(problem).__name__} at {place}"
+    )
 
 
 def peak_mib() -> float:
@@ -151,7 +155,7 @@ class Child:
             _do(work, writing)
         os.close(writing)
 
-    def told(self, *, alive: Callable[[], bool] = lambda: True) -> tuple[Any, int]:
+    def reported(self, *, alive: Callable[[], bool] = lambda: True) -> tuple[Any, int]:
         """Return what the child told (None: nothing) and how it ended; killed as soon as it is not `alive`."""
         text = b""
         while True:
@@ -186,7 +190,7 @@ class Progress:
 
     shared: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, _PROGRESS.size))
 
-    def tell(self, number: int) -> None:
+    def report(self, number: int) -> None:
         """It begins now."""
         self.shared[:] = _PROGRESS.pack(number, time.monotonic())
 
@@ -204,7 +208,7 @@ def read_all(chosen: Sequence[Target], numbers: range, *, seed: int, folder: Pat
     outcome = Outcome()
     for number in numbers:
         target = chosen[number % len(chosen)]
-        progress.tell(number)
+        progress.report(number)
         failure, took, refused = failure_of(
             target, number, mutation(target, number, seed), folder, whole=is_whole(number, chosen)
         )
@@ -255,14 +259,14 @@ def in_turn(chosen: Sequence[Target]) -> tuple[Target, ...]:
 def _one_life(chosen: Sequence[Target], numbers: range, outcome: Outcome, *, seed: int, folder: Path) -> int:
     """Read mutations in one child; add what came of it, and return how many were read."""
     progress = Progress()
-    progress.tell(numbers.start)
+    progress.report(numbers.start)
 
     def work() -> object:
         return asdict(read_all(chosen, numbers, seed=seed, folder=folder, progress=progress))
 
-    told, code = Child(work).told(alive=progress.alive)
-    if told is not None:
-        return outcome.add(told)
+    reported, code = Child(work).reported(alive=progress.alive)
+    if reported is not None:
+        return outcome.add(reported)
     at = progress.at()  # it died at this one; those before are read
     why = "killed as it did not end" if code == -signal.SIGKILL else f"exit code {code}"
     outcome.note(Failure(chosen[at % len(chosen)].name, at, "died", why))
@@ -283,8 +287,8 @@ def _smallest(failure: Failure, chosen: Sequence[Target], *, seed: int, folder: 
         shown = repr(content)
         return shown if len(shown) < 600 else f"{shown[:280]} ... {shown[-280:]}"
 
-    told, _ = Child(work).told()
-    return replace(failure, bytes=told or "")
+    reported, _ = Child(work).reported()
+    return replace(failure, bytes=reported or "")
 
 
 def _fails_alike(failure: Failure, target: Target, tried: bytes, folder: Path, *, whole: bool) -> bool:
@@ -318,34 +322,34 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
     parser.add_argument("--state", type=Path, help="file of what came of it so far: stopped, it goes on from there")
     parser.add_argument("--number", type=int, help="write this mutation of the one reader to stdout, read nothing")
-    asked = parser.parse_args()
-    if not asked.recorded.is_dir():
-        parser.error(f"no recorded inputs at {asked.recorded}: name their folder with --recorded")
-    chosen = by_name(asked.recorded, asked.reader)
-    if asked.number is not None:
-        sys.stdout.buffer.write(mutation(chosen[0], asked.number, asked.seed))
+    options = parser.parse_args()
+    if not options.recorded.is_dir():
+        parser.error(f"no recorded inputs at {options.recorded}: name their folder with --recorded")
+    chosen = by_name(options.recorded, options.reader)
+    if options.number is not None:
+        sys.stdout.buffer.write(mutation(chosen[0], options.number, options.seed))
         return 0
     begun = time.monotonic()
-    before = kept(asked.state)
+    before = kept(options.state)
     done = before.mutations
 
     def progress(now: Outcome) -> None:
-        keep(now, asked.state)
+        keep(now, options.state)
         rate = (now.mutations - done) / (time.monotonic() - begun)
-        said = f"{now.mutations:,} of {asked.mutations:,}, {rate:.0f}/s, {len(now.failures)} kinds of failure"
-        sys.stderr.write(f"{said}\n")
+        printed = f"{now.mutations:,} of {options.mutations:,}, {rate:.0f}/s, {len(now.failures)} kinds of failure"
+        sys.stderr.write(f"{printed}\n")
 
     outcome = fuzz(
         in_turn(chosen),
-        asked.mutations,
-        seed=asked.seed,
-        seconds=asked.minutes * 60,
+        options.mutations,
+        seed=options.seed,
+        seconds=options.minutes * 60,
         outcome=before,
         progress=progress,
     )
-    if asked.state is not None and outcome.mutations >= asked.mutations:
-        asked.state.unlink()  # the next run begins anew
-    result = as_json(outcome, chosen, seed=asked.seed, seconds=time.monotonic() - begun)
+    if options.state is not None and outcome.mutations >= options.mutations:
+        options.state.unlink()  # the next run begins anew
+    result = as_json(outcome, chosen, seed=options.seed, seconds=time.monotonic() - begun)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if outcome.failures else 0
 

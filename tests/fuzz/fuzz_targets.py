@@ -231,8 +231,8 @@ def conformed(chunks: Iterable[Chunk], whole: bool) -> None:
 
 
 def read_ldms(path: Path, whole: bool) -> None:
-    asked = options(path, time_zone="UTC", job_start=["2026-04-14T10:00:00"])
-    conformed(ldms.read(asked, configuration=SITE, now=NOW), whole)
+    chosen = options(path, time_zone="UTC", job_start=["2026-04-14T10:00:00"])
+    conformed(ldms.read(chosen, configuration=SITE, now=NOW), whole)
 
 
 def read_table(path: Path, whole: bool) -> None:
@@ -279,16 +279,16 @@ def read_map(path: Path, whole: bool) -> None:
 
 
 def read_pages(path: Path, whole: bool) -> None:
-    asked = options(path, url=[], time="2026-04-14T10:00:00", node="n1")
-    conformed(dcgm_exporter.read(asked, configuration=SITE, now=NOW), whole)
+    chosen = options(path, url=[], time="2026-04-14T10:00:00", node="n1")
+    conformed(dcgm_exporter.read(chosen, configuration=SITE, now=NOW), whole)
 
 
 def read_answers(path: Path, whole: bool) -> None:
     parser = argparse.ArgumentParser()
     prometheus.add_options(parser)
-    asked = parser.parse_args([str(path)])
+    chosen = parser.parse_args([str(path)])
     conformed(
-        (chunk for chunk in prometheus.read(asked, configuration=SITE, now=NOW) if isinstance(chunk, Chunk)), whole
+        (chunk for chunk in prometheus.read(chosen, configuration=SITE, now=NOW) if isinstance(chunk, Chunk)), whole
     )
 
 

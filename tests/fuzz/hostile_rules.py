@@ -304,8 +304,8 @@ def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
         loaded = load_patterns(text, "hostile.json")
         for rule in loaded.rules:
             found = check(rule, METRICS, PARAMETERS)
-            said = [str(problem) for problem in (*loaded.problems, *found)]
-            assert all(len(line) < 1000 and "\n" not in line for line in said)
+            printed = [str(problem) for problem in (*loaded.problems, *found)]
+            assert all(len(line) < 1000 and "\n" not in line for line in printed)
             if not any(problem.severity == "error" for problem in found):
                 outcomes.append(evaluate(prepare(rule, METRICS), job, PARAMETERS))
     for outcome in outcomes:

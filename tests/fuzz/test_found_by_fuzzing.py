@@ -85,13 +85,13 @@ def test_it_is_read_or_refused_in_one_line_and_at_once(case: str, readers: dict[
     name, content = FOUND[case]
     path = tmp_path / f"found{readers[name].suffix}"
     path.write_bytes(content)
-    said = []
+    printed = []
 
     def read() -> None:
         try:
             readers[name].read(path, True)
         except TachographError as problem:
-            said.append(str(problem))
+            printed.append(str(problem))
 
     assert own_seconds(read, enough=2) < 2
-    assert all("\n" not in one and len(one) < 1000 for one in said)
+    assert all("\n" not in one and len(one) < 1000 for one in printed)

@@ -35,7 +35,7 @@ from plain_numbers import (
 
 from servers.exporter import Gpu as Unit
 from servers.exporter import Node, exporter, page
-from servers.faulty import Asking, Reply, faulty
+from servers.faulty import Reply, SeenRequest, faulty
 from tachograph.cli import main
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
@@ -170,8 +170,8 @@ def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
         written = {"inf": "+Inf", "nan": "NaN"}.get(value, value)
         series.append(({"__name__": name, "instance": "n1:9400", **labels}, written))
 
-    def answer(asking: Asking) -> Reply:
-        times = b"timestamp" in asking.body
+    def answer(request: SeenRequest) -> Reply:
+        times = b"timestamp" in request.body
         now = time.time()
         result = [
             {"metric": labels, "value": [now, repr(now - 3) if times else value]}

@@ -90,7 +90,7 @@ def test_values_are_those_of_the_pages_of_all_nodes() -> None:
 
 def test_a_recorded_page(recorded: Path) -> None:
     text = (recorded / "prometheus_h100" / "dcgm_exporter_metrics_excerpt.prom").read_text()
-    with faulty(lambda asking: Reply(text.encode())) as server, watching([f"{server.url}/metrics"]) as source:
+    with faulty(lambda request: Reply(text.encode())) as server, watching([f"{server.url}/metrics"]) as source:
         snapshot = source.read()
     assert len(snapshot.gpus) == 8
     assert_as_expected(snapshot, text)
@@ -221,7 +221,7 @@ def test_what_goes_wrong_is_told_and_over_when_it_is(
     fault: Status | CutOff | Garbage | HangUp | Silence, what: str
 ) -> None:
     text = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 40\n'
-    with faulty(lambda asking: Reply(text.encode())) as server, watching([f"{server.url}/metrics"]) as source:
+    with faulty(lambda request: Reply(text.encode())) as server, watching([f"{server.url}/metrics"]) as source:
         source.read()
         server.faults.append(fault)
         wrong = read_until(source, lambda s: any(p.what.startswith(what) for p in s.problems))
@@ -234,7 +234,7 @@ def test_half_a_page_tells_what_it_has_and_the_rest_stays() -> None:
     heads = [f'{metric}{{gpu="{gpu}",Hostname="n1"}} ' for metric in (UTIL, POWER) for gpu in range(2)]
     pages = ["".join(f"{head}{value}\n" for head in heads) for value in (40, 50)]
     pages[1] = pages[1][:-40]
-    with faulty(lambda asking: Reply(pages[0].encode())) as server, watching([f"{server.url}/metrics"]) as source:
+    with faulty(lambda request: Reply(pages[0].encode())) as server, watching([f"{server.url}/metrics"]) as source:
         source.read()
         pages[0] = pages[1]
         snapshot = read_until(source, lambda s: bool(s.problems))
@@ -247,12 +247,12 @@ def test_half_a_page_tells_what_it_has_and_the_rest_stays() -> None:
 
 def test_a_page_of_a_node_without_gpus_is_nothing_to_complain_of() -> None:
     node = 'node_uname_info{nodename="n1"} 1\nnode_load1 0.5\n'
-    with faulty(lambda asking: Reply(node.encode())) as other, exporter(TWO_NODES) as server:
+    with faulty(lambda request: Reply(node.encode())) as other, exporter(TWO_NODES) as server:
         with watching([*server.urls, f"{other.url}/metrics"]) as source:
             for _ in range(5):
                 assert source.read().problems == ()
                 time.sleep(0.25)
-        assert len(other.askings) == 1
+        assert len(other.requests) == 1
 
 
 def test_values_that_stand_still_for_long_are_told() -> None:
@@ -268,7 +268,7 @@ def test_a_refused_certificate_and_an_unknown_host(tmp_path: Path) -> None:
     subprocess.run(made, check=True, capture_output=True)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
-    with faulty(lambda asking: Reply(b""), tls=tls) as server, pytest.raises(InputError) as reported:
+    with faulty(lambda request: Reply(b""), tls=tls) as server, pytest.raises(InputError) as reported:
         connect(configured(), urls=[f"{server.url}/metrics"])
     assert "its certificate is not trusted" in reported.value.what
     with pytest.raises(InputError) as reported:

@@ -16,7 +16,7 @@ from live_expected import expected
 
 from own_time import own_seconds
 from servers.exporter import exporter
-from servers.faulty import Asking, Garbage, Reply, Status, faulty
+from servers.faulty import Garbage, Reply, SeenRequest, Status, faulty
 from servers.process import free_port
 from servers.prometheus import Series, prometheus
 from servers.victoria import put, victoria
@@ -116,9 +116,9 @@ def test_a_real_victoriametrics(tmp_path: Path) -> None:
             assert [gpu.name for gpu in source.read().gpus] == ["n2:0", "n2:1"]
 
 
-def series_of(asking: Asking, rows: Rows, t: float) -> Reply:
+def series_of(request: SeenRequest, rows: Rows, t: float) -> Reply:
     """What a server answers to an instant query of all series, or of their times."""
-    query = parse_qs(asking.body.decode())["query"][0]
+    query = parse_qs(request.body.decode())["query"][0]
     times = query.startswith("timestamp(")
     chosen = [(labels, value) for labels, value in rows if not times or labels["__name__"] in query]
     result = [
@@ -136,7 +136,7 @@ ROWS: Rows = [({"__name__": UTIL, "gpu": str(gpu), "Hostname": "n1"}, str(20 + g
 
 def test_a_server_that_fails_is_told_and_its_last_values_stay() -> None:
     with (
-        faulty(lambda asking: series_of(asking, ROWS, time.time())) as server,
+        faulty(lambda request: series_of(request, ROWS, time.time())) as server,
         closing(connect(configured(url=server.url))) as source,
     ):
         source.read()
@@ -155,22 +155,22 @@ def test_a_server_that_fails_is_told_and_its_last_values_stay() -> None:
 
 def test_a_server_that_goes_and_comes_back() -> None:
     port = free_port()
-    with faulty(lambda asking: series_of(asking, ROWS, time.time()), port=port) as server:
+    with faulty(lambda request: series_of(request, ROWS, time.time()), port=port) as server:
         source = connect(configured(url=server.url))
     with closing(source):
         (problem,) = read_until(source, lambda s: bool(s.problems)).problems
         assert problem.what == "cannot connect: connection refused"
         more: Rows = [*ROWS, ({"__name__": UTIL, "gpu": "2", "Hostname": "n1"}, "99")]
-        with faulty(lambda asking: series_of(asking, more, time.time()), port=port):
+        with faulty(lambda request: series_of(request, more, time.time()), port=port):
             assert read_until(source, lambda s: len(s.gpus) == 3).problems == ()
 
 
 def test_reading_never_waits_for_a_server_that_hangs() -> None:
     with (
-        faulty(lambda asking: series_of(asking, ROWS, time.time())) as server,
+        faulty(lambda request: series_of(request, ROWS, time.time())) as server,
         closing(connect(configured(url=server.url, timeout_s=30.0))) as source,
     ):
-        server.hold_after(len(server.askings))
+        server.hold_after(len(server.requests))
         until = time.monotonic() + 60
         while not (snapshot := source.read()).problems:
             began = time.monotonic()
@@ -184,12 +184,12 @@ def test_reading_never_waits_for_a_server_that_hangs() -> None:
 
 def test_the_token_is_sent_and_the_time_of_scrapes_is_asked(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
-    with faulty(lambda asking: series_of(asking, ROWS, time.time())) as server:
+    with faulty(lambda request: series_of(request, ROWS, time.time())) as server:
         settings = configured(url=server.url, token_file=str(tmp_path / "token"))
         with closing(connect(settings)) as source:
             snapshot = source.read()
-        assert {asking.headers["authorization"] for asking in server.askings} == {"Bearer s3cret"}
-        assert all(asking.method == "POST" for asking in server.askings)
+        assert {request.headers["authorization"] for request in server.requests} == {"Bearer s3cret"}
+        assert all(request.method == "POST" for request in server.requests)
     assert snapshot.measured == pytest.approx(np.full(2, snapshot.t - 7), abs=1.0)
 
 
@@ -203,11 +203,11 @@ def test_why_a_server_cannot_be_used_is_told() -> None:
     with pytest.raises(InputError, match="cannot connect"):
         connect(Configuration(), url=f"http://127.0.0.1:{free_port()}")
     with (
-        faulty(lambda asking: series_of(asking, [], 0.0)) as server,
+        faulty(lambda request: series_of(request, [], 0.0)) as server,
         pytest.raises(InputError, match="no GPU series"),
     ):
         connect(Configuration(), url=server.url)
-    with faulty(lambda asking: Reply(b"", 401)) as server, pytest.raises(InputError, match="401") as reported:
+    with faulty(lambda request: Reply(b"", 401)) as server, pytest.raises(InputError, match="401") as reported:
         connect(Configuration(), url=server.url)
     assert "token_file" in reported.value.do
 
@@ -233,7 +233,7 @@ def test_a_thousand_gpus_cost_the_reader_little() -> None:
         for gpu in range(8)
     ]
     with (
-        faulty(lambda asking: series_of(asking, rows, 1e9)) as server,
+        faulty(lambda request: series_of(request, rows, 1e9)) as server,
         closing(connect(configured(url=server.url))) as source,
     ):
         assert len(source.read().gpus) == 1000

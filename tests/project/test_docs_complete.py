@@ -59,7 +59,7 @@ def in_backticks(name: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_command_and_its_options_are_told(command: CommandEntry) -> None:
+def test_a_command_and_its_options_are_documented(command: CommandEntry) -> None:
     name, module = command.name, load_command(command)
     text = everything()
     assert re.search(rf"tachograph {name}\b", text) or f"`{name}`" in text
@@ -69,7 +69,7 @@ def test_a_command_and_its_options_are_told(command: CommandEntry) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_source_and_its_options_are_told_on_its_page(source: SourceEntry) -> None:
+def test_a_source_and_its_options_are_documented_on_its_page(source: SourceEntry) -> None:
     name, module = source.name, load_source(source)
     text = page(PAGE_OF_SOURCE[name])
     assert f"tachograph ingest {name}" in text
@@ -78,7 +78,7 @@ def test_a_source_and_its_options_are_told_on_its_page(source: SourceEntry) -> N
     assert [option for option in sorted(options(parser)) if option not in text] == []
 
 
-def test_every_key_of_the_configuration_is_told_with_its_default() -> None:
+def test_every_key_of_the_configuration_is_documented_with_its_default() -> None:
     text = page("configuration")
     missing = []
     for section in msgspec.structs.fields(Configuration):
@@ -98,7 +98,7 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def test_every_key_of_a_mapping_is_told() -> None:
+def test_every_key_of_a_mapping_is_documented() -> None:
     text = page("ingest-table")
     names = [field.name for field in msgspec.structs.fields(TableMapping)]
     names += [f"time.{field.name}" for field in msgspec.structs.fields(MappingTime)]
@@ -109,7 +109,7 @@ def test_every_key_of_a_mapping_is_told() -> None:
     assert [name for name in names if name not in sections and f"`{name}`" not in text] == []
 
 
-def test_every_metric_is_told() -> None:
+def test_every_metric_is_documented() -> None:
     text = page("metrics")
     known = {column.name for column in JOBS.columns} | {"seq"}
     known |= {f"{counter.name}_{end}" for counter in COUNTERS for end in ("mean", "max")} - {"power_w_mean"}
@@ -122,7 +122,7 @@ def test_every_metric_is_told() -> None:
     assert missing == []
 
 
-def test_every_table_is_told() -> None:
+def test_every_table_is_documented() -> None:
     assert [name for name in (*TABLES, *COMPUTED) if f"`{name}`" not in page("lake")] == []
 
 
@@ -132,15 +132,15 @@ def test_a_finding_has_a_row_with_its_severity(code: str) -> None:
     assert row == CHECKS[CODES.index(code)].severity
 
 
-def test_every_reason_for_a_removal_is_told() -> None:
+def test_every_reason_for_a_reject_is_documented() -> None:
     readers = [path for room in ("sources", "lake") for path in SOURCE.joinpath(room).rglob("*.py")]
     reasons = {reason for path in readers for reason in REASON.findall(path.read_text(encoding="utf-8"))}
-    told = "".join(map(page, sorted(set(PAGE_OF_SOURCE.values()))))
+    reported = "".join(map(page, sorted(set(PAGE_OF_SOURCE.values()))))
     assert {"bad_time", "missing_mark", "ragged_row", "no_match"} <= reasons
-    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in told] == []
+    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in reported] == []
 
 
-def test_every_kind_and_defect_of_the_simulation_is_told() -> None:
+def test_every_kind_and_defect_of_the_simulation_is_documented() -> None:
     text = page("simulate")
     for kind, facts in JOB_KINDS.items():
         planted = f"`{facts.problem}`" if facts.problem else "–"

@@ -246,8 +246,8 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
         "    place = MinuteLabeller(WorkloadSettings())(values, 1)[0]\n"
         "    print(classify(GpuReading(**known, sm_active=sm)).name, WORKLOAD_CLASSES[place])"
     )
-    told = python(package, "-c", code, **UNCOMPILED).splitlines()
-    assert told == ["half-active half-active", "mixed / moderate mixed / moderate"]
+    reported = python(package, "-c", code, **UNCOMPILED).splitlines()
+    assert reported == ["half-active half-active", "mixed / moderate mixed / moderate"]
 
 
 def test_an_expression_and_a_column_add_a_score(package: Path) -> None:

@@ -70,13 +70,13 @@ def test_a_path_of_some_host_is_recognized(line: str, named: bool) -> None:
     assert bool(HOST_PATHS.search(line)) is named
 
 
-def test_every_module_says_what_it_is() -> None:
-    silent = [
+def test_every_module_has_a_docstring() -> None:
+    unreported = [
         str(path.relative_to(REPOSITORY))
         for path in sorted(SOURCES.rglob("*.py"))
         if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert silent == []
+    assert unreported == []
 
 
 def test_no_module_is_too_long_to_read() -> None:
@@ -113,7 +113,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_make_help_tells_the_target(target: str) -> None:
+def test_make_help_lists_the_target(target: str) -> None:
     done = run("make", "--no-print-directory")
     assert re.search(rf"^  make {target} +\w", done.stdout, re.MULTILINE), done.stdout
 

@@ -13,7 +13,19 @@ import pytest
 import trustme
 from made_series import T0, Made, assert_rows, moment
 
-from servers.faulty import Asking, CutOff, Fault, Faulty, Garbage, HangUp, Reply, Silence, Status, faulty, forward
+from servers.faulty import (
+    CutOff,
+    Fault,
+    Faulty,
+    Garbage,
+    HangUp,
+    Reply,
+    SeenRequest,
+    Silence,
+    Status,
+    faulty,
+    forward,
+)
 from servers.process import free_port
 from servers.victoria import put, victoria
 from tachograph.catalog.config import Configuration
@@ -145,7 +157,7 @@ def test_what_passes_is_overcome_without_a_word(between: Faulty, made: Made, tmp
     done = command_line(between.url, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert_rows(Lake.open(str(tmp_path / "lake")), made)
-    assert len(between.askings) >= 3
+    assert len(between.requests) >= 3
 
 
 def test_a_tls_server_is_trusted_by_its_authority_only(upstream: str, made: Made, tmp_path: Path) -> None:
@@ -167,10 +179,10 @@ def test_secrets_are_sent_and_not_told(upstream: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret-word\n")
 
-    def guarded(asking: Asking) -> Reply:
-        if asking.headers.get("authorization") != "Bearer secret-word":
+    def guarded(request: SeenRequest) -> Reply:
+        if request.headers.get("authorization") != "Bearer secret-word":
             return Reply(b"", 401)
-        return forward(upstream)(asking)
+        return forward(upstream)(request)
 
     with faulty(guarded) as server:
         assert "answered 401 Unauthorized; give token_file, or user and password_file" in refused(server.url, tmp_path)

@@ -16,7 +16,7 @@ from made_series import STEP, T0, Made, assert_rows, cluster, held, moment, rows
 from prometheus_client.parser import text_string_to_metric_families
 
 from servers.exporter import Exporter, exporter
-from servers.faulty import Asking, Reply, faulty, forward
+from servers.faulty import Reply, SeenRequest, faulty, forward
 from servers.prometheus import Series, backfill, prometheus
 from servers.victoria import put, victoria
 from tachograph.catalog.config import Configuration
@@ -99,10 +99,10 @@ def test_after_downtime_each_window_lands_on_its_own(tmp_path: Path) -> None:
     assert_rows(lake, made)
 
 
-def _refuse_after(good: int, answer: Callable[[Asking], Reply]) -> Callable[[Asking], Reply]:
-    """Answers a number of askings, and no more."""
+def _refuse_after(good: int, answer: Callable[[SeenRequest], Reply]) -> Callable[[SeenRequest], Reply]:
+    """Answers a number of requests, and no more."""
     asked = count(1)
-    return lambda asking: answer(asking) if next(asked) <= good else Reply(b"", 403)
+    return lambda request: answer(request) if next(asked) <= good else Reply(b"", 403)
 
 
 def test_late_samples_land_and_nothing_twice(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_clocks_that_differ_are_told_and_lose_nothing(tmp_path: Path) -> None:
         points = [(time.time() - k, time.time() - k + 42.0) for k in range(20, -1, -1)]
         put(url, [Series(ahead.labels, points)])
 
-        def behind(asking: Asking) -> Reply:
-            reply = forward(url)(asking)
+        def behind(request: SeenRequest) -> Reply:
+            reply = forward(url)(request)
             date = format_datetime(datetime.fromtimestamp(time.time() - 200, UTC), usegmt=True)
             return Reply(reply.body, reply.status, {**reply.headers, "Date": date})
 

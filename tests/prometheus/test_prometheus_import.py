@@ -143,10 +143,10 @@ def test_windows_that_are_there_are_not_asked_for_again(servers: Servers, tmp_pa
     lake = Lake.create(str(tmp_path))
     with faulty(forward(servers.prometheus)) as between:
         imported(lake, between.url)
-        asked = len(between.askings)
+        asked = len(between.requests)
         assert asked >= 3
         again = imported(lake, between.url)
-        assert len(between.askings) == asked
+        assert len(between.requests) == asked
         assert (again.chunks_known, again.rows_read) == (3, 0)
     assert_rows(lake, servers.made)
 
@@ -173,7 +173,7 @@ def test_a_killed_import_takes_up_where_it_was(servers: Servers, tmp_path: Path)
         command += ["--from", START, "--to", END, "--window", "1500", "--lake", str(tmp_path / "lake")]
         between.hold_after(5)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while len(between.askings) < 6:
+        while len(between.requests) < 6:
             time.sleep(0.02)
             assert process.poll() is None
         os.kill(process.pid, signal.SIGKILL)

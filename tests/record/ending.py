@@ -31,10 +31,10 @@ def ending_all() -> Iterator[str]:
 
 def living(mark: str) -> list[int]:
     """The processes with a mark that live."""
-    said = f"{_MARK}={mark}".encode()
+    printed = f"{_MARK}={mark}".encode()
     found = []
-    for told in Path("/proc").glob("[0-9]*/environ"):
+    for reported in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended, or is another user's
-            if said in told.read_bytes().split(b"\0"):
-                found.append(int(told.parent.name))
+            if printed in reported.read_bytes().split(b"\0"):
+                found.append(int(reported.parent.name))
     return found

@@ -15,22 +15,28 @@ SLURM = {
 
 
 def test_a_task_of_an_array() -> None:
-    told = identify([], SLURM, start=0.0)
-    assert (told.job_id, told.display_id, told.array_task_id, told.name) == ("77", "70_3", 3, "fit")
-    assert (told.user, told.account, told.partition, told.cluster, told.nodes) == ("ana", "phys", "gpu", "c1", 2)
+    reported = identify([], SLURM, start=0.0)
+    assert (reported.job_id, reported.display_id, reported.array_task_id, reported.name) == ("77", "70_3", 3, "fit")
+    assert (reported.user, reported.account, reported.partition, reported.cluster, reported.nodes) == (
+        "ana",
+        "phys",
+        "gpu",
+        "c1",
+        2,
+    )
     assert identify(["a", "b c"], SLURM, start=0.0, cluster="site").cluster == "site"
 
 
 def test_a_job_of_our_own_making_has_an_id_of_time_and_process() -> None:
-    told = identify(["train", "--secret", "x" * 500], {}, start=1_741_080_000.0)
-    assert told.job_id.startswith("local-20250304-092000-")
-    assert told.name is not None
-    assert len(told.name) == 200
+    reported = identify(["train", "--secret", "x" * 500], {}, start=1_741_080_000.0)
+    assert reported.job_id.startswith("local-20250304-092000-")
+    assert reported.name is not None
+    assert len(reported.name) == 200
 
 
-def test_nothing_of_an_anonymous_one_tells_of_anybody() -> None:
-    told = identify(["train", "secret"], SLURM, start=0.0, anonymous=True, cluster="site")
-    text = repr(replace(told, job_id=""))  # which is made of random digits
-    assert re.fullmatch("anonymous-[0-9a-f]{12}", told.job_id)
+def test_an_anonymous_identity_has_no_personal_data() -> None:
+    reported = identify(["train", "secret"], SLURM, start=0.0, anonymous=True, cluster="site")
+    text = repr(replace(reported, job_id=""))  # which is made of random digits
+    assert re.fullmatch("anonymous-[0-9a-f]{12}", reported.job_id)
     assert not any(word in text for word in ("ana", "77", "70", "phys", "c1", "secret", "site", "fit"))
-    assert told.job_id != identify([], SLURM, start=0.0, anonymous=True).job_id
+    assert reported.job_id != identify([], SLURM, start=0.0, anonymous=True).job_id

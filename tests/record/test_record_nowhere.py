@@ -43,22 +43,22 @@ def a_file_of_spools(run: Path) -> Path:
         (a_file_of_spools, "a file, not a folder"),
     ],
 )
-def test_what_is_in_the_way_is_told_behind_the_command(tmp_path: Path, make: Callable[[Path], Path], what: str) -> None:
+def test_the_obstacle_is_reported_after_the_command(tmp_path: Path, make: Callable[[Path], Path], what: str) -> None:
     where = make(tmp_path / "run")
     code, out, err = record(tmp_path, "sh", "-c", "sleep 1.5; echo done; exit 3")
     assert (code, out) == (3, "done\n")
     assert err == f"tachograph: nothing was recorded: {where}: {what}; name another folder with -o\n"
 
 
-def test_without_a_command_it_is_told_at_once(tmp_path: Path) -> None:
+def test_without_a_command_it_is_reported_at_once(tmp_path: Path) -> None:
     a_file(tmp_path / "run")
     began = time.monotonic()
     words = ["record", "--simulate", "2", "--duration", "600", "-o", "run/deep"]
     done = run_here(words, tmp_path, environment())
     assert time.monotonic() - began < 60
     assert (done.returncode, done.stdout) == (5, "")
-    said = f"nothing was recorded: {tmp_path / 'run'}: a file, not a folder; name another folder with -o"
-    assert done.stderr == f"tachograph: {said}\n"
+    printed = f"nothing was recorded: {tmp_path / 'run'}: a file, not a folder; name another folder with -o"
+    assert done.stderr == f"tachograph: {printed}\n"
     assert (tmp_path / "run").read_text() == "mine\n"
 
 
@@ -79,11 +79,11 @@ def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
         (errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG).lower()),
     ],
 )
-def test_what_the_system_refuses_is_told_in_words(tmp_path: Path, number: int, what: str) -> None:
-    with pytest.raises(LakeError) as told, folder_errors(tmp_path):
+def test_errors_of_the_system_have_messages(tmp_path: Path, number: int, what: str) -> None:
+    with pytest.raises(LakeError) as reported, folder_errors(tmp_path):
         raise OSError(number, os.strerror(number))
-    assert (told.value.what, told.value.where) == (what, str(tmp_path))
-    assert "name another folder with -o" in told.value.do
+    assert (reported.value.what, reported.value.where) == (what, str(tmp_path))
+    assert "name another folder with -o" in reported.value.do
 
 
 def test_a_folder_with_other_files_keeps_them(tmp_path: Path) -> None:

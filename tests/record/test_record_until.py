@@ -26,15 +26,15 @@ def nothing_survives() -> Iterator[None]:
         yield
 
 
-def fake_squeue(folder: Path, says: str) -> list[str]:
+def fake_squeue(folder: Path, script_text: str) -> list[str]:
     script = folder / "squeue"
-    script.write_text(f"#!/bin/sh\n{says}\n")
+    script.write_text(f"#!/bin/sh\n{script_text}\n")
     script.chmod(0o755)
     return [str(script)]
 
 
 @pytest.mark.parametrize(
-    ("says", "over"),
+    ("script_text", "over"),
     [
         ("echo RUNNING", False),
         ("echo COMPLETING", True),
@@ -44,19 +44,19 @@ def fake_squeue(folder: Path, says: str) -> list[str]:
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
     ],
 )
-def test_squeue_tells_whether_a_job_is_over(tmp_path: Path, says: str, over: bool) -> None:
+def test_squeue_decides_whether_a_job_is_over(tmp_path: Path, script_text: str, over: bool) -> None:
     now = 0.0
-    ask = job_is_over("12", command=fake_squeue(tmp_path, says), clock=lambda: now)
-    assert ask() is False  # it is not asked at once
+    query = job_is_over("12", command=fake_squeue(tmp_path, script_text), clock=lambda: now)
+    assert query() is False  # it is not asked at once
     now = 31.0
-    assert ask() is over
+    assert query() is over
 
 
 def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
     now = 0.0
-    ask = job_is_over("12", command=(str(tmp_path / "none"),), clock=lambda: now)
+    query = job_is_over("12", command=(str(tmp_path / "none"),), clock=lambda: now)
     now = 31.0
-    assert ask() is False
+    assert query() is False
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "printed"),
     [
         (["--until-job-ends"], "--until-job-ends outside of a job"),
         ([], "no command"),
@@ -92,13 +92,13 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
         (["--interval", "0.01", "--", "true"], "0.01: not between"),
     ],
 )
-def test_options_that_do_not_fit_are_told_before_anything_runs(
-    tmp_path: Path, options: list[str], said: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_conflicting_options_are_reported_before_the_command_runs(
+    tmp_path: Path, options: list[str], printed: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tachograph.cli import main
 
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main(["record", *options]) == 2
-    assert said in capfd.readouterr().err
+    assert printed in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -70,8 +70,8 @@ def record(folder: Path, *command: str, options: tuple[str, ...] = (), given: st
 
 def children(pid: int) -> dict[int, str]:
     """{process: its command line} of the children of a process."""
-    told = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return {int(one): Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode() for one in told}
+    recorded = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(one): Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode() for one in recorded}
 
 
 def recorder_of(process: subprocess.Popen[str]) -> int:
@@ -130,8 +130,8 @@ def test_the_report_follows_the_command_on_stderr(tmp_path: Path) -> None:
         capture_output=True, text=True, env=environment(), cwd=tmp_path, check=True,
     )  # fmt: skip
     assert done.stdout == "mine\n"
-    told = json.loads(done.stderr)
-    assert (told["state"], told["gpus"]) == ("COMPLETED", 4)
+    recorded = json.loads(done.stderr)
+    assert (recorded["state"], recorded["gpus"]) == ("COMPLETED", 4)
     opened = tachograph.open(str(tmp_path / "run"))
     assert opened.jobs().height == 1
     assert repr(opened.job(opened.jobs()["job_id"][0])).startswith("Job local-")
@@ -145,20 +145,20 @@ def reported(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_end_of_the_command_is_told_before_the_report(tmp_path: Path) -> None:
+def test_the_end_of_the_command_is_reported_before_the_report(tmp_path: Path) -> None:
     done = reported(tmp_path, "sh", "-c", "sleep 2; exit 3")
     ended, head, *_ = done.stderr.splitlines()
-    told = re.fullmatch(r"sh: exit code 3 after ([\d.]+) s; reading \d+ samples \.\.\.", ended)
-    assert told is not None
-    assert float(told[1]) >= 2
+    recorded = re.fullmatch(r"sh: exit code 3 after ([\d.]+) s; reading \d+ samples \.\.\.", ended)
+    assert recorded is not None
+    assert float(recorded[1]) >= 2
     assert head.startswith("Job local-")
     assert done.returncode == 3
 
 
-def test_a_command_shorter_than_the_first_sample_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_command_shorter_than_the_first_sample_is_reported_in_a_line(tmp_path: Path) -> None:
     done = reported(tmp_path, "false")
-    said = r"tachograph: false: exit code 1 after [\d.]+ s; nothing was recorded: it ended before the first sample\n"
-    assert re.fullmatch(said, done.stderr)
+    printed = r"tachograph: false: exit code 1 after [\d.]+ s; nothing was recorded: it ended before the first sample\n"
+    assert re.fullmatch(printed, done.stderr)
     assert done.returncode == 1
     assert not (tmp_path / "run").exists()
 
@@ -218,8 +218,8 @@ class Terminal:
         self.pid, self.master = pty.fork()
         if not self.pid:
             os.chdir(folder)
-            told = environment() | {"PS1": "prompt> ", "TERM": "dumb"}
-            os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], told)
+            recorded = environment() | {"PS1": "prompt> ", "TERM": "dumb"}
+            os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], recorded)
         self.seen = ""
 
     def type(self, keys: str) -> None:
@@ -266,10 +266,10 @@ def test_keys_of_a_terminal_work_as_without_us(tmp_path: Path) -> None:
         terminal.wait("prompt> ")
         terminal.type("kill -USR2 %1; fg\r")
         shown = terminal.wait(r"SIG[A-Z0-9 ]*SIGUSR2[A-Z0-9 ]*\r\n")
-        told = re.findall(r"SIG\w+", shown[shown.rindex("SIGCONT SIGINT") :])
-        assert told.count("SIGINT") == 1
-        assert told.count("SIGUSR2") == 1
-        assert told.count("SIGCONT") == 2
+        recorded = re.findall(r"SIG\w+", shown[shown.rindex("SIGCONT SIGINT") :])
+        assert recorded.count("SIGINT") == 1
+        assert recorded.count("SIGUSR2") == 1
+        assert recorded.count("SIGCONT") == 2
         terminal.wait("prompt> ", 60)
         terminal.type("echo code $?; sleep 0\r")
         terminal.wait(r"code 0\r\n")
@@ -284,7 +284,7 @@ def test_keys_of_a_terminal_work_as_without_us(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_recorder_that_is_killed_takes_nobody_with_it(tmp_path: Path) -> None:
+def test_a_killed_recorder_does_not_affect_the_command(tmp_path: Path) -> None:
     process = start(tmp_path, "sh", "-c", f"{UNTIL_GO}; echo done; exit 4")
     spool = spool_of(tmp_path)
     os.kill(recorder_of(process), signal.SIGKILL)
@@ -325,7 +325,7 @@ def test_where_the_parent_is_killed_command_and_recording_go_on(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_full_disk_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_affect_the_command(tmp_path: Path) -> None:
     line = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 3; exit 6"]
     done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 6
@@ -334,7 +334,7 @@ def test_a_full_disk_disturbs_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_source_the_command_runs_and_a_line_says_why(tmp_path: Path) -> None:
+def test_without_a_source_the_command_runs_and_a_line_gives_the_reason(tmp_path: Path) -> None:
     line = [*RECORD[:4], "--source", "dcgm-exporter", "--url", "http://127.0.0.1:9/metrics", "--", "sh", "-c", "exit 3"]
     done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 3

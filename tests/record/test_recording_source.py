@@ -43,16 +43,18 @@ def test_samples_are_those_that_were_shown_live(tmp_path: Path) -> None:
     one = rows.filter(pl.col("t").dt.epoch("s") == int(BEGIN) + 7, node="sim002", gpu=1).row(0, named=True)
     assert one["energy_j"] == live[7].value("energy_j", 5)
     assert abs(one["sm_active"] - (live[7].value("sm_active", 5) or 0)) < 1e-7
-    silent = rows.filter(node="sim001", gpu=SILENT_GPU).filter(pl.col("power_w").is_null())
-    assert silent["t"].dt.epoch("s").to_list() == [int(BEGIN) + SILENT_FROM]
+    unreported = rows.filter(node="sim001", gpu=SILENT_GPU).filter(pl.col("power_w").is_null())
+    assert unreported["t"].dt.epoch("s").to_list() == [int(BEGIN) + SILENT_FROM]
 
 
 def test_job_devices_and_allocations(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 10)
     lake = commit_spool(spool, tmp_path / "run")
     job = lake.latest(JOBS).row(0, named=True)
-    told = {name: job[name] for name in ("job_id", "name", "user", "cluster", "state", "exit_code", "nodes", "gpus")}
-    assert told == {
+    reported = {
+        name: job[name] for name in ("job_id", "name", "user", "cluster", "state", "exit_code", "nodes", "gpus")
+    }
+    assert reported == {
         "job_id": JOB.job_id, "name": JOB.name, "user": "ana", "cluster": "tiny", "state": "COMPLETED", "exit_code": 0,
         "nodes": 2, "gpus": 8,
     }  # fmt: skip
@@ -125,10 +127,10 @@ def test_two_commands_of_one_job_are_one_job(tmp_path: Path) -> None:
     assert (job["start"].timestamp(), job["elapsed_s"]) == (BEGIN, 30.0)
 
 
-def test_an_anonymous_recording_names_nobody(tmp_path: Path) -> None:
+def test_an_anonymous_recording_has_no_names(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 5, anonymous=True)
     lake = commit_spool(spool, tmp_path / "run")
     assert set(lake.latest(GPU_SAMPLES)["node"]) == {"node1", "node2"}
     assert lake.latest(DEVICES).select("uuid", "pci").null_count().row(0) == (8, 8)
-    told = spool.with_suffix(".json").read_bytes()
-    assert b"sim001" not in told
+    reported = spool.with_suffix(".json").read_bytes()
+    assert b"sim001" not in reported

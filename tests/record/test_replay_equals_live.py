@@ -37,10 +37,10 @@ def replayed(
     return source, snapshots
 
 
-@pytest.mark.parametrize("landed", [True, False])
-def test_values_classes_and_health_are_those_shown_live(tmp_path: Path, landed: bool) -> None:
+@pytest.mark.parametrize("committed", [True, False])
+def test_values_classes_and_health_are_those_shown_live(tmp_path: Path, committed: bool) -> None:
     spool, live = recorded(tmp_path / "run", LOOKS)
-    if landed:
+    if committed:
         commit_spool(spool, tmp_path / "run")
     source, again = replayed(open_recorded(str(tmp_path / "run")), LOOKS)
     for was, now in zip(live, again, strict=True):
@@ -60,7 +60,7 @@ def test_values_classes_and_health_are_those_shown_live(tmp_path: Path, landed: 
         assert np.allclose(was_shown.real, shown.real, rtol=1e-6, equal_nan=True)
 
 
-def test_the_comparison_sees_a_silent_gpu_and_several_classes(tmp_path: Path) -> None:
+def test_the_comparison_covers_a_gpu_without_values_and_several_classes(tmp_path: Path) -> None:
     spool, live = recorded(tmp_path / "run", LOOKS)
     commit_spool(spool, tmp_path / "run")
     source, again = replayed(open_recorded(str(tmp_path / "run")), LOOKS)
@@ -71,7 +71,7 @@ def test_the_comparison_sees_a_silent_gpu_and_several_classes(tmp_path: Path) ->
     assert len(live) == LOOKS
 
 
-def test_small_windows_tell_the_same(tmp_path: Path) -> None:
+def test_small_windows_give_the_same(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", LOOKS)
     commit_spool(spool, tmp_path / "run")
     recording = open_recorded(str(tmp_path / "run"))
@@ -132,7 +132,7 @@ def test_speed_pause_and_seek(tmp_path: Path) -> None:
     assert source.read().problems
 
 
-def test_a_gpu_that_nobody_confirms_is_not_shown_for_ever(tmp_path: Path) -> None:
+def test_an_unconfirmed_gpu_is_not_shown_for_ever(tmp_path: Path) -> None:
     """A recorder that was killed leaves no row without values."""
     spool, _ = recorded(tmp_path / "run", 5, end=False)
     recording = open_recorded(commit_spool(spool, tmp_path / "run").location)

@@ -51,7 +51,7 @@ class Ends:
         ((2000, 1900, 900, 800, 700), 1100, 1904, 2),  # never half of them: as many as there are
     ],
 )
-def test_where_few_tell_something_at_the_end_the_last_is_shown_at_which_most_did(
+def test_where_few_gpus_report_at_the_end_the_last_instant_with_most_is_shown(
     ends: tuple[int, ...], earliest: int, latest: int, telling: int
 ) -> None:
     source = RecordingSource(Ends(*ends), clock=Clock(0.0))
@@ -83,7 +83,7 @@ class Told100:
         return SpoolRows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
 
 
-def test_the_last_instant_is_one_at_which_something_was_told() -> None:
+def test_the_last_instant_has_values() -> None:
     source = RecordingSource(Told100(), clock=Clock(0.0))
     source.to_last()
     now = source.read()
@@ -163,7 +163,7 @@ def test_once_shows_the_last_that_was_recorded(tmp_path: Path, capsys: pytest.Ca
     assert "ended" not in err
 
 
-def test_once_says_how_long_before_the_end_it_was_and_how_many_told_something() -> None:
+def test_once_prints_the_distance_from_the_end_and_the_number_of_gpus_with_values() -> None:
     def pick(snapshot: object, about: object) -> GpuSelection:
         return GpuSelection((0, 1, 4), "three")
 
@@ -171,6 +171,6 @@ def test_once_says_how_long_before_the_end_it_was_and_how_many_told_something() 
     shown.to_last()
     early_s = shown.end - shown.read().t
     assert 96 <= early_s <= 900
-    said = _instant(shown, of_job=False)
-    assert said.endswith(f" UTC, {text(early_s, 's')} before its end; 2 of 3 GPUs measured")
+    printed = _instant(shown, of_job=False)
+    assert printed.endswith(f" UTC, {text(early_s, 's')} before its end; 2 of 3 GPUs measured")
     assert "before its end" not in _instant(shown, of_job=True)

@@ -73,16 +73,16 @@ def test_watch_plays_a_recording(
     spool, live = recorded(tmp_path / "run", 10)
     commit_spool(spool, tmp_path / "run")
     assert main(["watch", "--recording", "run", "--once", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert {(one["node"], one["gpu"], one["job_id"]) for one in told} == {
+    reported = json.loads(capfd.readouterr().out)
+    assert {(one["node"], one["gpu"], one["job_id"]) for one in reported} == {
         (gpu.node, gpu.gpu, "local-1") for gpu in live[0].gpus
     }
     power = live[-2].value("power_w", 5)  # just before its end
     assert power is not None
-    assert abs(told[5]["power_w"] - power) < 1
+    assert abs(reported[5]["power_w"] - power) < 1
 
 
-def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such recording"):
         open_recorded(str(tmp_path / "none"))
     with pytest.raises(InputError, match="no recording and no lake"):

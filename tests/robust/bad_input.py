@@ -27,12 +27,12 @@ class Done:
 
     code: int
     out: str
-    said: str
+    printed: str
 
     @property
     def lines(self) -> list[str]:
         """Lines on stderr."""
-        return self.said.splitlines()
+        return self.printed.splitlines()
 
     @property
     def json(self) -> Any:

@@ -69,20 +69,20 @@ def unreadable(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("source", ["ldms", "table"])
 def test_every_unreadable_file_is_named_and_the_others_land(tmp_path: Path, source: str) -> None:
-    said = unreadable(tmp_path)
+    printed = unreadable(tmp_path)
     csv(tmp_path, "first.csv", rows(5))
     csv(tmp_path, "last.csv", rows(5, node="n2"))
     mapping = tmp_path / "mapping.toml"
     mapping.write_text(MAPPING)
     options = ["--mapping", str(mapping)] if source == "table" else []
-    files = listed([tmp_path / name for name in ("first.csv", *said, "last.csv")])
+    files = listed([tmp_path / name for name in ("first.csv", *printed, "last.csv")])
     done = tachograph("ingest", source, *options, "--json", "--lake", tmp_path / "lake", *files)
     assert done.code == 4
     assert done.json["rows"] == {"gpu_samples": 10}
-    assert [Path(one["file"]).name for one in done.json["unread"]] == list(said)
+    assert [Path(one["file"]).name for one in done.json["unread"]] == list(printed)
     lines = [line for line in done.lines if not line.startswith(("thread ", "note: "))]
-    assert len(lines) == len(said), lines
-    for line, one, (name, what) in zip(lines, done.json["unread"], said.items(), strict=True):
+    assert len(lines) == len(printed), lines
+    for line, one, (name, what) in zip(lines, done.json["unread"], printed.items(), strict=True):
         assert line == f"tachograph: {one['reason']}"
         assert line.startswith(f"tachograph: {tmp_path / name}: {what}")
         assert "; " in line
@@ -145,7 +145,7 @@ def test_ugly_rows_are_counted_and_the_rest_lands(tmp_path: Path) -> None:
     garbage = b"2026-03-01T10:00:30,n1,0,\xff\xfe\x00,1\n"
     file.write_bytes((HEADER + "".join(lines)).encode() + garbage)
     done = tachograph("ingest", "ldms", file, "--json", "--lake", tmp_path / "lake")
-    assert (done.code, done.said) == (0, "")
+    assert (done.code, done.printed) == (0, "")
     assert rejected(done.json) == {
         ("out_of_range", "gpu_util"): 2,
         ("not_finite", "gpu_util"): 2,
@@ -166,8 +166,8 @@ def test_ugly_rows_are_counted_and_the_rest_lands(tmp_path: Path) -> None:
         ("duplicate", None): 1,
     }
     whole_rows = sum(count for (_, column), count in rejected(done.json).items() if column is None)
-    landed = contents(tmp_path / "lake")["gpu_samples"]
-    assert (landed, done.json["rows_read"]) == (11, landed + whole_rows)
+    committed = contents(tmp_path / "lake")["gpu_samples"]
+    assert (committed, done.json["rows_read"]) == (11, committed + whole_rows)
     shown = tachograph("ingest", "ldms", file, "--show-rejected", "--lake", tmp_path / "other")
     assert max(map(len, shown.out.splitlines())) < 400
 
@@ -185,11 +185,11 @@ def test_accounting_that_cannot_be_is_counted(tmp_path: Path) -> None:
     ]
     file = csv(tmp_path, "jobs.txt", *lines, header=SACCT)
     done = tachograph("ingest", "sacct", file, "--json", "--lake", tmp_path / "lake")
-    assert (done.code, done.said) == (0, "")
+    assert (done.code, done.printed) == (0, "")
     counted = sum(one["removed"] for one in done.json["rejects"] if one["table"] == "jobs" and one["column"] is None)
-    landed = contents(tmp_path / "lake")["jobs"]
-    assert landed + counted == done.json["rows_read"] == 8
-    assert 2 <= landed <= 3
+    committed = contents(tmp_path / "lake")["jobs"]
+    assert committed + counted == done.json["rows_read"] == 8
+    assert 2 <= committed <= 3
     assert {"end_before_start", "start_in_future"} & {one["reason"] for one in done.json["rejects"]}
     assert all(one["example"] and len(one["example"]) <= 200 for one in done.json["rejects"])
 

@@ -108,7 +108,7 @@ def test_a_damaged_table_is_named_and_takes_more_once_restored(
         shutil.copytree(prepared / "gpu_samples", lake / "gpu_samples")
         assert tachograph("ingest", "ldms", more, "--lake", lake).code == 0
     else:  # what is new is appended, what is damaged stays
-        assert (done.code, done.said) == (0, "")
+        assert (done.code, done.printed) == (0, "")
         [damaged] = data_files(prepared, "gpu_samples")
         shutil.copy(damaged, lake / damaged.relative_to(prepared))
     assert contents(lake)["gpu_samples"] == 70
@@ -211,7 +211,7 @@ def test_a_lake_that_may_not_be_written_is_named_and_can_be_read(closed_lake: Pa
         assert_one_line(done, 5, f"{closed_lake}/", NOT_PERMITTED)
     assert contents(closed_lake) == before
     done = tachograph("jobs", "--lake", closed_lake, before=obedient)
-    assert (done.code, done.said) == (0, "")
+    assert (done.code, done.printed) == (0, "")
 
 
 @pytest.mark.slow

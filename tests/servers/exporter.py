@@ -85,8 +85,8 @@ def _lines(name: str, gpu: Gpu, metric: str, t: float, *, stamped: bool) -> Iter
         **gpu.labels,
     }
     for job in gpu.jobs or (None,):
-        told = labels if job is None else {**labels, "hpc_job": job}
-        block = ",".join(f'{label}="{text}"' for label, text in told.items() if text)
+        reported = labels if job is None else {**labels, "hpc_job": job}
+        block = ",".join(f'{label}="{text}"' for label, text in reported.items() if text)
         yield f"{metric}{{{block}}} {value}" + (f" {int(t * 1000)}" if stamped else "")
 
 
@@ -169,15 +169,15 @@ class Exporter:
 
     async def _answer(self, name: str, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; whether the connection stays open."""
-        asked = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {key.lower(): value for key, _, value in (line.partition(": ") for line in asked[1:] if line)}
+        requested = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {key.lower(): value for key, _, value in (line.partition(": ") for line in requested[1:] if line)}
         fault = node.fault
         if fault == "closed":
             return False
         if fault == "slow":
             await asyncio.sleep(self._slow_s)
         now = time.time()
-        status = 500 if fault == "status" else 200 if asked[0].split(" ")[1] == "/metrics" else 404
+        status = 500 if fault == "status" else 200 if requested[0].split(" ")[1] == "/metrics" else 404
         text = page(name, node, now) if status == 200 else "no\n"
         if fault == "garbage":
             text = "<html>\x00 it works {{{ </html>\n" * 3

@@ -2,7 +2,7 @@
 
 with faulty(answers) as server:
     server.faults += [Status(503, {"Retry-After": "2"}), CutOff()]
-    ...ask server.url: the first two askings go wrong, the third is answered well
+    ...ask server.url: the first two requests go wrong, the third is answered well
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httpx2
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class SeenRequest:
     """One request as it came."""
 
     method: str
@@ -108,19 +108,19 @@ Fault = Status | Silence | CutOff | Garbage | HangUp
 
 @dataclass(slots=True)
 class Faulty:
-    """The server. `faults` are taken one by one; when there are none it answers well. `askings`: what it was asked."""
+    """The server. `faults` are taken one by one; when there are none it answers well. `requests`: what it was asked."""
 
     url: str
     port: int
-    answer: Callable[[Asking], Reply]
+    answer: Callable[[SeenRequest], Reply]
     faults: list[Fault] = field(default_factory=list)
-    askings: list[Asking] = field(default_factory=list)
+    requests: list[SeenRequest] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _going: threading.Event = field(default_factory=threading.Event)
     _good: int | None = None
 
     def hold_after(self, good: int) -> None:
-        """Answer `good` askings, and no more until `go_on`."""
+        """Answer `good` requests, and no more until `go_on`."""
         self._good = good
 
     def go_on(self) -> None:
@@ -128,29 +128,31 @@ class Faulty:
         self._good = None
         self._going.set()
 
-    def reply_to(self, asking: Asking) -> bytes:
+    def reply_to(self, request: SeenRequest) -> bytes:
         with self._lock:
-            self.askings.append(asking)
+            self.requests.append(request)
             fault = self.faults.pop(0) if self.faults else None
-            held = self._good is not None and len(self.askings) > self._good
+            held = self._good is not None and len(self.requests) > self._good
         if held:
             self._going.wait(30)
-        return self.answer(asking).raw() if fault is None else fault.spoil(lambda: self.answer(asking))
+        return self.answer(request).raw() if fault is None else fault.spoil(lambda: self.answer(request))
 
 
-def forward(url: str) -> Callable[[Asking], Reply]:
+def forward(url: str) -> Callable[[SeenRequest], Reply]:
     """Answers of another server."""
 
-    def ask(asking: Asking) -> Reply:
-        kept = {name: value for name, value in asking.headers.items() if name in ("content-type", "authorization")}
-        got = httpx2.request(asking.method, url + asking.path, headers=kept, content=asking.body, timeout=30)
+    def query(request: SeenRequest) -> Reply:
+        kept = {name: value for name, value in request.headers.items() if name in ("content-type", "authorization")}
+        got = httpx2.request(request.method, url + request.path, headers=kept, content=request.body, timeout=30)
         return Reply(got.content, got.status_code, {"Content-Type": got.headers.get("content-type", "")})
 
-    return ask
+    return query
 
 
 @contextmanager
-def faulty(answer: Callable[[Asking], Reply], *, tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[Faulty]:
+def faulty(
+    answer: Callable[[SeenRequest], Reply], *, tls: ssl.SSLContext | None = None, port: int = 0
+) -> Iterator[Faulty]:
     """Run the server for the time of the block; after it nobody listens on its port any more."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         listener.settimeout(0.05)
@@ -186,12 +188,12 @@ def _serve(connection: socket.socket, server: Faulty, tls: ssl.SSLContext | None
         suppress(OSError),
         tls.wrap_socket(connection, server_side=True) if tls else connection as stream,
     ):
-        asking = _read(stream)
-        if asking is not None:
-            stream.sendall(server.reply_to(asking))
+        request = _read(stream)
+        if request is not None:
+            stream.sendall(server.reply_to(request))
 
 
-def _read(stream: socket.socket) -> Asking | None:
+def _read(stream: socket.socket) -> SeenRequest | None:
     raw = b""
     while b"\r\n\r\n" not in raw:
         piece = stream.recv(65536)
@@ -207,4 +209,4 @@ def _read(stream: socket.socket) -> Asking | None:
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")):
         body += stream.recv(65536)
-    return Asking(method, path, headers, body)
+    return SeenRequest(method, path, headers, body)

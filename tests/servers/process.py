@@ -87,7 +87,7 @@ def _wait_for(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: 
     while not ready():
         ended = process.poll()
         if ended is not None or time.monotonic() > until:
-            said = log.read_text(errors="replace")[-2000:]
+            printed = log.read_text(errors="replace")[-2000:]
             what = f"ended with {ended}" if ended is not None else f"was not ready within {within_s:.0f} s"
-            raise RuntimeError(f"{process.args!r} {what}:\n{said}")
+            raise RuntimeError(f"{process.args!r} {what}:\n{printed}")
         time.sleep(0.05)

@@ -52,7 +52,7 @@ def wait_until(met: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_program_that_ends_too_early_tells_what_it_said(tmp_path: Path) -> None:
+def test_a_program_that_ends_too_early_is_reported_with_its_output(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
     with (
         pytest.raises(RuntimeError, match=r"ended with 1:\n.*no such thing"),

@@ -114,7 +114,7 @@ def test_columns_are_those_of_the_producer_and_units_too(small: SimulatedCluster
     assert 50 < max(ordinary.filter(ordinary < 1000)) <= 100
 
 
-def test_truth_of_jobs_is_what_their_samples_say(clean: SimulatedCluster) -> None:
+def test_truth_of_jobs_agrees_with_their_samples(clean: SimulatedCluster) -> None:
     frame = read(clean)
     jobs = clean.jobs.filter(pl.col("samples") > 0).sort("gpus", "samples", descending=[True, False])
     picked = pl.concat(
@@ -157,7 +157,7 @@ def test_truth_of_untouched_gpus_holds_with_defects_around_them(small: Simulated
         assert gpu["energy_counter_j"] == pytest.approx(counted / 1e3, abs=1e-3)
 
 
-def test_what_nobody_measures_is_null_in_the_truth(small: SimulatedCluster) -> None:
+def test_unmeasured_values_are_null_in_the_truth(small: SimulatedCluster) -> None:
     lacking = {f"nid{number:06d}" for number in (6, 7, 8)}
     there = small.gpus.filter(pl.col("samples") > 0).with_columns(lacks=pl.col("node").is_in(lacking))
     assert there.filter("lacks")["fp64_active_mean"].null_count() == there.filter("lacks").height > 0
@@ -246,11 +246,11 @@ def test_planted_problems_are_in_the_samples(demo: SimulatedCluster) -> None:
     util, hbm, power = f"{PREFIX}gpu_utilization", f"{PREFIX}fb_used", f"{PREFIX}power_usage"
     for kind in (JobKind.HUNG, JobKind.COLD_START, JobKind.STALLED):
         for job in planted(demo, kind):
-            silent = minutes(demo, frame, job, "planted_start", "planted_end")
-            assert silent[util].max() == 0
+            unreported = minutes(demo, frame, job, "planted_start", "planted_end")
+            assert unreported[util].max() == 0
             assert job["planted_end"] - job["planted_start"] >= timedelta(minutes=19)
             assert job["gpu_util_mean"] > 0.1
-            assert silent[hbm].max() == (4 if kind is JobKind.COLD_START else job["hbm_used_mib_max"])
+            assert unreported[hbm].max() == (4 if kind is JobKind.COLD_START else job["hbm_used_mib_max"])
     for job in planted(demo, JobKind.DEADLOCK):
         waiting = minutes(demo, frame, job, "planted_start", "planted_end")
         working = minutes(demo, frame, job, "start", "planted_start")
@@ -400,7 +400,7 @@ def test_skewed_clock_moves_times_by_its_value(small: SimulatedCluster) -> None:
     assert found > 0
 
 
-def test_accounting_says_what_is_true(demo: SimulatedCluster) -> None:
+def test_accounting_agrees_with_the_truth(demo: SimulatedCluster) -> None:
     rows = sacct(demo)
     jobs = {
         (row["JobIDRaw"], row["Submit"]): row
@@ -455,11 +455,11 @@ def test_accounting_holds_the_ugly_cases(demo: SimulatedCluster) -> None:
 def test_map_of_gpus_holds_the_shared_jobs_but_not_all(demo: SimulatedCluster) -> None:
     with demo.gpu_map.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    told = {(row["job_id"], row["node"], int(row["gpu"]), row["start"]) for row in rows}
-    assert len(told) == len(rows)
+    reported = {(row["job_id"], row["node"], int(row["gpu"]), row["start"]) for row in rows}
+    assert len(reported) == len(rows)
     explicit = demo.jobs.filter(pl.col("attribution") == "explicit").select("run")
     true = demo.gpus.join(explicit, on="run", how="semi")
-    assert told == {
+    assert reported == {
         (row["job_id"], row["node"], row["gpu"], row["start"].strftime("%Y-%m-%dT%H:%M:%SZ"))
         for row in true.iter_rows(named=True)
     }
@@ -485,11 +485,11 @@ def test_truth_is_beside_the_data(small: SimulatedCluster) -> None:
         assert pl.read_parquet(small.folder / "truth" / f"{name}.parquet").equals(frame)
 
 
-def test_progress_is_told_and_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_is_reported_and_a_folder_in_use_is_not_changed(tmp_path: Path) -> None:
+    reported: list[tuple[int, int]] = []
     plan = SimulationPlan(groups=(NodeGroup(1, 2, "H200 SXM 141GB"),), interval_s=600, days=2, load=0.2)
-    simulate(plan, tmp_path / "new", progress=lambda done, total: told.append((done, total)))
-    assert told == [(288, 576), (576, 576)]
+    simulate(plan, tmp_path / "new", progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(288, 576), (576, 576)]
     with pytest.raises(UsageError, match="not an empty folder"):
         simulate(plan, tmp_path / "new")
     (tmp_path / "file").write_text("x")

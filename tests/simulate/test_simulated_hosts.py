@@ -125,7 +125,7 @@ def test_the_same_plan_gives_the_same_files(small: SimulatedCluster, tmp_path: P
     assert [file.read_bytes() for file in without.telemetry] == [file.read_bytes() for file in small.telemetry]
 
 
-def test_what_is_broken_is_told(cluster: SimulatedCluster) -> None:
+def test_planted_defects_are_recorded(cluster: SimulatedCluster) -> None:
     defects = pl.read_parquet(cluster.folder / "truth" / "hosts.parquet")
     samples = pl.concat(
         [part.frame for file in cluster.hosts for chunk in ldms.read_file(file) for part in chunk.parts]
@@ -169,5 +169,5 @@ def test_a_lake_is_filled_with_what_the_files_hold(small: SimulatedCluster, tmp_
     fill(SMALL, str(straight), tmp_path / "site")
     assert filled.version(NODE_SAMPLES) == version
     assert not list((tmp_path / "site" / "state").glob("hosts*"))
-    told = pl.read_parquet(tmp_path / "site" / "truth" / "hosts.parquet")
-    assert told.equals(pl.read_parquet(small.folder / "truth" / "hosts.parquet"))
+    reported = pl.read_parquet(tmp_path / "site" / "truth" / "hosts.parquet")
+    assert reported.equals(pl.read_parquet(small.folder / "truth" / "hosts.parquet"))

@@ -71,7 +71,7 @@ def test_drivers_write_names_and_sizes_that_are_found_again() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 50_000, 3_000_000, 200_000_000, 1_920_000_000])
-def test_benchmark_plans_have_the_samples_asked_for(samples: int) -> None:
+def test_benchmark_plans_have_the_requested_samples(samples: int) -> None:
     plan = SimulationPlan.benchmark(samples)
     assert samples <= plan.samples <= max(1.05 * samples, samples + 4 * 8640 * plan.days)
     biggest = max(sum(plan.groups[n.group].gpus for n in part) * 8640 for part in parts_of_nodes(plan, plan.nodes()))
@@ -88,8 +88,8 @@ def test_month_is_the_size_of_the_study() -> None:
 
 
 def test_jobs_ask_for_the_load(requests: list[SimulatedRequest]) -> None:
-    asked = sum(request.gpus * request.run_s for request in requests)
-    assert asked / LARGE.gpus / LARGE.seconds == pytest.approx(LARGE.load, rel=0.02)
+    requested = sum(request.gpus * request.run_s for request in requests)
+    assert requested / LARGE.gpus / LARGE.seconds == pytest.approx(LARGE.load, rel=0.02)
 
 
 def test_arrivals_are_poisson(requests: list[SimulatedRequest]) -> None:
@@ -128,7 +128,7 @@ def test_job_ids_are_unique_and_in_order_of_submission(requests: list[SimulatedR
     assert all(a.job_id < b.job_id and a.submit_s <= b.submit_s for a, b in pairwise(single))
 
 
-def test_runs_use_what_they_asked_for(runs: list[SimulatedRun], requests: list[SimulatedRequest]) -> None:
+def test_runs_use_what_they_requested(runs: list[SimulatedRun], requests: list[SimulatedRequest]) -> None:
     assert {run.request.serial for run in runs} == {request.serial for request in requests}
     nodes = LARGE.nodes()
     for run in runs:

@@ -1,7 +1,7 @@
 """A slurmdbd of the tests: it knows what happened to jobs, learns of it late, and answers as sacct does.
 
 Semantics of --starttime and --endtime by sacct(1) and as seen on Slurm 22.05: a job is told when it was eligible before
-the end of the span and had not ended before its start, with what the database knows at the moment of asking.
+the end of the span and had not ended before its start, with what the database knows at the moment of request.
 """
 
 from __future__ import annotations

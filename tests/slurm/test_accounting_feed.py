@@ -151,7 +151,7 @@ def test_nothing_is_lost_while_slurmdbd_is_away() -> None:
 
 
 def test_what_the_database_learns_late_is_found_by_looking_back() -> None:
-    """slurmctld hands on what it kept while slurmdbd was away, after the first asking that was answered again."""
+    """slurmctld hands on what it kept while slurmdbd was away, after the first request that was answered again."""
     late = Run(1, submit=10 * HOUR, wait=0, lasts=60, late_s=7 * HOUR)
     accounting, landing = MadeAccounting([late, Run(2, 0, 0, 60)]), Landing()
     feed = feed_of(accounting)

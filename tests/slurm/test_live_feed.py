@@ -69,7 +69,7 @@ def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_controller_never_contradicts_the_accounting(version: str) -> None:
-    """Whatever it tells of a running job, the accounting tells as well: else each asking would be news."""
+    """Whatever it tells of a running job, the accounting tells as well: else each request would be news."""
     landing = Landing()
     landing.take(live(squeue_of(version), scontrol_of(version)).poll(landing.watermark, now=NOW))
     accounted = {row["job_id"]: row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs}
@@ -124,7 +124,7 @@ def test_no_jobs_is_an_answer() -> None:
 
 @pytest.mark.parametrize(("version", "told"), [("22.05.8", 1795262400), ("24.11.5", 1795245396)])
 def test_the_clock_of_the_controller(version: str, told: int) -> None:
-    """Each look at our clock takes a second; the controller's is that of the middle of the asking."""
+    """Each look at our clock takes a second; the controller's is that of the middle of the request."""
     ticks = count(told + 100)
     feed, landing = live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))), Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))

@@ -13,7 +13,7 @@ from feeding import Landing
 from polars.testing import assert_frame_equal
 from slurm_reading import MADE, VERSIONS, reading_of
 
-from servers.faulty import Asking, Faulty, Reply, Status, faulty
+from servers.faulty import Faulty, Reply, SeenRequest, Status, faulty
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import JOBS
@@ -24,7 +24,7 @@ from tachograph.sources.slurm.exports import frame_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 API = {"22.05.8": "v0.0.38", "24.11.5": "v0.0.42", "26.05.5": "v0.0.45"}
-Answers = Callable[[Asking], Reply]
+Answers = Callable[[SeenRequest], Reply]
 
 
 def slurmrestd(version: str, *, lists: bool = True) -> Answers:
@@ -33,9 +33,9 @@ def slurmrestd(version: str, *, lists: bool = True) -> Answers:
     slash = "" if version == "22.05.8" else "/"
     files = {f"/slurmdb/{api}/jobs{slash}": "sacct.json", f"/slurm/{api}/jobs{slash}": "squeue.json"}
 
-    def answer(asking: Asking) -> Reply:
-        path = urlsplit(asking.path).path
-        if asking.headers.get("x-slurm-user-token") != "abc" or asking.headers.get("x-slurm-user-name") != "watcher":
+    def answer(request: SeenRequest) -> Reply:
+        path = urlsplit(request.path).path
+        if request.headers.get("x-slurm-user-token") != "abc" or request.headers.get("x-slurm-user-name") != "watcher":
             return Reply(b"Authentication failure", 401)
         if path in files:
             return Reply((MADE / version / files[path]).read_bytes())
@@ -71,7 +71,7 @@ def feed_of(server: Faulty, token: Path, **more: object) -> SourceFeed:
 
 
 def version_of(server: Faulty) -> str:
-    api = next(part for asking in server.askings for part in asking.path.split("/") if part.startswith("v0."))
+    api = next(part for request in server.requests for part in request.path.split("/") if part.startswith("v0."))
     return next(version for version, name in API.items() if name == api)
 
 
@@ -82,11 +82,11 @@ def test_accounting_through_rest_is_that_of_the_file(server: Faulty, token: Path
     version = version_of(server)
     whole = frame_of(reading_of(MADE / version / "sacct.json").jobs, JOBS)
     assert_frame_equal(landing.jobs.sort("job_id"), whole.sort("job_id"))
-    before = len(server.askings)
+    before = len(server.requests)
     landing.take(feed.poll(landing.watermark, now=NOW.replace(hour=13)))
     feed.close()
-    assert len(server.askings) == before + 1  # the version is asked for once
-    query = parse_qs(urlsplit(server.askings[-1].path).query)
+    assert len(server.requests) == before + 1  # the version is asked for once
+    query = parse_qs(urlsplit(server.requests[-1].path).query)
     at = "uts" if version == "22.05.8" else ""
     assert query == {
         "start_time": [f"{at}{int(NOW.timestamp()) - 3600}"],
@@ -104,7 +104,7 @@ def test_a_version_that_is_not_listed_is_found_by_trying(version: str, token: Pa
         assert landing.jobs.height == 18
     with faulty(slurmrestd(version, lists=False)) as server:
         landing.take(feed_of(server, token, api=API[version], name="fixed").poll(landing.watermark, now=NOW))
-        assert len(server.askings) == 1
+        assert len(server.requests) == 1
 
 
 def test_a_token_that_is_refused_says_how_to_make_one_and_a_new_one_is_taken(server: Faulty, token: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_token_that_is_refused_says_how_to_make_one_and_a_new_one_is_taken(ser
 
 
 def answering(body: bytes) -> Answers:
-    return lambda asking: Reply(body)
+    return lambda request: Reply(body)
 
 
 DOWN = b"""{"jobs": [], "errors": [{"description": "Failed connecting to slurmdbd", "error_number": 7000}]}"""
@@ -160,7 +160,7 @@ def test_a_server_error_is_tried_again(server: Faulty, token: Path) -> None:
 
 
 def test_what_is_no_slurmrestd_says_so(token: Path) -> None:
-    with faulty(lambda asking: Reply(b"not here", 404)) as server:
+    with faulty(lambda request: Reply(b"not here", 404)) as server:
         landing = Landing()
         with pytest.raises(InputError, match="this is no slurmrestd that is known; check url, or give api"):
             landing.take(feed_of(server, token).poll(landing.watermark, now=NOW))

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import trustme
 
-from servers.faulty import Asking, CutOff, Fault, Faulty, Garbage, HangUp, Reply, Silence, Status, faulty
+from servers.faulty import CutOff, Fault, Faulty, Garbage, HangUp, Reply, SeenRequest, Silence, Status, faulty
 from servers.process import free_port
 from tachograph.catalog.errors import ConfigError
 from tachograph.sources.http import HttpServer, RequestError, RequestPace, ServerAccess, read_json
@@ -34,7 +34,7 @@ class Waits:
         return RequestPace(now=lambda: self.at, steady=lambda: 0.0, sleep=self.waited.append, chance=lambda: 0.5)
 
 
-def well(asking: Asking) -> Reply:
+def well(request: SeenRequest) -> Reply:
     return Reply(b'{"hello": "world"}')
 
 
@@ -53,7 +53,7 @@ def given(raw: dict[str, object]) -> ServerAccess:
 
 
 def asked(url: str, **more: object) -> str:
-    """The error line of asking once, without waiting."""
+    """The error line of request once, without waiting."""
     server = HttpServer(settings(url, **more), pace=Waits().pace)
     try:
         with pytest.raises(RequestError) as caught:
@@ -73,7 +73,7 @@ def test_what_may_pass_is_tried_again(server: Faulty, fault: Fault) -> None:
     waits = Waits()
     one = HttpServer(settings(server.url), pace=waits.pace)
     assert one.post("/api", {"a": "b"}).content == b'{"hello": "world"}'
-    assert [(asking.method, asking.body) for asking in server.askings] == [("POST", b"a=b")] * 3
+    assert [(request.method, request.body) for request in server.requests] == [("POST", b"a=b")] * 3
     assert waits.waited == [0.5 * 0.75, 1.0 * 0.75]
     one.close()
 
@@ -82,7 +82,7 @@ def test_what_may_pass_is_tried_again(server: Faulty, fault: Fault) -> None:
 def test_what_will_not_change_is_asked_once(server: Faulty, status: int) -> None:
     server.faults.append(Status(status))
     assert asked(server.url).startswith(f"{server.url}/api: answered {status} ")
-    assert len(server.askings) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_server_is_left_alone_as_long_as_it_says(server: Faulty) -> None:
@@ -138,7 +138,7 @@ def test_shape_is_told(server: Faulty) -> None:
 
 
 def test_words_of_the_server_are_told() -> None:
-    with faulty(lambda asking: Reply(b"no  such\nthing", 400)) as server:
+    with faulty(lambda request: Reply(b"no  such\nthing", 400)) as server:
         one = HttpServer(settings(server.url), own_words=bytes.decode)
         with pytest.raises(RequestError, match="answered 400 Bad Request: no such thing; fix the query"):
             one.get("/api")
@@ -152,11 +152,11 @@ def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Pat
     one.get("/api")
     token.write_text("secret-word-two\n")
     one.get("/api")
-    assert [asking.headers["authorization"] for asking in server.askings] == [
+    assert [request.headers["authorization"] for request in server.requests] == [
         "Bearer secret-word-1",
         "Bearer secret-word-two",
     ]
-    assert server.askings[0].headers["x-scope-orgid"] == "team"
+    assert server.requests[0].headers["x-scope-orgid"] == "team"
     server.faults.append(Status(401))
     with pytest.raises(RequestError) as caught:
         one.get("/api", {"token": "secret-word-three"})
@@ -175,7 +175,7 @@ def test_a_user_with_a_password(server: Faulty, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame")
     one = HttpServer(settings(server.url, user="aladdin", password_file=str(tmp_path / "password")))
     one.get("/api")
-    assert server.askings[0].headers["authorization"] == "Basic YWxhZGRpbjpvcGVuIHNlc2FtZQ=="  # RFC 7617, section 2
+    assert server.requests[0].headers["authorization"] == "Basic YWxhZGRpbjpvcGVuIHNlc2FtZQ=="  # RFC 7617, section 2
     one.close()
 
 
@@ -231,7 +231,7 @@ def test_settings_that_do_not_fit(raw: dict[str, object], told: str) -> None:
 def test_how_far_its_clock_is_ahead() -> None:
     waits = Waits()
 
-    def behind(asking: Asking) -> Reply:
+    def behind(request: SeenRequest) -> Reply:
         waits.at += 0.25  # the way there and back take half a second together
         date = format_datetime(datetime.fromtimestamp(1_800_000_000 - 90, UTC), usegmt=True)
         return Reply(b"{}", headers={"Date": date})
@@ -246,7 +246,7 @@ def test_how_far_its_clock_is_ahead() -> None:
 
 def test_lines_begin_anew_with_each_attempt(server: Faulty) -> None:
     body = b"one\ntwo\n\nthree"
-    with faulty(lambda asking: Reply(body)) as server:
+    with faulty(lambda request: Reply(body)) as server:
         server.faults.append(CutOff())
         one = HttpServer(settings(server.url), pace=Waits().pace)
         seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""`tachograph watch` in a process of its own, asking a real exporter: what it prints is what was served."""
+"""`tachograph watch` in a process of its own, request a real exporter: what it prints is what was served."""
 
 from __future__ import annotations
 

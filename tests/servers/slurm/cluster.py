@@ -54,8 +54,8 @@ class SlurmCluster:
 
     def submit(self, script: str, *options: str, user: str = "daemon") -> int:
         """Submit a batch script; its job id."""
-        said = self.command("sbatch", "--parsable", *options, user=user, given=f"#!/bin/sh\n{script}\n")
-        return int(said.strip().partition(";")[0])
+        printed = self.command("sbatch", "--parsable", *options, user=user, given=f"#!/bin/sh\n{script}\n")
+        return int(printed.strip().partition(";")[0])
 
     def state(self, job: int) -> str:
         """The state of a job as the controller knows it, all of its records taken together."""

@@ -28,13 +28,13 @@ def within(folder: Path) -> set[int]:
 def end(folder: Path, *, patience_s: float = 5.0) -> None:
     """Ask the processes of the folder to end, and end them by force once patience is over."""
     until = time.monotonic() + patience_s
-    asked: set[int] = set()
+    requested: set[int] = set()
     while here := within(folder):
         late = time.monotonic() > until
-        for process in here if late else here - asked:
+        for process in here if late else here - requested:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL if late else signal.SIGTERM)
-        asked |= here
+        requested |= here
         time.sleep(0.05)
 
 

@@ -32,8 +32,8 @@ def test_jobs_of_two_users_share_a_node_on_different_gpus(slurm: SlurmCluster) -
     for job in ids:
         (slurm.jobs / f"go.{job}").touch()
     slurm.wait(*ids, within_s=240)
-    told = [(slurm.jobs / f"slurm-{job}.out").read_text().split()[0] for job in ids]
-    assert told == ["0,1", "2"]
+    reported = [(slurm.jobs / f"slurm-{job}.out").read_text().split()[0] for job in ids]
+    assert reported == ["0,1", "2"]
     assert "GRES=gpu:2(IDX:0-1)" in detail
     lines = [set(line.split()) for line in (slurm.plan.hooks / "gpu-map" / f"{node}.log").read_text().splitlines()]
     for words in ({"prolog", f"job={ids[0]}", "gpus=0,1"}, {"epilog", f"job={ids[1]}", "gpus=2"}):
@@ -57,8 +57,8 @@ def test_what_works_in_the_folder_ends_with_the_one_who_started_it_even_if_kille
     )
     starter = subprocess.Popen([sys.executable, "-c", script, leftovers.__file__, tmp_path], stdout=subprocess.PIPE)
     assert starter.stdout is not None
-    with starter.stdout as said:
-        said.readline()
+    with starter.stdout as printed:
+        printed.readline()
     assert leftovers.within(tmp_path)
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()
