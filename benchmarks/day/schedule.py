@@ -265,7 +265,7 @@ def _seen(application: Application, random: Generator, profiles: Profiles, setti
 
 
 def _estimated(demands: Sequence[Demand], settings: InterferenceOptions) -> tuple[Floats, Flags]:
-    lasting = Sharing(way="mps", lasting=True)  # jobs launch again and again
+    lasting = Sharing(mode="mps", lasting=True)  # jobs launch again and again
     found = matrix(demands, gpu=H100_NVL, calibration=Calibration(), sharing=lasting, settings=settings)
     return found.slowdown, found.safe > 0
 

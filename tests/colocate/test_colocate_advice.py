@@ -40,26 +40,26 @@ def advice(
         **{name: given.pop(name) for name in tuple(given) if name.startswith(("safe", "max", "assumed"))}
     )
     estimate = given.pop("estimate", None) or by_hand(demands, ALL_OF_IT)
-    careful = by_hand([issuing(demand, settings.assumed_issue) for demand in demands], ALL_OF_IT)
-    careful = careful if careful.sums != estimate.sums else estimate
-    options: dict[str, Any] = {"careful": careful, "calibration": ALL_OF_IT, "busy": busy} | given
+    conservative = by_hand([issuing(demand, settings.assumed_issue) for demand in demands], ALL_OF_IT)
+    conservative = conservative if conservative.sums != estimate.sums else estimate
+    options: dict[str, Any] = {"conservative": conservative, "calibration": ALL_OF_IT, "busy": busy} | given
     return advise(estimate, demands, gpu=gpu, settings=settings, **options)
 
 
 def test_all_that_fits_shares_by_mps() -> None:
     found = advice(kernel("a", issue=0.3, fma=0.2), kernel("b", issue=0.4, fma=0.1))
-    assert (found.way, found.safe, found.slowdowns, found.unknown) == ("mps", True, (1.0, 1.0), ())
+    assert (found.mode, found.safe, found.slowdowns, found.unknown) == ("mps", True, (1.0, 1.0), ())
     assert "16.5 GiB" not in found.why[0]
     assert "8.0 GiB + 8.0 GiB" in found.why[0]
     assert "issue slots 70 % (limit 90 %)" in found.why[-1]
 
 
-@pytest.mark.parametrize(("memory", "way"), [(35.7, "mps"), (35.8, "no")])
-def test_memory_is_requested_first(memory: float, way: str) -> None:
+@pytest.mark.parametrize(("memory", "mode"), [(35.7, "mps"), (35.8, "no")])
+def test_memory_is_requested_first(memory: float, mode: str) -> None:
     # 2 x 35.75 + 0.5 GiB are 90 % of 80 GiB
     found = advice(kernel(memory=memory, issue=0.1), kernel(memory=memory, issue=0.1))
-    assert found.way == way
-    if way == "no":
+    assert found.mode == mode
+    if mode == "no":
         assert (found.binding, len(found.why), found.slowdowns) == ("hbm", 1, ())
         assert "more than the 90 % allowed" in found.why[0]
 
@@ -67,10 +67,10 @@ def test_memory_is_requested_first(memory: float, way: str) -> None:
 def test_issue_slots_are_parted_by_shares_of_the_sms() -> None:
     one, other = kernel("a", issue=0.9, sm_share=0.04), kernel("b", issue=0.6, sm_share=0.06)
     found = advice(one, other)
-    assert found.way == "mps_share"
+    assert found.mode == "mps_share"
     needs = (0.9 * 0.04, 0.6 * 0.06)
-    assert found.careful == pytest.approx((1 + 0.04, 1 + 0.06))  # half of the SMs each, were they wide at times
-    assert found.worst == found.careful
+    assert found.conservative == pytest.approx((1 + 0.04, 1 + 0.06))  # half of the SMs each, were they wide at times
+    assert found.worst == found.conservative
     assert found.shares == pytest.approx([need / sum(needs) for need in needs])
     assert found.slowdowns == pytest.approx((1.0, 1.0))
     assert found.binding == "issue"
@@ -82,7 +82,7 @@ def test_kernels_that_may_be_wide_are_not_put_on_a_part_of_the_sms() -> None:
     """0.2 and 0.6 of the SMs' time: narrow kernels lose nothing on a part of them, wide ones do."""
     one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
     found = advice(one, other)
-    assert found.way == "no"
+    assert found.mode == "no"
     shares = [0.18 / 0.54, 0.36 / 0.54]
     wide = [1 + width * (1 / share - 1) for width, share in zip((0.2, 0.6), shares, strict=True)]
     message = (
@@ -94,7 +94,7 @@ def test_kernels_that_may_be_wide_are_not_put_on_a_part_of_the_sms() -> None:
         for demand, blocks in ((one, 36), (other, 72))
     ]
     found = advice(*known)  # blocks for a third and two thirds of 108 SMs: what they are as wide as is measured
-    assert (found.way, found.careful) == ("mps_share", found.slowdowns)
+    assert (found.mode, found.conservative) == ("mps_share", found.slowdowns)
 
 
 def test_what_an_estimator_shows_of_shares_counts() -> None:
@@ -109,50 +109,50 @@ def test_what_an_estimator_shows_of_shares_counts() -> None:
 
     found = advice(one, other, shared=shared)
     assert len(requested) == 1
-    assert found.way == "no"
+    assert found.mode == "no"
     assert any("expected 1.05x and 1.50x" in sentence for sentence in found.why)
 
 
 def test_memory_bandwidth_is_parted_by_mig() -> None:
     one, other = kernel("a", dram=0.45, issue=0.1, sm_share=0.07), kernel("b", dram=0.4, issue=0.1, sm_share=0.07)
     found = advice(one, other)
-    assert (found.way, found.profiles, found.binding) == ("mig", ("3g.40gb", "3g.40gb"), "dram")
+    assert (found.mode, found.profiles, found.binding) == ("mig", ("3g.40gb", "3g.40gb"), "dram")
     assert found.slowdowns == pytest.approx((1.0, 1.0))
     assert "demand above the limit: memory bandwidth 85 %, limit 70 %" in found.why[1]
-    assert found.worst == found.careful == pytest.approx([1 + 0.07 * (7 / 3 - 1)] * 2)
+    assert found.worst == found.conservative == pytest.approx([1 + 0.07 * (7 / 3 - 1)] * 2)
 
 
 def test_only_some_gpus_have_mig() -> None:
     one = kernel(dram=0.45, issue=0.1, sm_share=0.4)
     found = advice(one, one, gpu=A40)
-    assert found.way == "no"
+    assert found.mode == "no"
     assert any("A40 has no MIG" in sentence for sentence in found.why)
 
 
 def test_a_slice_too_narrow_is_not_advised() -> None:
     found = advice(*[kernel(dram=0.45, issue=0.1, sm_share=0.9)] * 2)
-    assert found.way == "no"
+    assert found.mode == "no"
     assert any("no slices of one GPU hold both" in sentence for sentence in found.why)
 
 
 def test_jobs_that_rarely_meet_take_turns() -> None:
     hungry = kernel(dram=0.8, issue=0.9, sm_share=1.0)
     found = advice(hungry, hungry, busy=(0.05, 0.08))
-    assert found.way == "time_slicing"
+    assert found.mode == "time_slicing"
     assert found.slowdowns == pytest.approx((1.08, 1.05))
-    assert advice(hungry, hungry, busy=(0.5, 0.5)).way == "no"
+    assert advice(hungry, hungry, busy=(0.5, 0.5)).mode == "no"
 
 
 def test_who_is_busy_at_times_is_slowed_at_times() -> None:
     pair = (kernel("a", issue=0.5), kernel("b", issue=0.6))  # 1.1 while both are busy
     found = advice(*pair, busy=(0.2, 0.5), safe_cycles=2.0)
-    assert found.way == "mps"
+    assert found.mode == "mps"
     assert found.slowdowns == pytest.approx((1 + 0.5 * 0.1, 1 + 0.2 * 0.1))
 
 
 def test_issue_slots_not_measured_are_reported_and_never_safe() -> None:
     found = advice(kernel(fma=0.4), kernel(fma=0.2))
-    assert (found.way, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
+    assert (found.mode, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
     assert "at least 20 % and 10 %" in found.unknown[0]
     assert "50 % are counted for each" in found.unknown[0]
     assert "`ncu --set full" in found.unknown[0]
@@ -162,15 +162,15 @@ def test_issue_slots_not_measured_are_reported_and_never_safe() -> None:
 def test_unmeasured_issue_slots_are_counted_and_both_numbers_reported() -> None:
     pair = (kernel(fma=0.2), kernel(fma=0.2))  # 0.6 of the issue slots each: 1.2 while both are busy
     found = advice(*pair, busy=(0.4, 0.3), assumed_issue=0.6)
-    assert (found.way, found.slowdowns) == ("mps", (1.0, 1.0))
-    assert found.careful == pytest.approx((1 + 0.3 * 0.2, 1 + 0.4 * 0.2))
+    assert (found.mode, found.slowdowns) == ("mps", (1.0, 1.0))
+    assert found.conservative == pytest.approx((1 + 0.3 * 0.2, 1 + 0.4 * 0.2))
     assert "expected 1.00x each by what was measured, 1.06x and 1.08x if each also needs 60 %" in found.why[-1]
     often = advice(*pair, busy=(0.6, 0.3), assumed_issue=0.6)
-    assert (often.way, often.slowdowns, often.binding) == ("no", (1.0, 1.0), "issue")
-    assert often.careful == pytest.approx((1.06, 1.12))
+    assert (often.mode, often.slowdowns, often.binding) == ("no", (1.0, 1.0), "issue")
+    assert often.conservative == pytest.approx((1.06, 1.12))
     assert "1.06x and 1.12x if each also needs 60 % of the issue slots, slowed by issue slots" in often.why[1]
     measured = advice(kernel(issue=0.1, fma=0.2), kernel(issue=0.1, fma=0.2), busy=(0.6, 0.3), assumed_issue=0.6)
-    assert (measured.way, measured.careful, measured.unknown) == ("mps", measured.slowdowns, ())
+    assert (measured.mode, measured.conservative, measured.unknown) == ("mps", measured.slowdowns, ())
 
 
 def test_jobs_of_different_users_are_warned_of_mps() -> None:
@@ -182,7 +182,7 @@ def test_jobs_of_different_users_are_warned_of_mps() -> None:
 def test_what_is_undetermined_is_not_advised() -> None:
     unmeasured = Estimate((CorunOutcome("a", None, None, None),) * 2, {}, None, None, False, ("nothing in common",))
     found = advice(kernel(), kernel(), estimate=unmeasured)
-    assert (found.way, found.safe) == ("no", False)
+    assert (found.mode, found.safe) == ("no", False)
     assert "nothing in common" in found.unknown
 
 
@@ -267,24 +267,24 @@ def test_nothing_is_advised_that_must_not_be(
 ) -> None:
     settings = InterferenceOptions()
     estimate = by_hand([one, other], ALL_OF_IT)
-    careful = by_hand([issuing(demand, settings.assumed_issue) for demand in (one, other)], ALL_OF_IT)
+    conservative = by_hand([issuing(demand, settings.assumed_issue) for demand in (one, other)], ALL_OF_IT)
     found = advise(
-        estimate, [one, other], gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy, careful=careful
+        estimate, [one, other], gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy, conservative=conservative
     )
     used = [demand.hbm_bytes for demand in (one, other)]
     if None not in used and gpu.hbm_bytes is not None:
         holds = sum(amount for amount in used if amount is not None) + CONTEXT_BYTES <= 0.9 * gpu.hbm_bytes
-        assert holds or found.way == "no"
+        assert holds or found.mode == "no"
     over = [name for name, total in estimate.sums.items() if total > limit(name, settings)]
-    assert found.way != "mps" or not over
+    assert found.mode != "mps" or not over
     assert not (found.safe and found.unknown)
     assert not found.safe or all("issue" in demand.cycles and demand.dram is not None for demand in (one, other))
     assert not found.safe or None not in used
-    if found.way != "no":
-        result = (*found.slowdowns, *found.careful)
+    if found.mode != "no":
+        result = (*found.slowdowns, *found.conservative)
         assert all(slowdown is not None and slowdown <= settings.max_slowdown + 1e-6 for slowdown in result)
-    assert (found.shares is None) == (found.way != "mps_share")
-    assert (found.profiles is None) == (found.way != "mig")
+    assert (found.shares is None) == (found.mode != "mps_share")
+    assert (found.profiles is None) == (found.mode != "mig")
     assert found.profiles is None or gpu is A100
     assert found.shares is None or (sum(found.shares) <= 1 + 1e-9 and min(found.shares) >= 0)
     assert found.why
@@ -295,8 +295,8 @@ def test_nothing_is_advised_that_must_not_be(
 def test_who_is_always_busy_is_no_better_off(one: Demand, other: Demand, busy: tuple[float, float]) -> None:
     rarely = advice(one, other, busy=busy)
     always = advice(one, other)
-    assert always.way != "mps" or rarely.way == "mps"
-    assert rarely.way != "no" or always.way == "no"
+    assert always.mode != "mps" or rarely.mode == "mps"
+    assert rarely.mode != "no" or always.mode == "no"
 
 
 @given(DEMANDS.map(coarse), DEMANDS.map(coarse), BUSY)
@@ -311,12 +311,12 @@ def test_the_same_with_the_estimator_of_the_project(
 
     found = advise(result(), demands, gpu=A100, settings=InterferenceOptions(), busy=busy, shared=result)
     assert not (found.safe and found.unknown)
-    assert found.way == "no" or max(slowdown or math.inf for slowdown in found.slowdowns) <= 1.1 + 1e-6
+    assert found.mode == "no" or max(slowdown or math.inf for slowdown in found.slowdowns) <= 1.1 + 1e-6
 
 
 def test_a_resource_that_one_alone_fills_is_not_given_to_two() -> None:
     found = advice(kernel("a", fp64=0.95, sm_share=0.9), kernel("b", issue=0.1, sm_share=0.1))
-    assert found.way == "no"
+    assert found.mode == "no"
     assert any("demand above the limit: FP64 pipe 95 %, limit 90 %" in sentence for sentence in found.why)
     assert any("MPS with parts of the SMs, 99 % and 1.2 %" in sentence for sentence in found.why)
 
@@ -324,7 +324,7 @@ def test_a_resource_that_one_alone_fills_is_not_given_to_two() -> None:
 def test_three_share_as_two_do() -> None:
     three = [kernel(name, issue=0.25, dram=0.1) for name in "abc"]
     found = advice(*three)
-    assert (found.way, found.slowdowns) == ("mps", (1.0, 1.0, 1.0))
+    assert (found.mode, found.slowdowns) == ("mps", (1.0, 1.0, 1.0))
     crowd = [replace(one, dram=0.4) for one in three]
-    assert advice(*crowd, busy=(0.01, 0.02, 0.03), max_slowdown=1.2).way in ("mps", "mig", "time_slicing")
-    assert Sharing().way == "streams"
+    assert advice(*crowd, busy=(0.01, 0.02, 0.03), max_slowdown=1.2).mode in ("mps", "mig", "time_slicing")
+    assert Sharing().mode == "streams"

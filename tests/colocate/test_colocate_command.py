@@ -41,15 +41,15 @@ def test_proposals_keep_what_they_promise(demo: Path, pairs: dict[str, Any]) -> 
     for pair in pairs["proposals"]:
         one, other = pair["one"], pair["other"]
         assert (one["gpu_model"], one["gpus"]) == (other["gpu_model"], other["gpus"])
-        assert pair["way"] != "no"
+        assert pair["mode"] != "no"
         assert not pair["safe"]  # issue slots are not in DCGM
         assert pair["unknown"]
         assert max(pair["slowdowns"]) <= 1.1 + 1e-9
         assert min(pair["slowdowns"]) >= 1.0
-        assert max(pair["careful"]) <= 1.1 + 1e-9
-        assert all(most >= least for least, most in zip(pair["slowdowns"], pair["careful"], strict=True))
+        assert max(pair["conservative"]) <= 1.1 + 1e-9
+        assert all(most >= least for least, most in zip(pair["slowdowns"], pair["conservative"], strict=True))
         hours = min(one["gpu_hours"], other["gpu_hours"]) / (2 if one == other else 1)
-        assert pair["saved_h"] == pytest.approx(hours * (2 - max(pair["careful"])))
+        assert pair["saved_h"] == pytest.approx(hours * (2 - max(pair["conservative"])))
         for kind in (one,) if one == other else (one, other):
             key = (kind["label"], kind["gpu_model"], kind["gpus"])
             assert key not in seen
@@ -137,7 +137,7 @@ def test_profiles_at_the_command_and_in_the_configuration(demo: Path, tmp_path: 
     (at_command,) = json.loads(run(demo, *named, *pair).stdout)["chosen"]
     upper = [1.14 * slow for slow in (at_command["over_kernels"][side] for side in ("slowdown", "other_slowdown"))]
     busy = [at_command[side]["busy"] for side in ("other", "one")]
-    assert at_command["careful"] == pytest.approx([1 + b * (u - 1) for b, u in zip(busy, upper, strict=True)])
+    assert at_command["conservative"] == pytest.approx([1 + b * (u - 1) for b, u in zip(busy, upper, strict=True)])
     assert {at_command[side]["issue"] for side in ("one", "other")} == {"profile"}
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/qmc.csv").write_bytes(sample.read_bytes())
@@ -162,6 +162,6 @@ def test_the_matrix_of_the_demo(demo: Path) -> None:
     data = json.loads(run(demo, "--runs", "1", "--matrix", "--json").stdout)["matrices"]
     cells = list(csv.DictReader(io.StringIO(run(demo, "--runs", "1", "--matrix", "--csv").stdout)))
     assert len(cells) == sum(len(one["kinds"]) ** 2 for one in data)
-    careful = [value for one in data for row in one["careful"] for value in row]
-    assert [float(cell["careful"]) for cell in cells] == pytest.approx(careful)
-    assert min(careful) >= 1.0
+    conservative = [value for one in data for row in one["conservative"] for value in row]
+    assert [float(cell["conservative"]) for cell in cells] == pytest.approx(conservative)
+    assert min(conservative) >= 1.0

@@ -104,12 +104,12 @@ def test_numbers_of_all_at_once_are_those_of_each_pair(tmp_path: Path, monkeypat
             if proposal.kernels is not None:
                 while_busy = (found.matrix.slowdown[i, j], found.matrix.slowdown[j, i])
                 assert proposal.kernels.slowdowns == pytest.approx(while_busy, rel=1e-12)
-            if proposal.advice.way in ("mps", "no"):
+            if proposal.advice.mode in ("mps", "no"):
                 both = (found.slowdown[i, j], found.slowdown[j, i])
-                assert proposal.advice.careful == pytest.approx(both, rel=1e-12)
+                assert proposal.advice.conservative == pytest.approx(both, rel=1e-12)
                 compared += 1
             if found.gone[i, j]:
-                assert proposal.advice.way == "no"
+                assert proposal.advice.mode == "no"
                 assert proposal.advice.binding == found.short_of(i, j)
     assert compared > 10
 

@@ -89,14 +89,14 @@ def over_all(slowdown: float) -> tuple[float, float]:
 def test_of_two_profiled_the_margin_decides(tmp_path: Path) -> None:
     advice, text = both(tmp_path, CROWDED)
     assert advice.slowdowns == pytest.approx(over_all(1.05))
-    assert advice.careful == pytest.approx(over_all(1.05 * 1.14))
-    assert advice.way == "mps"
-    assert all(worst >= careful for worst, careful in zip(advice.worst, advice.careful, strict=True))
+    assert advice.conservative == pytest.approx(over_all(1.05 * 1.14))
+    assert advice.mode == "mps"
+    assert all(worst >= conservative for worst, conservative in zip(advice.worst, advice.conservative, strict=True))
     assert "expected 1.03x and 1.04x, up to 1.12x and 1.16x with the estimator's margin of 1.14, which decides" in text
     (passed, *_), between = over_all(1.05), 1.10  # more than expected, less than it may be
     assert passed < between < over_all(1.05 * 1.14)[0]
     refused, text = both(tmp_path, CROWDED, max_slowdown=between)
-    assert refused.way != "mps"
+    assert refused.mode != "mps"
     assert "1.12x and 1.16x with the estimator's margin of 1.14, which decides, slowed by issue slots" in text
     assert report(tmp_path, CROWDED, max_slowdown=between).proposals == ()
     (proposed,) = report(tmp_path, CROWDED, max_slowdown=1.17).proposals
@@ -105,7 +105,7 @@ def test_of_two_profiled_the_margin_decides(tmp_path: Path) -> None:
 
 def test_safe_pairs_need_no_margin(tmp_path: Path) -> None:
     advice, text = both(tmp_path, LIGHT, max_slowdown=1.01)
-    assert (advice.way, advice.careful) == ("mps", (1.0, 1.0))
+    assert (advice.mode, advice.conservative) == ("mps", (1.0, 1.0))
     assert "expected 1.00x each, which decides, for all pairs of their kernels are safe" in text
 
 
@@ -116,26 +116,28 @@ def test_of_one_profiled_the_margin_decides_as_well(
 ) -> None:
     advice, text = both(tmp_path, {profiled: ran[profiled]})
     expected = max(1.0, ran[profiled].issue + 0.5)
-    assert advice.careful == pytest.approx(over_all(expected * MARGIN))
+    assert advice.conservative == pytest.approx(over_all(expected * MARGIN))
     assert f"if ann/{other} also needs 50 % of the issue slots with the estimator's margin of 1.14" in text
     between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2  # enough for the assumption alone
     refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
-    assert refused.way != "mps"
+    assert refused.mode != "mps"
     (of_all,) = report(tmp_path, {profiled: ran[profiled]}, matrix=True).matrices or ()
     at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
-    assert (of_all.careful[at["x"], at["y"]], of_all.careful[at["y"], at["x"]]) == pytest.approx(advice.careful)
+    assert (of_all.conservative[at["x"], at["y"]], of_all.conservative[at["y"], at["x"]]) == pytest.approx(
+        advice.conservative
+    )
 
 
 def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
     advice, text = both(tmp_path, {})
-    assert advice.careful == (1.0, 1.0)
+    assert advice.conservative == (1.0, 1.0)
     assert "margin" not in text
 
 
 def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None:
     """It counts as request for half, and the margin is not waived for that."""
     advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
-    assert advice.careful == pytest.approx(over_all(1.14))
+    assert advice.conservative == pytest.approx(over_all(1.14))
     assert "if ann/x also needs 50 % of the issue slots with the estimator's margin of 1.14" in text
 
 
@@ -144,8 +146,8 @@ def test_the_matrix_shows_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> N
     (of_all,) = report(tmp_path, ran, matrix=True).matrices or ()
     advice, _ = both(tmp_path, ran)
     at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
-    assert of_all.careful[at["x"], at["y"]] == pytest.approx(advice.careful[0])
-    assert of_all.careful[at["y"], at["x"]] == pytest.approx(advice.careful[1])
+    assert of_all.conservative[at["x"], at["y"]] == pytest.approx(advice.conservative[0])
+    assert of_all.conservative[at["y"], at["x"]] == pytest.approx(advice.conservative[1])
     assert of_all.slowdown[at["x"], at["y"]] == pytest.approx(advice.slowdowns[0])
 
 
@@ -153,7 +155,7 @@ def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Pat
     """Its part is its own all the time; how wrong the estimator is shows while the other works."""
     wide = {name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue) for name, ran in CROWDED.items()}
     advice, _ = both(tmp_path, wide, max_slowdown=1.9)  # 1.4 of the issue slots: MPS 1.6x and 1.5x
-    assert advice.way == "mps"
+    assert advice.mode == "mps"
     result, _ = both(tmp_path, wide, max_slowdown=1.3)
     shares = next(sentence for sentence in result.why if sentence.startswith("MPS with parts"))
     assert "with the estimator's margin of 1.14, which decides" in shares

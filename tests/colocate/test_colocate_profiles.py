@@ -107,7 +107,7 @@ def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None
     assert max(table.values()) == pytest.approx(1.3)
     assert both_busy == pytest.approx(1 + 0.75 * 0.25 * 0.3)  # only a beside c asks for too much: 1.3 issue slots
     assert pair.advice.slowdowns == pytest.approx((1 + 0.6 * (both_busy - 1), 1 + 0.8 * (both_busy - 1)))
-    assert pair.advice.careful == pair.advice.slowdowns
+    assert pair.advice.conservative == pair.advice.slowdowns
     assert pair.advice.worst == pytest.approx((1.3, 1.3))
     assert pair.kernels is not None
     assert [worst and worst[1:] for worst in pair.kernels.worst_of] == [("a", "c"), ("c", "a")]
@@ -126,7 +126,7 @@ def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> Non
     (pair,) = found.chosen
     assert pair.advice.slowdowns == pytest.approx((1.0, 1.0))
     both_busy = 1 + 0.75 * (0.7 + 0.6 - 1)  # kernel a, 75 % of the time, beside what is assumed of y
-    assert pair.advice.careful == pytest.approx((1 + 0.8 * (both_busy - 1),) * 2)
+    assert pair.advice.conservative == pytest.approx((1 + 0.8 * (both_busy - 1),) * 2)
     assert (pair.one.issue, pair.other.issue) == ("profile", "assumed")
     text = printed(found)
     assert "if ann/y also needs 60 % of the issue slots" in text
@@ -146,7 +146,7 @@ def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
     (pair,) = found.chosen
     assert pair.kernels is not None
     upper = 1.14 * (pair.kernels.slowdown or 0.0), 1.14 * (pair.kernels.other_slowdown or 0.0)
-    assert pair.advice.careful == pytest.approx((1 + 0.8 * (upper[0] - 1), 1 + 0.8 * (upper[1] - 1)))
+    assert pair.advice.conservative == pytest.approx((1 + 0.8 * (upper[0] - 1), 1 + 0.8 * (upper[1] - 1)))
     assert not any("launch is not known" in sentence for sentence in pair.advice.unknown)
     assert not any("as wide as the GPU" in sentence for sentence in pair.advice.why)
 
@@ -258,9 +258,9 @@ def test_the_matrix_and_the_pairs_show_the_same(files: dict[str, str]) -> None:
             (pair,) = report(jobs, *given, pair=(f"ann/{one}", f"ann/{other}")).chosen
             i, j = (data["kinds"].index(f"ann/{name}") for name in (one, other))
             assert data["slowdown"][i][j] == pytest.approx(pair.advice.slowdowns[0])
-            assert data["careful"][i][j] == pytest.approx(pair.advice.careful[0])
+            assert data["conservative"][i][j] == pytest.approx(pair.advice.conservative[0])
             (row,) = [row for row in cells if (row["one"], row["other"]) == (f"ann/{one}", f"ann/{other}")]
-            assert float(row["careful"]) == pytest.approx(data["careful"][i][j])
+            assert float(row["conservative"]) == pytest.approx(data["conservative"][i][j])
     text = to_text(colocate_lines(found, width=100))
     assert "1 x A100 SXM 40GB: 3 job groups" in text
     assert "ann/x*" in text

@@ -47,7 +47,7 @@ def test_runs_of_one_kind_are_packed_two_by_two() -> None:
     found = report(job(1), job(2), job(3, elapsed_s=7200.0))
     (proposal,) = found.proposals
     assert (proposal.one.label, proposal.one is proposal.other, proposal.one.runs) == ("ann/train", True, 3)
-    assert (proposal.advice.way, proposal.advice.safe) == ("mps", False)
+    assert (proposal.advice.mode, proposal.advice.safe) == ("mps", False)
     # nothing is short: while both are busy nobody is slowed, 4 GPU-hours become 2
     assert proposal.advice.slowdowns == (1.0, 1.0)
     assert (proposal.overlap_h, proposal.saved_h) == (2.0, 2.0)
@@ -174,7 +174,7 @@ def test_only_as_many_gpus_of_one_model_share() -> None:
 def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
     rows = [job(n, name="a", hbm_used_mib_max=40960.0) for n in (1, 2)] + [job(3, name="b", hbm_used_mib_max=40960.0)]
     (refused,) = report(*rows, pair=("ann/a", "3")).chosen
-    assert (refused.advice.way, refused.saved_h, refused.other.label) == ("no", 0.0, "ann/b")
+    assert (refused.advice.mode, refused.saved_h, refused.other.label) == ("no", 0.0, "ann/b")
     text = " ".join(printed(report(*rows, pair=("ann/a", "3"))).split())
     assert "ann/a with ann/b, 1 x A100 SXM 80GB: do not" in text
     assert "40.0 GiB + 40.0 GiB at their peaks" in text

@@ -39,7 +39,7 @@ SAID = {
     "1.00x each if their kernels leave the other SMs idle, 1.08x each if they are as wide as the GPU.",
     "time_slicing": "Time-slicing: of the time in which they work another works as well, 9 % each; "
     "expected 1.09x each.",
-    "no": "No way is expected to keep all of them below 1.10x.",
+    "no": "No sharing mode is expected to keep all of them below 1.10x.",
 }
 # what is said of the ways that were passed over
 PASSED = {
@@ -54,8 +54,8 @@ PASSED = {
 }
 
 
-def report(way: str, **given: Any) -> ColocateReport:
-    summaries, verdicts = lake_of(*(job(n, **PAIRS[way]) for n in (1, 2)))
+def report(mode: str, **given: Any) -> ColocateReport:
+    summaries, verdicts = lake_of(*(job(n, **PAIRS[mode]) for n in (1, 2)))
     settings = InterferenceOptions()
     return build_colocate_report(
         summaries,
@@ -72,25 +72,25 @@ def printed(found: ColocateReport) -> str:
     return " ".join(to_text(colocate_lines(found, width=110)).split())
 
 
-@pytest.mark.parametrize("way", PAIRS)
-def test_every_answer_comes_out_and_shows_why(way: str) -> None:
+@pytest.mark.parametrize("mode", PAIRS)
+def test_every_answer_comes_out_and_shows_why(mode: str) -> None:
     assert set(PAIRS) == set(SAID) == set(PASSED) == set(SHARING_MODES)
-    found = report(way, pair=("ann/train", "ann/train"))
+    found = report(mode, pair=("ann/train", "ann/train"))
     (pair,) = found.chosen
     text = printed(found)
-    assert pair.advice.way == way, text
+    assert pair.advice.mode == mode, text
     assert not pair.advice.safe
-    assert SAID[way] in text
-    assert all(sentence in text for sentence in PASSED[way])
+    assert SAID[mode] in text
+    assert all(sentence in text for sentence in PASSED[mode])
     assert "Issue slots were not measured: pipes take at least" in text
     assert "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`" in text
 
 
-@pytest.mark.parametrize("way", PAIRS)
-def test_the_table_proposes_all_but_do_not(way: str) -> None:
-    found = report(way)
+@pytest.mark.parametrize("mode", PAIRS)
+def test_the_table_proposes_all_but_do_not(mode: str) -> None:
+    found = report(mode)
     text = printed(found)
-    if way == "no":
+    if mode == "no":
         assert not found.proposals
         assert "1 pair judged; bottlenecks: tensor cores 1." in text
         return
@@ -102,7 +102,8 @@ def test_the_table_proposes_all_but_do_not(way: str) -> None:
         "time_slicing": "time-slicing",
     }
     assert (
-        f"itself 1 x A100 SXM 80GB {shown[way]} {pair.advice.slowdowns[0]:.2f}x {pair.advice.careful[0]:.2f}x" in text
+        f"itself 1 x A100 SXM 80GB {shown[mode]} {pair.advice.slowdowns[0]:.2f}x {pair.advice.conservative[0]:.2f}x"
+        in text
     )
     assert "None is safe before its kernels were profiled" in text
 

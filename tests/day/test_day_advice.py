@@ -86,7 +86,7 @@ def test_what_is_not_known_is_refused() -> None:
 def test_phases_meet_by_chance() -> None:
     everything = known(day(one("dmul-ilp4", idle=0.5), one("dmul-ilp3", idle=0.25)))
     ((share, first),), ((other_share, second),) = (seen.phases for seen in everything.seen)
-    together = estimate([first, second], gpu=H100_NVL, sharing=Sharing(way="mps"), settings=InterferenceOptions())
+    together = estimate([first, second], gpu=H100_NVL, sharing=Sharing(mode="mps"), settings=InterferenceOptions())
     slowed = [member.slowdown or 0.0 for member in together.members]
     assert slowed[0] > 1.2
     assert everything.expected[0, 1] == pytest.approx(1 + share * other_share * (slowed[0] - 1))

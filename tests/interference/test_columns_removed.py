@@ -22,13 +22,13 @@ SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h
 _, NAMES, UNITS, *LINES = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
 CHOSEN = [line for line in LINES if line[NAMES.index("Kernel Name")].startswith(("void mm", "void dmul<3"))]
 COLUMNS = [name for name in NAMES if "__" in name and name != "device__attribute_display_name"]
-JUDGED = ("seconds", "share", "uses", "scores", "limits", "disturbed", "roofline", "demand")
-SLOTS = {"disturbed.blocks.value", "uses.slots_taken"}
+JUDGED = ("seconds", "share", "uses", "scores", "limits", "sensitivities", "roofline", "demand")
+SLOTS = {"sensitivities.blocks.value", "uses.slots_taken"}
 BLOCKS = {*SLOTS, "uses.sms_needed", "demand.footprint.blocks_per_sm"}
 ROOFS = {"roofline.ridge", "roofline.roofs.fp64.peak", "roofline.roofs.fp32.peak", "roofline.roofs.dram.peak"}
 WORK = {f"roofline.achieved.{kind}" for kind in ("fp32", "fp64")} | {"roofline.intensity", "uses.flop_per_byte"}
 DRAM = {
-    *("demand.dram", "uses.dram", "disturbed.dram.value"),
+    *("demand.dram", "uses.dram", "sensitivities.dram.value"),
     *(f"limits.resources.dram.{part}" for part in ("demand", "head_room")),
 }
 # what is known without the column, for something else tells it: {start of its name: (numbers, what tells them)}

@@ -22,15 +22,15 @@ def test_the_report_counts_before_what_is_published() -> None:
     gpu = gpu_of(H100)
     found = (gpu.sms, gpu.blocks_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm, gpu.l2_bytes)
     assert found == (132, 32, 65536, 233472.0, 52428800.0)
-    assert gpu.told_by["l2_bytes"] == "the report"
-    assert gpu.told_by["l1_bytes"] == "compute capability 9.0 as published"
+    assert gpu.sources["l2_bytes"] == "the report"
+    assert gpu.sources["l1_bytes"] == "compute capability 9.0 as published"
 
 
 def test_the_catalogue_fills_what_the_report_does_not_report() -> None:
     gpu = gpu_of(Chip("NVIDIA A100-SXM4-40GB", "8.0"))
     row = DEVICES_BY_NAME["A100 SXM 40GB"]
     assert (gpu.sms, gpu.dram_bytes_per_s, gpu.l2_bytes) == (row.sms, row.hbm_bytes_per_s, row.l2_bytes)
-    assert gpu.told_by["sms"] == "the catalogue of devices"
+    assert gpu.sources["sms"] == "the catalogue of devices"
     assert (gpu.threads_per_sm, gpu.l1_bytes) == (2048, 192 * 1024.0)
 
 
@@ -45,7 +45,7 @@ def test_an_unknown_chip_has_nothing_unreported() -> None:
     gpu = gpu_of(Chip("GeForce RTX 9999", "42.0"))
     found = (gpu.sms, gpu.threads_per_sm, gpu.blocks_per_sm, gpu.l1_bytes, gpu.l2_bytes, gpu.dram_bytes_per_s)
     assert found == (None,) * 6
-    assert dict(gpu.told_by) == {}
+    assert dict(gpu.sources) == {}
     assert (gpu.name, gpu.schedulers) == ("GeForce RTX 9999", 4)
 
 
@@ -65,13 +65,13 @@ def test_bandwidth_is_that_of_the_metrics_then_of_clock_and_bus() -> None:
     assert by_clock == pytest.approx(2 * 2619e6 * 6016 / 8)
     assert by_clock == pytest.approx(DEVICES_BY_NAME["H100 NVL 94GB"].hbm_bytes_per_s, rel=0.02)
     bare = replace(H100, attributes={"multiprocessor_count": 132.0})
-    assert gpu_of(bare).told_by["dram_bytes_per_s"] == "the catalogue of devices"
+    assert gpu_of(bare).sources["dram_bytes_per_s"] == "the catalogue of devices"
 
 
 def test_the_details_page_shows_sms_and_warps_without_attributes() -> None:
     found = {"launch__sm_count": 82.0, "smsp__warps_active.avg.peak_sustained": 12.0}
     gpu = gpu_of(Chip(), found)
-    assert (gpu.sms, gpu.threads_per_sm, gpu.told_by["sms"]) == (82, 1536, "the report")
+    assert (gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]) == (82, 1536, "the report")
     assert gpu_of(Chip(), {**found, "launch__uses_green_context": 1.0}).sms is None
     assert gpu_of(H100, found).sms == 132
 
@@ -80,7 +80,7 @@ def test_every_metric_requested_for_names_its_section() -> None:
     (kernel,) = kernels_of([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
     assert len(kernel.missing) > 15
     for lack in kernel.missing:
-        assert lack.tells
+        assert lack.meaning
         assert lack.options == options(lack.metric)
         assert lack.options.startswith(("--section", "--page raw"))
     assert options_for(kernel.missing) == "--set full --page raw"

@@ -204,11 +204,11 @@ def test_roofs_are_the_reports_own_else_the_catalogues_and_show_which() -> None:
     placed = placement(only(launch(ROOF)))
     fp32, fp64, dram = placed.roof("fp32"), placed.roof("fp64"), placed.roof("dram")
     assert fp32 is not None
-    assert (fp32.peak, fp32.told_by) == (2 * 16896.0 * CLOCK, "the report")
+    assert (fp32.peak, fp32.source) == (2 * 16896.0 * CLOCK, "the report")
     assert fp64 is not None
-    assert (fp64.peak, fp64.told_by) == (30e12, "the catalogue of devices")
+    assert (fp64.peak, fp64.source) == (30e12, "the catalogue of devices")
     assert dram is not None
-    assert (dram.peak, dram.told_by) == (1504.0 * 2.6e9, "the report")
+    assert (dram.peak, dram.source) == (1504.0 * 2.6e9, "the report")
     assert placement(only(launch({}, chip=Chip("GeForce RTX 9999")))).roofs == ()
 
 
@@ -357,4 +357,4 @@ def test_capacities_are_those_of_the_chip() -> None:
     gpu = only(COPY).gpu
     assert (gpu.sms, gpu.threads_per_sm, gpu.l1_bytes) == (132, 2048, 262144.0)
     assert gpu.dram_bytes_per_s == pytest.approx(2 * 2.619e9 * 6016 / 8)
-    assert (gpu.told_by["sms"], gpu.hbm_bytes) == ("the report", H100.attributes["total_memory"])
+    assert (gpu.sources["sms"], gpu.hbm_bytes) == ("the report", H100.attributes["total_memory"])

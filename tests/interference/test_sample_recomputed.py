@@ -144,9 +144,9 @@ def test_what_it_needs_and_leaves(name: str, found: dict[str, dict[str, Any]]) -
     assert {name: limit["head_room"] for name, limit in left.items()} == {load: close(1 - loads[load]) for load in left}
     fullest = max(loads, key=lambda load: loads[load])
     assert kernel["limited_by"] == (fullest if loads[fullest] >= 0.6 else "latency")
-    fears = {fear["resource"]: fear["value"] for fear in kernel["disturbed"]}
+    sensitivities = {one["resource"]: one["value"] for one in kernel["sensitivities"]}
     for resource, load in loads.items():
-        assert fears[resource] == close(load)
+        assert sensitivities[resource] == close(load)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -187,7 +187,7 @@ def test_its_place_under_the_roofline(name: str, found: dict[str, dict[str, Any]
         "tensor": 835.5e12,
     }
     assert {roof["name"]: roof["peak"] for roof in place["roofs"]} == {roof: close(roofs[roof]) for roof in roofs}
-    by = {roof["name"]: roof["told_by"] for roof in place["roofs"]}
+    by = {roof["name"]: roof["source"] for roof in place["roofs"]}
     assert [roof for roof, teller in by.items() if teller == "the report"] == ["dram", "fp64", "fp32"]
     # 132 SMs with 128 and 64 units, two operations each
     assert roofs["fp32"] == pytest.approx(132 * 128 * 2 * clock)

@@ -115,7 +115,7 @@ def test_together_shows_what_the_paper_warns_of(folder: Path, capsys: pytest.Cap
     code, out, _ = run(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")
     assert (code, "Together, as streams of one process" in out, "Not safe" in out) == (0, True, True)
     shares = json_of(capsys, "good.csv", "--together", "copy", "copy", "--mps-share", "50,50")
-    assert shares["sharing"] == {"way": "mps", "shares": [0.5, 0.5], "lasting": False}
+    assert shares["sharing"] == {"mode": "mps", "shares": [0.5, 0.5], "lasting": False}
     assert shares["together"]["members"][0]["slowdown"] == pytest.approx(1.36, rel=0.05)  # published
 
 

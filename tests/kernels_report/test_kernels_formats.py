@@ -225,7 +225,7 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
 def test_sensitivity_is_little_where_no_level_is_some(tmp_path: Path) -> None:
     (part,) = report(tmp_path).parts
     for view in part.kernels:
-        levels = {sensitivity.level for sensitivity in view.judged.fears if sensitivity.resource != "sms"}
+        levels = {sensitivity.level for sensitivity in view.judged.sensitivities if sensitivity.resource != "sms"}
         assert ("some:" in sensitive_to(view)) == ("some" in levels and "high" not in levels)
         assert (sensitive_to(view) == "little") == (levels == {"low"})
 

@@ -347,7 +347,7 @@ def test_under_mps_all_with_shares_run_once_more() -> None:
     wanted = chosen(experiments(device.gpu), ["pitfall-occupancy", "bandwidth-25", "fp64-1", "l2-16"])
     found = bench(device, wanted, plan=QUICK, predictor=predict, processes=pairs)
     assert pairs.asked == ["bandwidth-25", "l2-16", "pitfall-occupancy"]
-    under = {one.experiment.name: one for one in found.results if one.way == "mps"}
+    under = {one.experiment.name: one for one in found.results if one.mode == "mps"}
     assert under["l2-16"].problem == "a process under MPS ended"
     small = under["pitfall-occupancy"]
     assert small.published == 15.8
@@ -366,4 +366,4 @@ def test_problems_of_one_way_do_not_touch_the_other() -> None:
     results: Sequence[ExperimentResult] = bench(
         FakeGpu(), chosen(experiments(H100_NVL), ["l2-16"]), plan=QUICK, predictor=predict, processes=_Pairs(1.0)
     ).results
-    assert [(one.way, one.problem is None) for one in results] == [("streams", True), ("mps", False)]
+    assert [(one.mode, one.problem is None) for one in results] == [("streams", True), ("mps", False)]

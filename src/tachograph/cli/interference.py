@@ -219,7 +219,7 @@ def _plan(arguments: Arguments) -> int:
     gpu = gpu_called(arguments.model)
     wanted = chosen(experiments(gpu), arguments.only)
     if arguments.json:
-        capacity = {one.name: getattr(gpu, one.name) for one in fields(gpu) if one.name != "told_by"}
+        capacity = {one.name: getattr(gpu, one.name) for one in fields(gpu) if one.name != "sources"}
         output.print_json({"gpu": capacity, "experiments": wanted})
         return 0
     output.print_text(f"{gpu_words(gpu)}\n\n")
@@ -277,7 +277,7 @@ def _row(one: ExperimentResult) -> list[str | None]:
     predicted = None if expected is None else expected.value
     error = None if measured is None or predicted is None else f"{predicted / measured.median - 1:+.1%}"
     return [
-        one.experiment.name, one.way, one.experiment.compared, _number(predicted),
+        one.experiment.name, one.mode, one.experiment.compared, _number(predicted),
         None if own is None else _number(own.value),
         *([None] * 3 if measured is None else map(_number, (measured.median, measured.low, measured.high))),
         error, _number(one.published),

@@ -217,7 +217,7 @@ _WORDS: dict[str, float] = {
     **dict.fromkeys(("byte", "bytes", "B", "bit", "bits", "hz", "Hz", "cycle", "cycles", "node", "nodes"), 1.0),
     **dict.fromkeys(("inst", "instruction", "instructions", "warp", "warps", "thread", "threads", "op", "ops"), 1.0),
     **dict.fromkeys(("block", "blocks", "cta", "ctas", "cluster", "clusters", "register", "registers", "flop"), 1.0),
-    **dict.fromkeys(("sector", "sectors", "request", "requests", "SM", "SMs", "sm", "TPC", "tpc", "pass", "way"), 1.0),
+    **dict.fromkeys(("sector", "sectors", "request", "requests", "SM", "SMs", "sm", "TPC", "tpc", "pass", "mode"), 1.0),
     **dict.fromkeys(("sample", "samples", "wavefront", "wavefronts", "event", "events", "tag", "tags"), 1.0),
     **dict.fromkeys(("query", "queries", "context", "scheduler", "group", "groups"), 1.0),
 }

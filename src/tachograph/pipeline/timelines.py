@@ -20,7 +20,7 @@ NEEDED = ("gpu_util", "tensor_active", "dram_active")  # of a GPU's minute that 
 # what a job's GPUs do on average; bytes of both directions together
 AVERAGED = ("gpu_util", "gr_engine_active", "sm_active", "tensor_active", "dram_active", "power_w", "pcie", "nvlink")
 # The largest of the GPUs' means; busy and work (the largest of WORK) of those where NEEDED is measured, and power of
-# those. Sums over GPUs and their number: of AVERAGED; of GPUs with known activity (`told`) those that were idle,
+# those. Sums over GPUs and their number: of AVERAGED; of GPUs with known activity (`measured`) those that were idle,
 # their power, and the activity of the others.
 _MOST = (*ACTIVITY, "busy", "work")
 _SUMS = ("power_sum", *(f"sum_{name}" for name in AVERAGED), "idle_power_w", "active_sum")

@@ -58,7 +58,7 @@ def _part(judged: Sequence[CheckedEstimate]) -> dict[str, object]:
                 "predicted": one.predicted,
                 "error": one.error,
                 "error_left_one_table_out": one.error_left_out,
-                "told": one.published.told or None,
+                "note": one.published.note or None,
             }
             for one in judged
         ],

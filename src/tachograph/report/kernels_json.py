@@ -94,7 +94,7 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "score_notes": {fact.name: fact.note for fact in view.scores.values() if fact.note},
         "limited_by": judged.limited_by,
         "limits": {"words": limits_sentence(limits), **json_values(limits, without=("limiting",))},
-        "disturbed": judged.fears,
+        "sensitivities": judged.sensitivities,
         "pitfalls": judged.pitfalls,
         "roofline": {"words": roofline_sentences(placement), **json_values(placement)},
         "demand": json_values(kernel.demand, without=("name",)),
@@ -143,14 +143,14 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
         "roofline_side": placed.side,
         **_values(view.scores),
         "limited_by": view.judged.limited_by,
-        "disturbed_by": _resources_of(view, "high"),
-        "disturbed_some": _resources_of(view, "some"),
-        "disturbed_unknown": _resources_of(view, "unknown"),
+        "sensitive_to": _resources_of(view, "high"),
+        "sensitive_some": _resources_of(view, "some"),
+        "sensitive_unknown": _resources_of(view, "unknown"),
     }
 
 
 def _resources_of(view: KernelView, level: SensitivityLevel) -> str:
-    return " ".join(one.resource for one in view.judged.fears if one.level == level)
+    return " ".join(one.resource for one in view.judged.sensitivities if one.level == level)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

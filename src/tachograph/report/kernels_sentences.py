@@ -124,11 +124,11 @@ def roofline_sentences(place: RooflinePlacement) -> str:
         roof = place.roof(kind)
         if rate > 0 and roof is not None:
             share = text(rate / roof.peak, "fraction")
-            phrases.append(f"{PIPE_KIND_LABELS[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.told_by}).")
+            phrases.append(f"{PIPE_KIND_LABELS[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.source}).")
     dram = place.roof("dram")
     if place.bytes_per_s is not None and dram is not None:
         share = text(place.bytes_per_s / dram.peak, "fraction")
-        phrases.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.told_by}).")
+        phrases.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.source}).")
     if place.bound == "latency":
         phrases.append("It is far below both roofs: latency.")
     return " ".join(phrases)
@@ -272,7 +272,7 @@ def together_heading(sharing: Sharing) -> str:
     >>> together_heading(Sharing()), together_heading(Sharing("mps", (0.5, 0.25)))
     ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
     """
-    way = "streams of one process" if sharing.way == "streams" else "processes under MPS"
+    way = "streams of one process" if sharing.mode == "streams" else "processes under MPS"
     shares = "" if sharing.shares is None else " + ".join(text(share, "fraction") for share in sharing.shares)
     return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
 

@@ -169,7 +169,7 @@ def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
 
 
 def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
-    judged = [one for one in view.judged.fears if not _is_unused(one)]
+    judged = [one for one in view.judged.sensitivities if not _is_unused(one)]
     names = max(len(sentences.resource_name(one.resource)) for one in judged)
     for one in judged:
         first = f"  {sentences.resource_name(one.resource):<{names}}  {LEVELS[one.level]:<9}  "
@@ -189,7 +189,7 @@ def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
 def _lacking(view: KernelView, width: int) -> Iterator[Line]:
     missing = view.kernel.missing
     for lack in missing:
-        yield from wrapped(f"{lack.metric}: {lack.tells}", width, first="  ", indent="    ", style="dim")
+        yield from wrapped(f"{lack.metric}: {lack.meaning}", width, first="  ", indent="    ", style="dim")
     if missing:
         yield plain(f"  collect it with: ncu {options_for(missing)} -o REPORT PROGRAM")
 
@@ -205,7 +205,7 @@ def limited_by(view: KernelView) -> str:
 
 def sensitive_to(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
-    judged = [one for one in view.judged.fears if one.resource != "sms"]  # it qualifies the others
+    judged = [one for one in view.judged.sensitivities if one.resource != "sms"]  # it qualifies the others
     named = [sentences.resource_name(one.resource) for one in judged if one.level == "high"]
     unknown = [f"{sentences.resource_name(one.resource)}?" for one in judged if one.level == "unknown"]
     some = [sentences.resource_name(one.resource) for one in judged if one.level == "some"]
@@ -352,7 +352,7 @@ def lacking_lines(lacking: Sequence[MissingMetric], command: str | None, of: int
     yield plain("Not collected", "bold")
     for lack in lacking:
         yield from wrapped(
-            f"{lack.metric}: {lack.tells} ({sentences.numbers_text(lack.of, of)})",
+            f"{lack.metric}: {lack.meaning} ({sentences.numbers_text(lack.of, of)})",
             width,
             first="  ",
             indent="    ",

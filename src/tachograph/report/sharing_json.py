@@ -19,13 +19,13 @@ _COLUMNS = {
     "other": pl.String,
     "gpu_model": pl.String,
     "gpus": pl.Int64,
-    "way": pl.String,
+    "mode": pl.String,
     "safe": pl.Boolean,
     "taken": pl.Boolean,
     "slowdown": pl.Float64,
     "other_slowdown": pl.Float64,
-    "careful": pl.Float64,
-    "other_careful": pl.Float64,
+    "conservative": pl.Float64,
+    "other_conservative": pl.Float64,
     "worst": pl.Float64,
     "other_worst": pl.Float64,
     "binding": pl.String,
@@ -43,7 +43,7 @@ _COLUMNS = {
     "other_profile": pl.String,
 }
 _OF_MATRIX = {
-    **{name: _COLUMNS[name] for name in ("one", "other", "gpu_model", "gpus", "slowdown", "careful", "binding")},
+    **{name: _COLUMNS[name] for name in ("one", "other", "gpu_model", "gpus", "slowdown", "conservative", "binding")},
     "memory_holds": pl.Boolean,
     **{name: _COLUMNS[name] for name in ("issue", "other_issue")},
 }
@@ -87,14 +87,26 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
 
 
 _OF_ADVICE = (
-    *("way", "safe", "shares", "profiles", "slowdowns", "careful", "worst", "binding", "why", "unknown", "cautions"),
+    *(
+        "mode",
+        "safe",
+        "shares",
+        "profiles",
+        "slowdowns",
+        "conservative",
+        "worst",
+        "binding",
+        "why",
+        "unknown",
+        "cautions",
+    ),
 )
 
 
 def _proposal(proposal: SharingProposal) -> dict[str, Any]:
     """A pair: both job groups, the sharing mode, slowdowns of both, in their order.
 
-    slowdowns: by what was measured; careful: with what was not measured; worst: always at the same time.
+    slowdowns: by what was measured; conservative: with what was not measured; worst: always at the same time.
     """
     return {
         "one": _group(proposal.one),
@@ -155,7 +167,7 @@ def _matrix(of_all: GroupMatrix) -> dict[str, Any]:
         "kinds": [kind.label for kind in of_all.kinds],
         "issue": [kind.issue for kind in of_all.kinds],
         "slowdown": of_all.slowdown.tolist(),
-        "careful": of_all.careful.tolist(),
+        "conservative": of_all.conservative.tolist(),
         "binding": [[_binding(of_all, i, j) for j in places] for i in places],
         "memory_holds": (~of_all.full).tolist(),
     }
@@ -173,11 +185,11 @@ def colocate_csv(report: ColocateReport, *, top: int | None = None) -> str:
 def _row(proposal: SharingProposal) -> tuple[Any, ...]:
     advice, one, other = proposal.advice, proposal.one, proposal.other
     slowdown, other_slowdown = _two(advice.slowdowns)
-    careful, other_careful = _two(advice.careful)
+    conservative, other_conservative = _two(advice.conservative)
     worst, other_worst = _two(advice.worst)
     return (
-        *(one.label, other.label, one.device.name, one.gpus, advice.way, advice.safe, proposal.taken),
-        *(slowdown, other_slowdown, careful, other_careful, worst, other_worst, advice.binding),
+        *(one.label, other.label, one.device.name, one.gpus, advice.mode, advice.safe, proposal.taken),
+        *(slowdown, other_slowdown, conservative, other_conservative, worst, other_worst, advice.binding),
         *(proposal.overlap_h, proposal.saved_h),
         *(one.runs, other.runs, proposal.same_user, " ".join(advice.why), " ".join(advice.unknown)),
         *(one.issue, other.issue, _worst_kernels(proposal.kernels), _reports(one), _reports(other)),
@@ -198,7 +210,7 @@ def _cells(of_all: GroupMatrix) -> Iterator[tuple[Any, ...]]:
         for j, other in enumerate(of_all.kinds):
             yield (
                 *(one.label, other.label, one.device.name, one.gpus),
-                *(of_all.slowdown[i, j], of_all.careful[i, j], _binding(of_all, i, j)),
+                *(of_all.slowdown[i, j], of_all.conservative[i, j], _binding(of_all, i, j)),
                 *(not of_all.full[i, j], one.issue, other.issue),
             )
 

@@ -35,7 +35,7 @@ def way_called(proposal: SharingProposal) -> str:
         return f"MPS {' / '.join(text(share, 'fraction') for share in advice.shares)}"
     if advice.profiles is not None:
         return f"MIG {' / '.join(advice.profiles)}"
-    return SHARING_MODES[advice.way]
+    return SHARING_MODES[advice.mode]
 
 
 def both_of(numbers: Sequence[float | None]) -> str:
@@ -178,7 +178,7 @@ def _matrix_lines(of_all: GroupMatrix, width: int) -> Iterator[Line]:
 def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
     if of_all.full[row, column]:
         return "mem"
-    slowdown = float(of_all.careful[row, column])
+    slowdown = float(of_all.conservative[row, column])
     return text(None) if slowdown != slowdown else f"{slowdown:.2f}"
 
 
@@ -278,7 +278,7 @@ def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
         column("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=6),
         column("mode", way_called, hide=7),
         column("measured", lambda pair: both_of(pair.advice.slowdowns), hide=4),
-        column("conservative", lambda pair: both_of(pair.advice.careful)),
+        column("conservative", lambda pair: both_of(pair.advice.conservative)),
         *([issue] if any(proposal.kernels for proposal in proposals) else []),
         column("worst case", lambda pair: both_of(pair.advice.worst), hide=3),
         column("memory", lambda pair: text(pair.memory, "fraction"), hide=2),
@@ -329,7 +329,7 @@ def _refused(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]
     for proposal in proposals:
         head = f"  {pair_called(proposal)}: "
         if proposal.taken:
-            reason = f"{SHARING_MODES[proposal.advice.way]}, but one of them is in a pair above."
+            reason = f"{SHARING_MODES[proposal.advice.mode]}, but one of them is in a pair above."
         else:
             reason = " ".join(proposal.advice.why)
         yield from wrapped(reason, width, first=head, indent="    ")

@@ -24,7 +24,7 @@ class PublishedNumber:
     demands: tuple[Demand, Demand]
     gpu: GpuCapacity = H100_NVL
     sharing: Sharing | None = None
-    told: str = ""  # where the number, or a demand, is not simply a cell of the table
+    note: str = ""  # where the number, or a demand, is not simply a cell of the table
 
 
 RTX_3090 = GpuCapacity(name="NVIDIA GeForce RTX 3090", sms=82, threads_per_sm=1536, blocks_per_sm=16)
@@ -117,7 +117,7 @@ def _of_bandwidth() -> list[PublishedNumber]:
     ]  # fmt: skip
     return [*rows, PublishedNumber(
         table="Table 2", name="copy + copy, RTX 3090", measured=1.9, read="slowdown",
-        demands=(_copy_on_half(0.9), _copy_on_half(0.9)), gpu=RTX_3090, told="latency under load as on the H100",
+        demands=(_copy_on_half(0.9), _copy_on_half(0.9)), gpu=RTX_3090, note="latency under load as on the H100",
     )]  # fmt: skip
 
 
@@ -150,27 +150,27 @@ def _of_pitfalls() -> list[PublishedNumber]:
     return [
         PublishedNumber(
             table="Pitfall 1", name="fmul of IPC 4 + copy", measured=2.0, read="slowdown",
-            demands=(_compute(4.0, 1024), _copy(0.6918)), told="of the copy kernel",
+            demands=(_compute(4.0, 1024), _copy(0.6918)), note="of the copy kernel",
         ),
         PublishedNumber(
             table="Pitfall 2", name="two of 6.25 % occupancy, streams", measured=1.85, read="slowdown",
-            demands=(small, small), told="IPC 3.45 is that of the same kernel in Table 3",
+            demands=(small, small), note="IPC 3.45 is that of the same kernel in Table 3",
         ),
         PublishedNumber(
             table="Pitfall 2", name="two of 6.25 % occupancy, 6.25 % of SMs", measured=15.8, read="slowdown",
-            demands=(small, small), sharing=Sharing("mps", (0.0625, 0.0625)), told="IPC as above",
+            demands=(small, small), sharing=Sharing("mps", (0.0625, 0.0625)), note="IPC as above",
         ),
         PublishedNumber(
             table="Section 4.3", name="torch.mm + torch.mm", measured=1.7, read="slowdown", demands=(mm, mm),
-            told="why its warps wait was not published: irregular",
+            note="why its warps wait was not published: irregular",
         ),
         PublishedNumber(
             table="Section 4.1", name="sleep + sleep, 132 blocks", measured=2.0, read="gain",
-            demands=(_sleep(132), _sleep(132)), told=text,
+            demands=(_sleep(132), _sleep(132)), note=text,
         ),
         PublishedNumber(
             table="Section 4.1", name="sleep + sleep, 264 blocks", measured=1.0, read="gain",
-            demands=(_sleep(264), _sleep(264)), told=text,
+            demands=(_sleep(264), _sleep(264)), note=text,
         ),
     ]  # fmt: skip
 
@@ -198,7 +198,7 @@ def _fp64_of_80() -> list[PublishedNumber]:
         rows.append(
             PublishedNumber(
                 table="FP64", name=f"FP64 + FP64, {ilp} independent", measured=one_by_one / both, read="gain",
-                demands=(kernel, kernel), gpu=SMS_80, told=f"pipe {used:.1%}, from times alone",
+                demands=(kernel, kernel), gpu=SMS_80, note=f"pipe {used:.1%}, from times alone",
             )
         )  # fmt: skip
     return rows
@@ -212,7 +212,7 @@ def _rest_of_80() -> list[PublishedNumber]:
         PublishedNumber(
             table="Bandwidth", name=f"copy + copy, {blocks} blocks", measured=one / half, read="slowdown",
             demands=(_copy_on_half(one / max(alone)), _copy_on_half(one / max(alone))), gpu=SMS_80,
-            told="GB/s alone over GB/s together; latency under load as on the H100",
+            note="GB/s alone over GB/s together; latency under load as on the H100",
         )
         for blocks, one, half in zip((40, 80, 120, 160), alone, both, strict=True)
     ]  # fmt: skip
@@ -220,7 +220,7 @@ def _rest_of_80() -> list[PublishedNumber]:
         *rows,
         PublishedNumber(
             table="IPC", name="fmul + copy, unequal times", measured=(125.251 + 326.442) / 327.297, read="gain",
-            demands=timed, gpu=SMS_80, told="demands of the H100: not published of this GPU",
+            demands=timed, gpu=SMS_80, note="demands of the H100: not published of this GPU",
         ),
         PublishedNumber(
             table="Blocks", name="sleep + sleep, 80 blocks", measured=204.809 / 102.418, read="gain",

@@ -131,18 +131,18 @@ class SharingAdvice:
     """How to share, and why.
 
     shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns: expected of each
-    in that mode, from measured demands; careful: conservative, decisive, see `SharingCase`; worst: if all are always
+    in that mode, from measured demands; conservative: decisive, see `SharingCase`; worst: if all are always
     busy together and unmeasured resources are contended. binding: the resource that slows them most. why:
     sentences with the numbers, also of rejected modes.
     safe: all sums are below their limits, and no decisive value is unknown.
     """
 
-    way: SharingMode
+    mode: SharingMode
     shares: tuple[float, ...] | None
     why: tuple[str, ...]
     unknown: tuple[str, ...]
     slowdowns: Slowdowns = ()
-    careful: Slowdowns = ()
+    conservative: Slowdowns = ()
     worst: Slowdowns = ()
     binding: str | None = None
     profiles: tuple[str, ...] | None = None
@@ -154,7 +154,7 @@ class SharingAdvice:
 class SharingCase:
     """Input of one piece of advice.
 
-    estimate: from measured demands. careful: from `assumed`, the demands with unmeasured issue slots assumed; the
+    estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue slots assumed; the
     same where all were measured. members: kernels of each, with shares of its time, where known; else `assumed`
     is its one member. others: for each member the share of time in which another is busy. shared: the estimate under
     MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_margin: kernels of
@@ -162,7 +162,7 @@ class SharingCase:
     """
 
     estimate: Estimate
-    careful: Estimate
+    conservative: Estimate
     demands: tuple[Demand, ...]
     assumed: tuple[Demand, ...]
     members: tuple[MixMembers, ...]
@@ -187,7 +187,9 @@ class SharingCase:
     @property
     def decisive(self) -> Slowdowns:
         """Decisive slowdowns: with unmeasured issue slots assumed, or with the largest error of the estimator."""
-        known = [member.upper if self.unsure(self.careful) else member.slowdown for member in self.careful.members]
+        known = [
+            member.upper if self.unsure(self.conservative) else member.slowdown for member in self.conservative.members
+        ]
         return self.over_all_time(known)
 
     @property
@@ -205,7 +207,7 @@ class SharingCase:
     @property
     def binding(self) -> str | None:
         """The resource that slows them most; where none does, the one of highest total demand."""
-        slowed = [member for member in self.careful.members if member.binding is not None]
+        slowed = [member for member in self.conservative.members if member.binding is not None]
         if slowed:
             return max(slowed, key=lambda member: member.slowdown or math.inf).binding
         return max(self.estimate.sums, key=lambda name: self.estimate.sums[name], default=None)
@@ -233,7 +235,7 @@ class SharingCase:
     def conflicts(self) -> list[str]:
         """Resources that reach their limit, and those that slow a member beyond the allowed slowdown."""
         names = self.over_limit()
-        for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.careful, self.decisive)):
+        for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.conservative, self.decisive)):
             for member, slowdown in zip(estimate.members, slowdowns, strict=True):
                 if member.binding and slowdown is not None and slowdown > self.settings.max_slowdown:
                     names.append(member.binding)
@@ -247,19 +249,19 @@ NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
 
 def by_mps(case: SharingCase) -> SharingAdvice | str:
     """MPS, all SMs for all."""
-    slowdowns, careful = case.slowdowns, case.decisive
-    if None in slowdowns or None in careful:
+    slowdowns, conservative = case.slowdowns, case.decisive
+    if None in slowdowns or None in conservative:
         return "MPS: undetermined, see what is not known."
     over = case.over_limit()
     if over:
         return f"MPS alone: {_too_much(case, over)}; {_expected(case)}."
-    if not case.acceptable(careful):
+    if not case.acceptable(conservative):
         by = next(iter(case.conflicts()), None)
         slowed = f", slowed by {resource(by)}" if by else ""
         return f"MPS alone: {_expected(case)}{slowed}; more than {times(case.settings.max_slowdown)}."
     why = (f"MPS: {total_demand(case.estimate.sums, case.settings)}; {_expected(case)}.",)
     safe = case.estimate.safe and not case.missing
-    return SharingAdvice("mps", None, why, case.missing, slowdowns, careful, case.worst, case.binding, safe=safe)
+    return SharingAdvice("mps", None, why, case.missing, slowdowns, conservative, case.worst, case.binding, safe=safe)
 
 
 def by_shares(case: SharingCase) -> SharingAdvice | str:
@@ -273,19 +275,19 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     lost = _on_shares(case, shares, outcomes)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
     unsure = found is not None and case.unsure(found)
-    careful = _careful(case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide)
+    conservative = _conservative(case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide)
     sentence = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
-        f"{_by_width(case, lost, careful)}{_with_margin(case) if unsure else ''}."
+        f"{_by_width(case, lost, conservative)}{_with_margin(case) if unsure else ''}."
     )
-    if not case.acceptable(lost) or not case.acceptable(careful):
+    if not case.acceptable(lost) or not case.acceptable(conservative):
         return sentence
-    worst = [one.worst for one in outcomes] if outcomes else careful
+    worst = [one.worst for one in outcomes] if outcomes else conservative
     most = tuple(
         worst if launches_known(members) else wide
         for members, worst, wide in zip(case.members, worst, wide, strict=True)
     )
-    return SharingAdvice("mps_share", shares, (sentence,), case.missing, lost, careful, most, conflicts[0])
+    return SharingAdvice("mps_share", shares, (sentence,), case.missing, lost, conservative, most, conflicts[0])
 
 
 def _on_shares(case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome] | None) -> Slowdowns:
@@ -339,13 +341,13 @@ def by_slices(case: SharingCase) -> SharingAdvice | str:
         )
     lost = tuple(_on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True))
     wide = tuple(_wide_on(demand, one) for demand, one in zip(case.assumed, chosen, strict=True))
-    careful = _careful(case.members, lost, wide)
+    conservative = _conservative(case.members, lost, wide)
     names = tuple(profile.name for profile in chosen)
     sentence = (
         f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices that hold them; "
-        f"{_by_width(case, lost, careful)}."
+        f"{_by_width(case, lost, conservative)}."
     )
-    return SharingAdvice("mig", None, (sentence,), case.missing, lost, careful, wide, short, profiles=names)
+    return SharingAdvice("mig", None, (sentence,), case.missing, lost, conservative, wide, short, profiles=names)
 
 
 def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigProfile) -> bool:
@@ -354,7 +356,7 @@ def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigPr
     if demand.hbm_bytes + CONTEXT_BYTES > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes:
         return False
     lost = (_on_slice(case, members, profile),)
-    return case.acceptable(lost) and case.acceptable(_careful([members], lost, (_wide_on(demand, profile),)))
+    return case.acceptable(lost) and case.acceptable(_conservative([members], lost, (_wide_on(demand, profile),)))
 
 
 def _on_slice(case: SharingCase, members: MixMembers, profile: MigProfile) -> float | None:
@@ -379,7 +381,7 @@ def in_turn(case: SharingCase) -> SharingAdvice | str:
     return SharingAdvice("time_slicing", None, (sentence,), case.missing, slowdowns, slowdowns, worst, "sms")
 
 
-def _careful(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
+def _conservative(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
     """Slowdowns on a part of the SMs: without a footprint the width of kernels is unknown, and they count as wide."""
     return tuple(
         one if launches_known(own) or one is None else None if most is None else max(one, most)
@@ -399,7 +401,7 @@ def _too_much(case: SharingCase, over: Sequence[str]) -> str:
 def _expected(case: SharingCase) -> str:
     """Expected slowdowns, and the decisive ones where they differ."""
     expected = f"expected {each(case.slowdowns)}"
-    unsure = case.unsure(case.careful)
+    unsure = case.unsure(case.conservative)
     if not case.unmeasured:
         if unsure:
             return f"{expected}, up to {each(case.decisive)}{_with_margin(case)}"
@@ -416,11 +418,11 @@ def _with_margin(case: SharingCase) -> str:
     return f" with the estimator's margin of {case.settings.margin:g}, which decides"
 
 
-def _by_width(case: SharingCase, lost: Slowdowns, careful: Slowdowns) -> str:
+def _by_width(case: SharingCase, lost: Slowdowns, conservative: Slowdowns) -> str:
     expected = f"expected {each(lost)}"
     if all(map(launches_known, case.members)):
-        return expected if careful == lost else f"{expected}, {each(careful)}"
-    return f"{expected} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"
+        return expected if conservative == lost else f"{expected}, {each(conservative)}"
+    return f"{expected} if their kernels leave the other SMs idle, {each(conservative)} if they are as wide as the GPU"
 
 
 def advise(
@@ -429,7 +431,7 @@ def advise(
     *,
     gpu: GpuCapacity,
     settings: InterferenceOptions,
-    careful: Estimate | None = None,
+    conservative: Estimate | None = None,
     calibration: Calibration | None = None,
     members: Sequence[MixMembers] | None = None,
     busy: Sequence[float] | None = None,
@@ -439,7 +441,7 @@ def advise(
 ) -> SharingAdvice:
     """Return how `demands` should share `gpu`, `estimate` is that without any isolation.
 
-    `careful`: the same with `settings.assumed_issue` in place of unmeasured issue slots; a sharing mode is
+    `conservative`: the same with `settings.assumed_issue` in place of unmeasured issue slots; a sharing mode is
     advised only where this is safe, too. By default nothing is assumed. `members`: kernels of each, with shares of
     its time, conservative; by default each is one. `busy`: share 0..1 of its time in which each does anything at all
     (1: always); they are assumed to be independent: a member is slowed for the share of its time in which another
@@ -450,14 +452,14 @@ def advise(
     >>> from tachograph.sharing.demand import CorunOutcome
     >>> two = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
     >>> alone = Estimate(tuple(CorunOutcome(name, 1.0, 1.0, None) for name in "ab"), {"issue": 0.4}, 2.0, 1.0, True, ())
-    >>> advise(alone, two, gpu=GpuCapacity(name="A100 SXM 40GB", hbm_bytes=40e9), settings=InterferenceOptions()).way
+    >>> advise(alone, two, gpu=GpuCapacity(name="A100 SXM 40GB", hbm_bytes=40e9), settings=InterferenceOptions()).mode
     'mps'
     """
     shares = tuple(busy) if busy is not None else (1.0,) * len(demands)
     assumed = tuple(issuing(demand, settings.assumed_issue) for demand in demands)
     case = SharingCase(
         estimate=estimate,
-        careful=careful or estimate,
+        conservative=conservative or estimate,
         demands=tuple(demands),
         assumed=assumed,
         members=tuple(members) if members is not None else tuple(((1.0, demand),) for demand in assumed),
@@ -476,10 +478,10 @@ def advise(
     for way in (by_mps, by_shares, by_slices, in_turn):
         found = way(case)
         if isinstance(found, SharingAdvice):
-            cautions = (MPS_OF_ONE_USER,) if found.way in ("mps", "mps_share") and not same_user else ()
+            cautions = (MPS_OF_ONE_USER,) if found.mode in ("mps", "mps_share") and not same_user else ()
             return replace(found, why=(*passed, *found.why), cautions=cautions)
         passed += [found] if found else []
-    last = f"No way is expected to keep all of them below {times(settings.max_slowdown)}."
+    last = f"No sharing mode is expected to keep all of them below {times(settings.max_slowdown)}."
     slowdowns, most = case.slowdowns, case.decisive
     return SharingAdvice("no", None, (*passed, last), case.missing, slowdowns, most, case.worst, case.binding)
 

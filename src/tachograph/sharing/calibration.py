@@ -50,7 +50,7 @@ class BenchRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     published calibration, with this one. `low`, `high`: of single runs."""
 
     name: str
-    way: CorunMode
+    mode: CorunMode
     compared: Compared
     predicted: float | None = None
     calibrated: float | None = None

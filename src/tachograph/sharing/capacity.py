@@ -74,13 +74,13 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     GPU has fewer SMs than a GPU of that name, and less of all other resources.
 
     >>> gpu = gpu_of(Chip("NVIDIA H100 PCIe", "9.0", {"multiprocessor_count": 114.0}))
-    >>> gpu.sms, gpu.threads_per_sm, gpu.told_by["sms"]
+    >>> gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]
     (114, 2048, 'the report')
     >>> gpu_of(Chip()).sms is None
     True
     """
     known: dict[str, float] = {}
-    told_by: dict[str, str] = {}
+    sources: dict[str, str] = {}
     capability = chip.compute_capability or capability_of(chip.attributes)
     for values, source in (
         (_reported(chip.attributes, metrics or {}), REPORT),
@@ -89,11 +89,11 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     ):
         for name, value in values.items():
             if name not in known:
-                known[name], told_by[name] = value, source
-    return _gpu(chip.name or _NAMELESS, known, told_by)
+                known[name], sources[name] = value, source
+    return _gpu(chip.name or _NAMELESS, known, sources)
 
 
-def _gpu(name: str, known: Mapping[str, float], told_by: Mapping[str, str]) -> GpuCapacity:
+def _gpu(name: str, known: Mapping[str, float], sources: Mapping[str, str]) -> GpuCapacity:
     def count(field: str) -> int | None:
         return None if field not in known else int(known[field])
 
@@ -109,7 +109,7 @@ def _gpu(name: str, known: Mapping[str, float], told_by: Mapping[str, str]) -> G
         l2_bytes=known.get("l2_bytes"),
         dram_bytes_per_s=known.get("dram_bytes_per_s"),
         hbm_bytes=known.get("hbm_bytes"),
-        told_by=MappingProxyType(dict(told_by)),
+        sources=MappingProxyType(dict(sources)),
     )
 
 

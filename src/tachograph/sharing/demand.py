@@ -81,7 +81,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCapacity:
-    """Resources of a GPU. None: unknown. `told_by`: {field: its source, the report or the catalogue of devices}."""
+    """Resources of a GPU. None: unknown. `sources`: {field: its source, the report or the catalogue of devices}."""
 
     name: str
     sms: int | None = None
@@ -94,7 +94,7 @@ class GpuCapacity:
     l2_bytes: float | None = None
     dram_bytes_per_s: float | None = None
     hbm_bytes: float | None = None
-    told_by: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ H100_NVL = GpuCapacity(
     l2_bytes=50e6,
     dram_bytes_per_s=3.938e12,
     hbm_bytes=94 * 2.0**30,
-    told_by=MappingProxyType({"*": "published with the measurements"}),
+    sources=MappingProxyType({"*": "published with the measurements"}),
 )
 
 
@@ -140,7 +140,7 @@ class Sharing:
     lasting: each launches repeatedly, as jobs do, and none ends; else each launches once, at the same time.
     """
 
-    way: CorunMode = "streams"
+    mode: CorunMode = "streams"
     shares: tuple[float, ...] | None = None
     lasting: bool = False
 

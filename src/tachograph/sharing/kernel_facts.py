@@ -172,7 +172,7 @@ class JudgedKernel:
 
     work: KernelWork
     limits: KernelLimits
-    fears: tuple[Sensitivity, ...]
+    sensitivities: tuple[Sensitivity, ...]
     pitfalls: tuple[Pitfall, ...]
     placement: RooflinePlacement
 
@@ -187,8 +187,8 @@ def judge_kernel(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:
     """Return the conclusions on a kernel."""
     work, found = work_of(kernel), limits(kernel, calibration=calibration)
     placed = placement(kernel, work=work, found=found)
-    fears = sensitivities(kernel, calibration=calibration)
-    return JudgedKernel(work, found, fears, pitfalls(kernel, placed=placed), placed)
+    sensitive = sensitivities(kernel, calibration=calibration)
+    return JudgedKernel(work, found, sensitive, pitfalls(kernel, placed=placed), placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class MissingMetric:
     """A metric that was not collected. `of`: numbers of the kernels that lack it."""
 
     metric: str
-    tells: str
+    meaning: str
     of: tuple[int, ...]
 
 

@@ -253,7 +253,7 @@ def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
     of: dict[tuple[str, str], list[int]] = {}
     for view in views:
         for missing in view.kernel.missing:
-            of.setdefault((missing.metric, missing.tells), []).append(view.number)
+            of.setdefault((missing.metric, missing.meaning), []).append(view.number)
     return tuple(MissingMetric(metric, reports, tuple(numbers)) for (metric, reports), numbers in of.items())
 
 

@@ -58,10 +58,10 @@ SETS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric that no launch of a kernel has. `tells`: its meaning; `options`: those of ncu that collect it."""
+    """A metric that no launch of a kernel has. `meaning`: its meaning; `options`: those of ncu that collect it."""
 
     metric: str
-    tells: str
+    meaning: str
     options: str
 
 

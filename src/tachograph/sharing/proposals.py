@@ -180,7 +180,7 @@ class PairJudge:
         return advise(
             _NOT_ESTIMATED if full else estimated(least, _BESIDE),
             [one.mean for one in demands],
-            careful=estimated(most, _BESIDE) if unmeasured and not full else None,
+            conservative=estimated(most, _BESIDE) if unmeasured and not full else None,
             members=[one.members for one in most],
             gpu=self.gpu,
             settings=self.settings,
@@ -217,13 +217,13 @@ class PairJudge:
     def packed(self, proposal: SharingProposal) -> SharingProposal:
         """The same with the number of runs of a group that may share at once, at most all; by kernels only two."""
         kind, count = proposal.one, 2
-        if kind is not proposal.other or kind.profile or proposal.advice.way != "mps":
+        if kind is not proposal.other or kind.profile or proposal.advice.mode != "mps":
             return proposal
         while count < min(MOST_PACKED, kind.runs):
             more = count + 1
             if self._too_slow(kind, more):  # by one estimate, before three and their sentences
                 break
-            if self._advice([kind.demand] * more, [kind.busy] * more, same_user=True).way != "mps":
+            if self._advice([kind.demand] * more, [kind.busy] * more, same_user=True).mode != "mps":
                 break
             count = more
         return replace(proposal, packed=count)
@@ -295,8 +295,8 @@ def overlap_h(one: JobGroup, other: JobGroup) -> float:
 
 def _saved_h(advice: SharingAdvice, overlap: float) -> float:
     """Two GPUs for the overlap, less the one GPU that both use until the slower one has ended, conservative."""
-    known = [slowdown for slowdown in advice.careful if slowdown is not None]
-    if advice.way == "no" or len(known) < 2:
+    known = [slowdown for slowdown in advice.conservative if slowdown is not None]
+    if advice.mode == "no" or len(known) < 2:
         return 0.0
     return max(0.0, overlap * (2 - max(known)))
 
@@ -305,14 +305,14 @@ def _saved_h(advice: SharingAdvice, overlap: float) -> float:
 class GroupMatrix:
     """Job groups on as many GPUs of one model, each (row) beside each (column) under MPS, also itself.
 
-    slowdown: of the row over all its time, expected from measured demand; careful: decisive, with assumed issue slots
-    where not measured, and the margin of the estimator where one was profiled; NaN unknown. binding: place in
+    slowdown: of the row over all its time, expected from measured demand; conservative: decisive, with assumed issue
+    slots where not measured, and the margin of the estimator where one was profiled; NaN unknown. binding: place in
     `resources` of what slows the row, conservative, 255 nothing. full: whether memory is known not to hold both.
     """
 
     kinds: tuple[JobGroup, ...]
     slowdown: Floats
-    careful: Floats
+    conservative: Floats
     binding: Bytes
     resources: tuple[str, ...]
     full: Flags
@@ -324,7 +324,7 @@ def group_matrix(kinds: Sequence[JobGroup], judge: PairJudge) -> GroupMatrix:
     return GroupMatrix(
         kinds=tuple(kinds),
         slowdown=met(least.slowdown, kinds),
-        careful=met(decisive(most, kinds), kinds),
+        conservative=met(decisive(most, kinds), kinds),
         binding=most.binding,
         resources=most.resources,
         full=np.array([[judge.full(one, other) for other in kinds] for one in kinds], dtype=bool),

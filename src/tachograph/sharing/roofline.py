@@ -274,11 +274,11 @@ _COMPUTING = ("issue", "alu", "fma", "fp16", "fp64", "tensor", "xu")
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """A peak. name: dram (byte/s), or fp64, fp32, fp16, tensor (FLOP/s). told_by: its source."""
+    """A peak. name: dram (byte/s), or fp64, fp32, fp16, tensor (FLOP/s). source: where the number is from."""
 
     name: str
     peak: float
-    told_by: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +345,7 @@ def placement(
 def _roofs(kernel: Kernel) -> tuple[Roof, ...]:
     roofs = []
     if kernel.gpu.dram_bytes_per_s:
-        source = kernel.gpu.told_by.get("dram_bytes_per_s", REPORT)
+        source = kernel.gpu.sources.get("dram_bytes_per_s", REPORT)
         roofs.append(Roof("dram", kernel.gpu.dram_bytes_per_s, source))
     device = device_of(kernel.chip)
     for kind in PIPE_OF:

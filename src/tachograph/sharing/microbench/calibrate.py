@@ -66,7 +66,7 @@ class ExperimentResult:
     """
 
     experiment: Experiment
-    way: CorunMode
+    mode: CorunMode
     alone: tuple[AloneRun, ...] = ()
     expected: ExpectedOutcome | None = None
     calibrated: ExpectedOutcome | None = None
@@ -76,7 +76,7 @@ class ExperimentResult:
     @property
     def published(self) -> float | None:
         """What was measured on the H100 NVL."""
-        return self.experiment.published_shares if self.way == "mps" else self.experiment.published
+        return self.experiment.published_shares if self.mode == "mps" else self.experiment.published
 
     @property
     def measured(self) -> MeasuredValue | None:
@@ -99,7 +99,7 @@ class Bench:
         return tuple(
             (one.experiment, one.alone[0])
             for one in self.results
-            if one.experiment.group == group and one.alone and one.way == "streams"
+            if one.experiment.group == group and one.alone and one.mode == "streams"
         )
 
 
@@ -459,7 +459,7 @@ def _row(result: ExperimentResult) -> BenchRow:
     measured = result.measured
     return BenchRow(
         name=result.experiment.name,
-        way=result.way,
+        mode=result.mode,
         compared=result.experiment.compared,
         predicted=None if result.expected is None else result.expected.value,
         calibrated=None if result.calibrated is None else result.calibrated.value,

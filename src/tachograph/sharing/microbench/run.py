@@ -201,12 +201,12 @@ def bench(
     pairs = sum(one.second is not None for one in chosen)
     steps = _Progress(progress, len(chosen) + pairs)
     results = steps.each(
-        (ExperimentResult(experiment=one, way="streams") for one in chosen), lambda one: _alone(device, one, plan)
+        (ExperimentResult(experiment=one, mode="streams") for one in chosen), lambda one: _alone(device, one, plan)
     )
     begun = Bench(gpu=device.gpu, driver=device.driver, date=_now(), results=tuple(results))
     foresight = _Foresight.after(device, begun, predictor)
     if processes is not None:
-        under = [replace(one, way="mps") for one in results if one.experiment.shares is not None]
+        under = [replace(one, mode="mps") for one in results if one.experiment.shares is not None]
         results += under
         steps.total += len(under)
     waiting = [foresight.of(one) for one in results]
@@ -214,7 +214,7 @@ def bench(
     def pair(one: ExperimentResult) -> ExperimentResult:
         if one.experiment.second is None:
             return one
-        if one.way == "mps" and processes is not None:
+        if one.mode == "mps" and processes is not None:
             tuned, runs = processes.measure(one.experiment, plan)
             return replace(one, alone=tuned, runs=_against_all(device, one.experiment, tuned, runs, plan))
         return _paired(device, one, plan)
@@ -335,7 +335,7 @@ class _Foresight:
             )
             for workload, alone in zip(experiment.workloads, result.alone, strict=True)
         )
-        sharing = Sharing("mps", experiment.shares) if result.way == "mps" else Sharing()
+        sharing = Sharing("mps", experiment.shares) if result.mode == "mps" else Sharing()
         estimate = self.predictor((first, second), self.device.gpu, sharing, calibration)
         return expected(estimate, (result.alone[0].seconds, result.alone[1].seconds), experiment.compared)
 
