@@ -90,7 +90,7 @@ class FaultyServer:
         return HttpAnswer(self.next, self.where)
 
     def close(self) -> None:
-        """Let nobody wait."""
+        """Release every waiting poll."""
         self.answers.set()
 
 
@@ -155,21 +155,21 @@ class FaultyFleet:
             for unit in host.units:
                 if self.random.random() < 0.7:
                     unit.values.update(self._values())
-        for kind, (chance, happen) in self._happenings.items():
+        for kind, (chance, happen) in self._incidents.items():
             if self.random.random() < chance:
                 self.faults[kind] += 1
                 happen()
         self._write()
 
     def close(self) -> None:
-        """Let nobody wait."""
+        """Release every waiting poll."""
         for server in self._servers:
             server.close()
 
     # --- what lasts until something else happens
 
     @property
-    def _happenings(self) -> dict[str, tuple[float, Callable[[], None]]]:
+    def _incidents(self) -> dict[str, tuple[float, Callable[[], None]]]:
         return {
             "sentinel values": (0.3, self._sentinels),
             "counters vanish": (0.05, self._leave_out),
@@ -289,7 +289,7 @@ class FaultyFleet:
     # --- pages
 
     def _write(self) -> None:
-        """Put the pages of now where they are asked for, some of them damaged."""
+        """Put the pages of now where they are polled, some of them damaged."""
         self.sound.clear()
         for number, server in enumerate(self._servers):
             text = self._recorded if number == NODES else self._page(self._hosts[number])

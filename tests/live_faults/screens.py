@@ -5,7 +5,7 @@ mouse do what they like. All of it is decided by the seed. After each refresh th
 
 - nothing was raised, in the app or in the feed; no traceback is on the screen, and nothing that steers a terminal
 - every line is as long as the terminal is wide, at most
-- numbers of the fleet's table are those of the snapshot; what nobody told is "-"
+- numbers of the fleet's table are those of the snapshot; what is not reported is "-"
 - every value of the snapshot is within the range of its counter
 - events are no more than are kept, and memory stays what it was
 
@@ -128,20 +128,20 @@ class Outcome:
     failed: Counter[str] = field(default_factory=Counter)
 
     def fail(self, what: str, detail: str = "") -> None:
-        """Count a failure; of each kind the first is told."""
+        """Count a failure; of each kind the first is printed."""
         self.failed[what] += 1
         self.failures.setdefault(what, f"screen {self.screens}: {detail}")
 
 
 class Driven(WatchApp):
-    """An app that looks when it is told to, and keeps what nobody caught."""
+    """An app that polls when a test does, and keeps uncaught exceptions."""
 
     def start(self) -> None:
         """Look once; go on by `look`."""
         self.poll()
 
     def poll(self) -> None:
-        """Ask the source once, as the thread of the feed would."""
+        """Poll the source once, as the thread of the feed would."""
         self.deliver(self.feed.once())
 
 
@@ -208,7 +208,7 @@ async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, unt
 
 async def _settle(pilot: Pilot[int]) -> None:
     """Wait until all messages were handled and all was drawn."""
-    for _ in range(3):  # what is called after a refresh may ask for another one
+    for _ in range(3):  # what is called after a refresh may request another one
         await pilot._wait_for_screen()
         with contextlib.suppress(ScreenStackError):  # the app was quit
             pilot.app.screen._on_timer_update()
@@ -351,7 +351,10 @@ def _wrong_cells(fleet: FleetScreen, snapshot: Snapshot, outcome: Outcome) -> It
             wanted = _written(value, WRITTEN[cell.column.name])
             outcome.cells += 1
             if shown != wanted and fleet.lines[y].cell_length >= cell.at + cell.width:
-                yield f"{cell.column.name} is not what was told", f"{shown!r} for {value!r} in {fleet.lines[y].text!r}"
+                yield (
+                    f"{cell.column.name} differs from the snapshot",
+                    f"{shown!r} for {value!r} in {fleet.lines[y].text!r}",
+                )
 
 
 def _written(value: float | None, unit: str) -> str:
@@ -394,9 +397,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--life", type=int, default=LIFE, help="screens of one app")
     parser.add_argument("--recorded", type=Path, help="a page of an exporter that is answered, too")
-    asked = parser.parse_args()
-    recorded = asked.recorded.read_bytes() if asked.recorded else b""
-    outcome = run(asked.screens, seed=asked.seed, recorded=recorded, life=asked.life)
+    arguments = parser.parse_args()
+    recorded = arguments.recorded.read_bytes() if arguments.recorded else b""
+    outcome = run(arguments.screens, seed=arguments.seed, recorded=recorded, life=arguments.life)
     sys.stdout.write(f"{json.dumps(reported(outcome), indent=1, ensure_ascii=False)}\n")
     return 1 if outcome.failures else 0
 

@@ -39,7 +39,7 @@ from tachograph.cli import main
         (["record", "--interval", "x", "--", "true"], 2, "invalid interval x: not between 0.1 and 3600"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     arguments: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -72,7 +72,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, halts: t
     until, sent, status = time.monotonic() + 60, False, None
     while status is None and time.monotonic() < until:
         if select.select([terminal], [], [], 0.1)[0]:
-            with contextlib.suppress(OSError):  # nobody has it open any more
+            with contextlib.suppress(OSError):  # no process has it open any more
                 written += os.read(terminal, 65536)
         if b"sim001:1" in written and not sent:
             sent = True

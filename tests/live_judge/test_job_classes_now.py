@@ -1,4 +1,4 @@
-"""Job classes told of what runs: the same as the analysis of the same samples tells, minutes that add up, memory."""
+"""Job classes of running jobs: the same as the analysis of the same samples gives, minutes that add up, memory."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_another_job_and_another_start_begin_anew() -> None:
     gathered = JobMinutes()
     gathered.add(of(1000, {"power_w": 5.0}, since=None))
     assert (gathered.jobs["7"].start_us, gathered.jobs["7"].reported) == (1_000_000_000, False)
-    gathered.add(of(1010, {"power_w": 7.0}, since=700.0))  # now it is told when it began
+    gathered.add(of(1010, {"power_w": 7.0}, since=700.0))  # now its start is reported
     assert [now.minute for now, _ in gathered.under_way("7")] == [5]
     gathered.add(of(1020, {"power_w": 9.0}, since=1015.0, job_id="8"))
     assert [one.minute for one in gathered.jobs["7"].minutes] == [5]

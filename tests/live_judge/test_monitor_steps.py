@@ -37,7 +37,7 @@ def snapshot(
     devices: Mapping[GpuId, GpuDevice] | None = None,
     problems: Sequence[SourceProblem] = (),
 ) -> Snapshot:
-    """GPUs with their values; one that tells none is silent."""
+    """GPUs with their values; one without any reports nothing."""
     gpus, names = tuple(reported), sorted({name for values in reported.values() for name in values})
     when = [(measured or {}).get(gpu, t if reported[gpu] else math.nan) for gpu in gpus]
     values = {name: np.array([reported[gpu].get(name, math.nan) for gpu in gpus]) for name in names}
@@ -78,7 +78,7 @@ def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
 
 
 def test_what_is_read_again_is_no_new_reading() -> None:
-    """An exporter that measures every 10 s is asked every second: the window holds what it measured, no more."""
+    """An exporter that measures every 10 s is polled every second: the window holds what it measured, no more."""
     made = monitor(WorkloadSettings(smoothing_s=60))
     for t in range(41):
         view = made.step(snapshot(t, {A: IDLE if t < 10 else BUSY}, measured={A: t // 10 * 10}))

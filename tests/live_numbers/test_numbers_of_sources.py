@@ -152,10 +152,10 @@ def test_an_exporters_page_comes_out_in_every_form(watch: Watch, names: str) -> 
         server.nodes["n1"].gpus = units()
         for unit in server.nodes["n1"].gpus if names == "new" else ():
             unit.values = {new.get(metric, metric): value for metric, value in unit.values.items()}
-        asked = ("--url", server.url("n1"), "--all", "--once")
-        assert_json(watch(*asked, "--json"), EXPECTED)
-        assert_csv(watch(*asked, "--csv", "all"), EXPECTED)
-        assert_table(watch(*asked), EXPECTED)
+        request = ("--url", server.url("n1"), "--all", "--once")
+        assert_json(watch(*request, "--json"), EXPECTED)
+        assert_csv(watch(*request, "--csv", "all"), EXPECTED)
+        assert_table(watch(*request), EXPECTED)
 
 
 def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
@@ -181,10 +181,10 @@ def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
         return Reply(json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode())
 
     with faulty(answer) as server:
-        asked = ("--source", "prometheus", "--url", server.url, "--all", "--once")
-        assert_json(watch(*asked, "--json"), EXPECTED)
-        assert_csv(watch(*asked, "--csv", "all"), EXPECTED)
-        (first, *_) = rows_of(watch(*asked, "--csv", "stale_s"))
+        request = ("--source", "prometheus", "--url", server.url, "--all", "--once")
+        assert_json(watch(*request, "--json"), EXPECTED)
+        assert_csv(watch(*request, "--csv", "all"), EXPECTED)
+        (first, *_) = rows_of(watch(*request, "--csv", "stale_s"))
         assert 2 < float(first["stale_s"]) < 10
 
 
@@ -213,9 +213,9 @@ def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_pa
     expected[1, None]["dram_active"] = 1.0  # 1.0000001, at three digits
     values["GPU 1"]["1005"] = "1.000"
     (tmp_path / "state.json").write_text(json.dumps({"gpus": 4, "values": values, "mode": ""}))
-    asked = ("--source", "dmon", "--all", "--once", "--interval", "0.2")
-    assert_json(watch(*asked, "--json"), expected)
-    assert_csv(watch(*asked, "--csv", "all"), expected)
+    request = ("--source", "dmon", "--all", "--once", "--interval", "0.2")
+    assert_json(watch(*request, "--json"), expected)
+    assert_csv(watch(*request, "--csv", "all"), expected)
 
 
 # --- NVML: percent, mW, mJ, B, MiB/s on the way in
@@ -247,9 +247,9 @@ class Nvml:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-def _metrics(asked: Any) -> None:
-    for place in range(asked.numMetrics):
-        metric = asked.metrics[place]
+def _metrics(request: Any) -> None:
+    for place in range(request.numMetrics):
+        metric = request.metrics[place]
         metric.nvmlReturn = 0
         metric.value = _GPM.get(metric.metricId, math.nan)
 

@@ -34,7 +34,7 @@ from tachograph.tui.plot import PlotChoice, plots
 
 BEGIN = 1_800_000_000.0
 LOOKS = 200
-LOST, LACKING = 5, 9  # a GPU that falls silent, one that tells no memory in use nor SM
+LOST, LACKING = 5, 9  # a GPU that reports nothing any more, one without memory in use and SM
 MARKS = {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
 SIGNS = {"CRIT": "CRIT !!", "WARN": "WARN !", "HOT": "HOT ^", "OK": "OK", "unknown": "unknown ?"}
 
@@ -81,7 +81,7 @@ PLAIN: list[Values] = [
     {name: None if column[row] != column[row] else float(column[row]) for name, column in LAST.values.items()}
     for row in range(24)
 ]
-TOLD = json_rows(VIEW)
+REPORTED = json_rows(VIEW)
 
 
 def written(row: Row) -> str:
@@ -96,15 +96,15 @@ def cells_of(fleet: FleetRows, line: int | FleetGroup, width: int = 240, skip: i
 
 
 def test_the_view_holds_what_is_asked_of_it() -> None:
-    assert len({one["class"] for one in TOLD}) >= 4
-    assert {one["health"] for one in TOLD} == {"CRIT", "HOT", "WARN", "OK", "unknown"}
+    assert len({one["class"] for one in REPORTED}) >= 4
+    assert {one["health"] for one in REPORTED} == {"CRIT", "HOT", "WARN", "OK", "unknown"}
     assert PLAIN[LOST]["power_w"] is None
     assert PLAIN[LACKING]["sm_active"] is None
 
 
 def test_every_form_shows_the_same_numbers() -> None:
     fleet = FleetRows(VIEW)
-    printed = json.loads(msgspec.json.encode(TOLD))
+    printed = json.loads(msgspec.json.encode(REPORTED))
     text = csv_header(ALL_COLUMNS) + "".join(csv_row(VIEW, row, ALL_COLUMNS) for row in range(24))
     sheet = list(csv.DictReader(io.StringIO(text)))
     head, *lines = text_table(VIEW, width=300).splitlines()
@@ -144,7 +144,7 @@ def test_every_form_shows_the_same_numbers() -> None:
 
 def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> None:
     fleet = FleetRows(VIEW)
-    nodes, classes = [gpu.node for gpu in LAST.gpus], [one["class"] for one in TOLD]
+    nodes, classes = [gpu.node for gpu in LAST.gpus], [one["class"] for one in REPORTED]
     for by, whose in (("node", nodes), ("class", classes)):
         groups = grouped(fleet, sorted_rows(fleet, "gpu"), by)
         assert sum(len(group.rows) for group in groups) == 24
@@ -158,7 +158,7 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
 
             for short, name in (("sm", "sm_active"), ("tensor", "tensor_active"), ("util", "gpu_util")):
                 assert shown[short] == percent(statistics.fmean(known(name)) if known(name) else None)
-            reals = [one for row in members if (one := TOLD[row]["real_utilisation"]) is not None]
+            reals = [one for row in members if (one := REPORTED[row]["real_utilisation"]) is not None]
             mean = statistics.fmean(float(str(one)) for one in reals) if reals else None
             assert shown["real"].split()[-1] == percent(mean)
             total = sum(known("power_w"))
@@ -170,10 +170,10 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
             some = f"{used:.1f}" if used < 99.95 else f"{used:.0f}" if used < 1e3 else f"{used / 1e3:.1f}k"
             assert shown["mem"] == (f"Σ{some}/{whole}" if known("hbm_used_mib") else "-")
             assert shown["temp"] == (f"{max(known('gpu_temp_c')):.0f}°" if known("gpu_temp_c") else "-")
-            counts = Counter(MARKS[BOTTLENECKS[str(TOLD[row]["class"])]] for row in members)
+            counts = Counter(MARKS[BOTTLENECKS[str(REPORTED[row]["class"])]] for row in members)
             assert {part[-1]: int(part[:-1]) for part in shown["class"].split()} == counts
             worst = next(
-                s for s in ("CRIT", "WARN", "HOT", "unknown", "OK") if s in {TOLD[r]["health"] for r in members}
+                s for s in ("CRIT", "WARN", "HOT", "unknown", "OK") if s in {REPORTED[r]["health"] for r in members}
             )
             assert shown["health"] == SIGNS[worst].replace(" ?", "")
 
@@ -184,9 +184,9 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
     limits, _, health = line.partition("│")
     assert re.match(r"24 GPUs ", line)
     counts = {mark: int(count) for mark, count in re.findall(r"([.CIMX?]) (\d+)", limits)}
-    assert counts == Counter(MARKS[str(one["bottleneck"])] for one in TOLD)
+    assert counts == Counter(MARKS[str(one["bottleneck"])] for one in REPORTED)
     found = {name: int(count) for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)}
-    assert found == Counter(str(one["health"]) for one in TOLD)
+    assert found == Counter(str(one["health"]) for one in REPORTED)
     assert health.split("  ")[-1].strip() == "1 without values"
 
 
@@ -200,7 +200,7 @@ def test_levels_of_the_heat_map(by: str, name: str) -> None:
         spot = made.spot(row)
         assert spot is not None
         mark = "".join(text for text, _ in made.pieces(spot.y, None))[spot.x]
-        if TOLD[row]["health"] == "CRIT":
+        if REPORTED[row]["health"] == "CRIT":
             assert mark == "!"
         else:
             assert mark == ("-" if value is None else str(min(9, int((value - low) / (high - low) * 10))))
@@ -247,7 +247,7 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
     polls, since = 400, BEGIN - 37
     activity = {gpu: np.clip(rng.normal(0.85, 0.05, polls), 0, 1) for gpu in range(6)}
     activity[2] = np.clip(rng.normal(0.45, 0.05, polls), 0, 1)  # far behind
-    activity[4][150:170] = np.nan  # silent for a while: 0 there, as stored
+    activity[4][150:170] = np.nan  # not reported for a while: 0 there, as stored
     activity[5][:] = 0.0  # never used
     stored = {gpu: column.astype(np.float32).astype(float).tolist() for gpu, column in activity.items()}
     view = job_view({gpu: column.tolist() for gpu, column in activity.items()}, since=since, polls=polls)
@@ -286,7 +286,7 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
 
 
 def test_means_of_a_job_leave_out_what_is_missing() -> None:
-    job = job_facts(VIEW, str(TOLD[8]["job_id"]))
+    job = job_facts(VIEW, str(REPORTED[8]["job_id"]))
     assert job is not None
     assert LACKING in job.rows
     drawn = job_lines(VIEW, job, "by index", 0, width=120)

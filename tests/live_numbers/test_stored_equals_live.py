@@ -34,7 +34,7 @@ EVERY = 3  # seconds
 PER_MINUTE = 60 // EVERY
 LOOKS = PER_MINUTE * MINUTES
 JOBS = {"a": range(4), "b": range(4, 8)}
-FAULTY, HOT, REPLAYING, SILENT = 1, 2, 5, 6
+FAULTY, HOT, REPLAYING, UNREPORTED = 1, 2, 5, 6
 
 
 class Clock:
@@ -59,7 +59,7 @@ def live() -> list[Snapshot]:
         values["pcie_replays"][:] = 4.0
         values["pcie_replays"][REPLAYING] += second >= 200
         if second >= 600:
-            values["sm_active"][SILENT] = np.nan
+            values["sm_active"][UNREPORTED] = np.nan
         if 100 <= second < 460:  # another kind of work, for a while
             values["sm_active"][:4], values["tensor_active"][:4] = 0.7, 0.6
             values["fp64_active"][:4] = 0.0
@@ -185,7 +185,7 @@ def test_stored_health_is_the_worst_that_was_live(
     stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
 ) -> None:
     jobs, gpus, _ = stored
-    views = viewed(WorkloadSettings(event_memory_s=86_400))[1:LOOKS]  # at the first look nobody knows of replays
+    views = viewed(WorkloadSettings(event_memory_s=86_400))[1:LOOKS]  # at the first poll new replays are unknown
     order = ("CRIT", "WARN", "HOT", "unknown", "OK")
     worst = {gpu: min({view.state(row) for view in views}, key=order.index) for row, gpu in enumerate(GPUS)}
     assert {gpu: row["health"] for gpu, row in gpus.items()} == worst

@@ -20,7 +20,7 @@ from tachograph.tui.events import EventsScreen
 from tachograph.tui.job import JobScreen
 from tui_screens import Clock, app_of, lines_of, settled, watching
 
-TOLD = {"DCGM_FI_DEV_GPU_UTIL": 50.0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3.0}
+SERVED = {"DCGM_FI_DEV_GPU_UTIL": 50.0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3.0}
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--csv", "all")])
@@ -32,7 +32,7 @@ def test_once_tells_of_an_exporter_that_does_not_answer(
         if name.startswith(("SLURM_", "CUDA_", "TACHOGRAPH_")):
             monkeypatch.delenv(name)
     gone = f"http://127.0.0.1:{free_port()}/metrics"
-    with exporter({"n1": {0: TOLD}}) as server:
+    with exporter({"n1": {0: SERVED}}) as server:
         assert main(["watch", "--url", server.url("n1"), "--url", gone, "--all", "--once", *form]) == 0
     printed = capsys.readouterr()
     message = [line for line in printed.err.splitlines() if gone.split("/")[2] in line and "cannot connect" in line]

@@ -68,19 +68,19 @@ def discovery(what: str) -> None:
         say(f"| -> I {gpu}/{mig}          | GPU Instance (EntityID: {entity})      |")
 
 
-def header(asked: list[int]) -> str:
+def header(requested: list[int]) -> str:
     names, units = "#Entity   ", "ID        "
-    for number in asked:
+    for number in requested:
         name, unit, width = FIELDS[number]
         names += f"{name:<{width + 8}}"
         units += f"{unit:<{width + 8}}"
     return f"{names}\n{units}\n"
 
 
-def row(entity: str, asked: list[int], now: dict[str, Any], tick: int) -> str:
+def row(entity: str, requested: list[int], now: dict[str, Any], tick: int) -> str:
     reported = now["values"].get(entity, {})
     line = f"{entity:<10}"
-    for number in asked:
+    for number in requested:
         turn = number in now.get("taking_turns", []) and tick % 2 == 0
         cell = "N/A" if tick == 0 or turn else reported.get(str(number), "N/A")
         width = FIELDS[number][2] + 6
@@ -89,15 +89,15 @@ def row(entity: str, asked: list[int], now: dict[str, Any], tick: int) -> str:
     return f"{line}\n"
 
 
-def dmon(asked: list[int], delay_s: float, entities: list[str]) -> None:
+def dmon(requested: list[int], delay_s: float, entities: list[str]) -> None:
     now = state()
-    for number in asked:
+    for number in requested:
         if number not in now.get("known", FIELDS):
             fail(f"Error: Got invalid field ID. '{number}'. See dcgm_fields.h for a list of valid field IDs.\n")
     if now["mode"] == "old_entities" and entities:
         fail("Error: Unable to parse entity list.\n")
-    sys.stdout.write(header(asked))
-    if now["mode"] == "no_profiling" and any(number > 1000 for number in asked):
+    sys.stdout.write(header(requested))
+    if now["mode"] == "no_profiling" and any(number > 1000 for number in requested):
         fail(
             "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently "
             "loaded\n"
@@ -125,12 +125,12 @@ def dmon(asked: list[int], delay_s: float, entities: list[str]) -> None:
             sys.stdout.write("GPU 0     12")  # and ends there
             fail("", 3)
         for name in names:
-            sys.stdout.write(row(name, asked, now, tick))
+            sys.stdout.write(row(name, requested, now, tick))
         sys.stdout.flush()
         time.sleep(delay_s)
         tick += 1
         if tick % 14 == 0:
-            sys.stdout.write(header(asked))
+            sys.stdout.write(header(requested))
 
 
 def main(arguments: list[str]) -> None:
@@ -149,8 +149,8 @@ def main(arguments: list[str]) -> None:
             for number, (name, _, _) in FIELDS.items():
                 if number in now.get("known", FIELDS):
                     say(f"a_field_called_{name.lower():<20} {name:<20}{number}")
-        case ["dmon", "-e", asked, "-d", delay, *more]:
-            dmon([int(number) for number in asked.split(",")], int(delay) / 1000, more[1:])
+        case ["dmon", "-e", requested, "-d", delay, *more]:
+            dmon([int(number) for number in requested.split(",")], int(delay) / 1000, more[1:])
         case _:
             fail("Error: bad arguments\n")
 

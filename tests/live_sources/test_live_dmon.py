@@ -33,8 +33,15 @@ from tachograph.sources.dcgmi import (
 FAKE = Path(__file__).with_name("fake_dcgmi.py")
 VALUES = {"203": "85", "155": "350.500", "156": "123456789", "1002": "0.910", "140": "0", "230": "0", "395": "1"}
 VALUES |= {"393": "2", "112": "4", "250": "81559", "158": "89"}
-TOLD = {"gpu_util": 0.85, "power_w": 350.5, "energy_j": 123456.789, "sm_active": 0.91, "xid": 0, "row_remap_failure": 1}
-TOLD |= {"remapped_rows_uncorrectable": 2, "throttle_reasons": 4}
+PRINTED = {
+    "gpu_util": 0.85,
+    "power_w": 350.5,
+    "energy_j": 123456.789,
+    "sm_active": 0.91,
+    "xid": 0,
+    "row_remap_failure": 1,
+}
+PRINTED |= {"remapped_rows_uncorrectable": 2, "throttle_reasons": 4}
 IDS = [counter.dcgm_id for counter in COUNTERS if counter.dcgm_id]
 KNOWN = [counter.dcgm_id for counter in COUNTERS if not 1013 <= (counter.dcgm_id or 0) <= 1015] + [158, 250]
 TWO = {"GPU 0": VALUES, "GPU 1": {**VALUES, "203": "5"}}
@@ -107,8 +114,8 @@ def test_the_stream_is_read(fake: Fake) -> None:
         first = source.read()
         assert [gpu.name for gpu in first.gpus] == ["n1:0", "n1:1"]
         snapshot = read_until(source, reported)
-        assert values_of(snapshot, 0) == pytest.approx(TOLD)
-        assert values_of(snapshot, 1) == pytest.approx({**TOLD, "gpu_util": 0.05})
+        assert values_of(snapshot, 0) == pytest.approx(PRINTED)
+        assert values_of(snapshot, 1) == pytest.approx({**PRINTED, "gpu_util": 0.05})
         assert began - 1 < snapshot.measured[0] <= time.time()
         device = snapshot.devices[GpuId("n1", 1)]
         assert (device.model, device.uuid, device.pci) == ("NVIDIA A100-SXM4-40GB", "GPU-1-uuid", "00000000:01:00.0")
@@ -119,16 +126,16 @@ def test_the_stream_is_read(fake: Fake) -> None:
         assert {"fp16_active", "gpu_temp_c"} <= set(source.about.unsupported)
         assert not {"gpu_util", "sm_active"} & set(source.about.unsupported)
     ((_, arguments),) = fake.runs()
-    asked = set(arguments[2].split(","))
-    assert {str(counter.dcgm_id) for counter in COUNTERS} <= asked
-    assert {"393", "395", "202", "150", "140", "112", "230", "156"} <= asked
+    requested = set(arguments[2].split(","))
+    assert {str(counter.dcgm_id) for counter in COUNTERS} <= requested
+    assert {"393", "395", "202", "150", "140", "112", "230", "156"} <= requested
     assert arguments[3:] == ["-d", "100"]
 
 
 def test_names_are_known_without_a_list_of_them(fake: Fake) -> None:
     fake.set(lists=False)
     with watching(fake) as source:
-        assert values_of(read_until(source, reported), 0) == pytest.approx(TOLD)
+        assert values_of(read_until(source, reported), 0) == pytest.approx(PRINTED)
 
 
 def test_it_is_not_asked_faster_than_it_can(fake: Fake) -> None:
@@ -167,7 +174,7 @@ def test_a_value_is_not_carried_on_for_ever(fake: Fake) -> None:
 def test_fields_that_this_version_does_not_know_are_left_out(fake: Fake) -> None:
     fake.set(known=KNOWN, lists=False)
     with watching(fake) as source:
-        assert values_of(read_until(source, reported), 0) == pytest.approx(TOLD)
+        assert values_of(read_until(source, reported), 0) == pytest.approx(PRINTED)
         assert source.about.unsupported["tensor_hmma_active"] == "unknown to this DCGM"
         assert "gpu_util" not in source.about.unsupported
 
@@ -213,7 +220,7 @@ def test_a_death_is_told_and_it_is_started_anew(fake: Fake, mode: str, what: str
         snapshot = read_until(source, lambda s: bool(s.problems))
         assert snapshot.problems[0].what.startswith(what)
         assert (snapshot.problems[0].where, bool(snapshot.problems[0].do)) == ("dcgmi dmon", True)
-        assert values_of(snapshot, 0) == pytest.approx(TOLD), "the last values stay for a while"
+        assert values_of(snapshot, 0) == pytest.approx(PRINTED), "the last values stay for a while"
         fake.set(mode="")
         assert reported(read_until(source, lambda s: not s.problems))
     assert len(fake.runs()) >= 2
@@ -260,7 +267,7 @@ def test_it_is_not_started_again_and_again_at_once(fake: Fake) -> None:
         ({"mode": "die"}, "Host engine connection invalid", "systemctl start nvidia-dcgm"),
     ],
 )
-def test_why_it_cannot_be_used_is_told(fake: Fake, state: dict[str, Any], what: str, do: str) -> None:
+def test_why_it_cannot_be_used_is_reported(fake: Fake, state: dict[str, Any], what: str, do: str) -> None:
     fake.set(**state)
     with pytest.raises(InputError) as error:
         connect(Configuration(), program=fake.program)

@@ -1,4 +1,4 @@
-"""Exporters as a live source: values and their age, whoever does not answer, and that nobody waits for them."""
+"""Exporters as a live source: values and their age, exporters that do not answer and delay no others."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_same_page_again_is_no_new_measurement() -> None:
         later = read_until(source, lambda s: s.value("gpu_util", 0) == pytest.approx(0.9))
         assert later.measured[0] > before.measured[0]
         assert later.measured[1] == later.measured[0], "the whole page is new"
-        assert later.measured[2] == before.measured[2], "the other node told nothing new"
+        assert later.measured[2] == before.measured[2], "the other node reported nothing new"
         assert again.value("gpu_util", 0) == pytest.approx(0.05), "a snapshot that was handed out does not change"
 
 
@@ -255,7 +255,7 @@ def test_a_page_of_a_node_without_gpus_is_nothing_to_complain_of() -> None:
         assert len(other.requests) == 1
 
 
-def test_values_that_stand_still_for_long_are_told() -> None:
+def test_values_that_stand_still_for_long_are_reported() -> None:
     with exporter(TWO_NODES) as server, watching(server.urls, refresh_s=0.1) as source:
         snapshot = read_until(source, lambda s: bool(s.problems))
         assert snapshot.problems[0].what == "its values no longer change"
@@ -287,7 +287,7 @@ def test_connecting_says_why_nobody_is_there() -> None:
         connect(configured(timeout_s=-1), urls=[url])
 
 
-def test_the_address_of_the_settings_is_asked(tmp_path: Path) -> None:
+def test_the_address_of_the_settings_is_polled(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("s3cret\n")
     with exporter(TWO_NODES) as server:
@@ -310,11 +310,11 @@ def test_closing_waits_for_nobody_and_may_happen_twice() -> None:
 
 def test_an_exporter_is_asked_when_it_may_have_news() -> None:
     rhythm = ExporterRhythm(least_s=0.9)
-    asked, changes, now = 0, 0, 0.0
+    polls, changes, now = 0, 0, 0.0
     shown: int | None = None
     delays = []
     while now < 3000:
-        asked += 1
+        polls += 1
         page_number = int(now // 30)
         if page_number != shown:
             shown, changes = page_number, changes + 1
@@ -323,9 +323,9 @@ def test_an_exporter_is_asked_when_it_may_have_news() -> None:
         else:
             now = rhythm.same(now)
     assert changes == 100, "none is missed"
-    assert asked < 6 * changes
+    assert polls < 6 * changes
     assert max(delays) < 2.0
-    for _ in range(20):  # the exporter is told to look each second
+    for _ in range(20):  # the exporter is set to measure each second
         now = rhythm.changed(now)
     assert rhythm.period < 1.0
 

@@ -135,13 +135,13 @@ def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
                 assert reported == pytest.approx(values)
         elif turn % 10 == 0:
             table = found.table[: len(COUNTER_NAMES)]
-            told_all = (
+            of_all = (
                 (COUNTER_NAMES[k], float(value))
                 for k, line in enumerate(table)
                 for value in line
                 if not math.isnan(value)
             )
-            assert_written(told_all, written(given), FACTORS)
+            assert_written(of_all, written(given), FACTORS)
     assert again > READS / 5
 
 
@@ -163,8 +163,8 @@ class Server:
 
 def test_a_source_survives_whatever_its_exporter_answers() -> None:
     random_, server, now = random.Random(7), Server(), [0.0]
-    asked: Pollable = server
-    endpoint = ExporterEndpoint("n1:9400", "n1", asked)  # type: ignore[arg-type]
+    polled: Pollable = server
+    endpoint = ExporterEndpoint("n1:9400", "n1", polled)  # type: ignore[arg-type]
     source = ExporterSource(
         [(endpoint, ExporterSettings(source="dcgm-exporter"))],
         clock=lambda: 1.79e9 + now[0],
@@ -190,7 +190,7 @@ def test_a_source_survives_whatever_its_exporter_answers() -> None:
 
 
 def settled(source: ExporterSource) -> Snapshot:
-    """What is told once the answer to what is asked has come."""
+    """The snapshot once the answer to its poll has come."""
     snapshot = source.read()
     while source._poller.waiting:
         snapshot = source.read()

@@ -182,7 +182,7 @@ def test_reading_never_waits_for_a_server_that_hangs() -> None:
         assert snapshot.value("gpu_util", 0) == 0.2
 
 
-def test_the_token_is_sent_and_the_time_of_scrapes_is_asked(tmp_path: Path) -> None:
+def test_the_token_is_sent_and_the_time_of_scrapes_is_queried(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     with faulty(lambda request: series_of(request, ROWS, time.time())) as server:
         settings = configured(url=server.url, token_file=str(tmp_path / "token"))
@@ -193,7 +193,7 @@ def test_the_token_is_sent_and_the_time_of_scrapes_is_asked(tmp_path: Path) -> N
     assert snapshot.measured == pytest.approx(np.full(2, snapshot.t - 7), abs=1.0)
 
 
-def test_why_a_server_cannot_be_used_is_told() -> None:
+def test_why_a_server_cannot_be_used_is_reported() -> None:
     with pytest.raises(ConfigError, match="no Prometheus configured"):
         connect(Configuration())
     with pytest.raises(ConfigError, match="no Prometheus is called 'b'"):
@@ -215,7 +215,7 @@ def test_why_a_server_cannot_be_used_is_told() -> None:
 def test_how_often_targets_are_scraped_is_learned() -> None:
     scrapes, layout = ScrapeTimes(), SeriesLayout(gpus=(GpuId("n1", 0), GpuId("n1", 1)))
     assert scrapes.every_s == 2.0
-    for k in range(40):  # asked each two seconds, scraped each fifteen
+    for k in range(40):  # polled each two seconds, scraped each fifteen
         now = 2.0 * k
         scrapes.note(layout, np.array([now // 15 * 15, (now + 7) // 15 * 15]))
     assert (scrapes.step_s, scrapes.every_s) == (15.0, 5.0)

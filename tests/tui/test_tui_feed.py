@@ -1,4 +1,4 @@
-"""The thread that asks: slow sources, broken ones, recordings; keys work meanwhile."""
+"""The thread that polls: slow sources, broken ones, recordings; keys work meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tui_screens import StandIn, app_of, lines_of, settled, watching
 
 
 class Scripted:
-    """A fleet that answers as it is told: each look, the next of `acts` may raise, wait or change the snapshot."""
+    """A fleet that answers as scripted: at each poll the next of `acts` may raise, wait or change the snapshot."""
 
     def __init__(self, *acts: Callable[[Snapshot], Snapshot]) -> None:
         self._fleet, self._acts, self.polls = SimulatedSource(8), list(acts), 0
@@ -125,10 +125,10 @@ class Moved(Played):
         self.t = t
 
     def to_first(self, job: str) -> None:
-        """Not asked for."""
+        """Not called."""
 
     def to_last(self, job: str | None = None) -> None:
-        """Not asked for."""
+        """Not called."""
 
 
 def test_a_recording_that_ended_goes_on_from_another_time() -> None:
@@ -155,7 +155,7 @@ def test_a_recording_that_ended_goes_on_from_another_time() -> None:
     assert len(judges) == 2  # what was remembered is of another time
 
 
-def test_seek_is_written_and_said() -> None:
+def test_seek_is_parsed_and_shown() -> None:
     async def used() -> None:
         source = Moved()
         app = app_of(source=source)

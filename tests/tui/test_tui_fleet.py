@@ -107,7 +107,7 @@ def test_a_term_that_is_wrong_leaves_the_filter_as_it_was() -> None:
     asyncio.run(used())
 
 
-def test_the_column_sorted_by_is_seen_and_said() -> None:
+def test_the_column_sorted_by_is_marked_and_named() -> None:
     async def used() -> None:
         app = app_of(16)
         async with watching(app=app) as pilot:
@@ -130,7 +130,7 @@ def test_the_column_sorted_by_is_seen_and_said() -> None:
 
 
 @pytest.mark.parametrize("place", list(SCREENS))
-def test_how_to_quit_is_always_said(place: str) -> None:
+def test_how_to_quit_is_always_shown(place: str) -> None:
     for width in (20, 80):
         for mapped in (False, True):
             line = "".join(text for text, _ in footer(place, width=width, mapped=mapped))
@@ -154,7 +154,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_with_a_command_is_said() -> None:
+def test_errors_of_a_command_are_shown() -> None:
     async def used() -> None:
         app = app_of()
         async with watching(app=app, size=(120, 24)) as pilot:

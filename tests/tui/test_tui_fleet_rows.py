@@ -20,7 +20,7 @@ from tui_screens import Clock, StandIn, app_of
 
 
 def view_of(gpus: int = 24) -> View:
-    """A simulated fleet, some of which tells nothing."""
+    """A simulated fleet, with GPUs that report nothing."""
     app = app_of(gpus, clock=Clock())
     snapshot = app.feed.source.read()
     sm = snapshot.values["sm_active"].copy()

@@ -1,4 +1,4 @@
-"""Every key of the table: bound to something that exists, told in help and docs, pressed in any order without harm."""
+"""Every key of the table: bound to something that exists, listed in help and docs, harmless in any order."""
 
 from __future__ import annotations
 

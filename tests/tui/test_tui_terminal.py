@@ -69,7 +69,7 @@ def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str)
 
 
 def test_ctrl_z_leads_to_the_shell_and_fg_back(tmux: Path, tmp_path: Path) -> None:
-    """All of the command line stops, the shell around the program, too: or nobody would see that it did."""
+    """All of the command line stops, the shell around the program, too: or the stop would not be visible."""
     call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "bash --norc --noprofile -i")
     (tmp_path / "run").write_text(f"{sys.executable} -m tachograph watch --simulate 8; echo ended $?\n")
     call(tmux, "send-keys", "-t", "w", f"PS1='prompt> '; cd {tmp_path}; clear; sh run", "Enter")

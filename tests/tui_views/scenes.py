@@ -26,7 +26,7 @@ JOB = "4711"
 class Scene:
     """A simulated fleet of which some is changed.
 
-    without: counters that are not told; lost: rows of GPUs that tell nothing now; mig: GPUs are slices; slow: rows of
+    without: unsupported counters; lost: rows of GPUs that report nothing now; mig: GPUs are slices; slow: rows of
     GPUs idle within one job that holds all; hostile: processes have names that would
     steer a terminal. idle: GPUs on which nothing runs at all.
     """

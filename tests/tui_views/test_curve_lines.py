@@ -98,7 +98,7 @@ def test_a_gap_stays_a_gap() -> None:
 def test_what_lies_before_the_left_edge_is_not_drawn() -> None:
     times, values = np.array([0.0, 100.0]), np.array([1.0, 0.0])
     drawn = seen(chart.braille_rows(chart.curve(times, values, width=5, height=1, low=0, high=1, begin=50, end=100)))
-    assert drawn == {(3, 9)}  # a lonely dot: nobody measured what it was at the edge
+    assert drawn == {(3, 9)}  # a single dot: not measured at the edge
 
 
 @pytest.mark.parametrize("size", [(0, 3), (3, 0), (-1, 2)])

@@ -83,7 +83,7 @@ def test_who_tells_nothing_is_no_straggler() -> None:
     assert np.isnan(found.lags[1])
 
 
-def test_nothing_told_and_nothing_asked() -> None:
+def test_without_values_and_without_gpus() -> None:
     for activity in (np.full((10, 2), _NAN), np.zeros((0, 2)), np.zeros((10, 0))):
         found = spread(np.arange(float(len(activity))), activity, anchor=0.0)
         assert found.imbalance is None
@@ -111,7 +111,7 @@ def test_before_a_window_is_over_nobody_is_marked() -> None:
     assert spread(np.arange(0.0, 100.0, 2.0), activity, anchor=0.0).behind.tolist() == [False, False, True, False]
 
 
-def test_a_window_that_still_grows_is_told() -> None:
+def test_an_incomplete_window_is_shown() -> None:
     activity = np.full((130, 2), 0.5)
     assert spread(np.arange(11.0), activity[:11], anchor=0.0).growing_s == 10
     assert spread(np.arange(130.0), activity, anchor=0.0).growing_s is None

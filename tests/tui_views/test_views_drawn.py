@@ -46,7 +46,7 @@ def test_without_gpus_a_view_says_so(name: str, of: GpuId | str | None, snapshot
 
 
 @pytest.mark.parametrize("width", [79, 199])
-def test_what_is_not_told_is_a_dash_with_how_to_enable_it(width: int, snapshot: SnapshotAssertion) -> None:
+def test_an_unsupported_counter_is_a_dash_with_how_to_enable_it(width: int, snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock, without=PROFILING), clock)
     text = text_of(focus(view, view.snapshot.gpus[0], width=width))
@@ -107,7 +107,7 @@ def test_a_job_of_one_gpu(snapshot: SnapshotAssertion) -> None:
     assert _lines(job_lines(view, job, "by index", 0, width=79)) == snapshot
 
 
-def test_a_job_of_which_no_activity_is_told(snapshot: SnapshotAssertion) -> None:
+def test_a_job_without_activity_counters(snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     without = ("gpu_util", "gr_engine_active", "sm_active")
     view = view_of(Scene(4, clock=clock, without=without), clock)

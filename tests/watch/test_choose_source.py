@@ -1,4 +1,4 @@
-"""Which source is taken: what was asked for, else the one that tells most; errors tell what was tried."""
+"""Which source is taken: the requested one, else the one that reports most; errors list what was tried."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPORTERS = Configuration(sources=({"source": "dcgm-exporter", "url": "http://n1
 
 
 class Opened:
-    """Openers of fakes: {name: counters told, or why it is not there}. Keeps what was opened."""
+    """Openers of fakes: {name: its counters, or why it is not there}. Keeps what was opened."""
 
     def __init__(self, here: Mapping[str, object], beyond: Mapping[str, object] | None = None) -> None:
         self.sources: dict[str, FakeSource] = {}
@@ -79,7 +79,7 @@ def refused() -> InputError:
     return InputError("connection refused", where="http://localhost:9400/metrics", do="is it running?")
 
 
-def test_the_first_that_tells_activity_is_taken_and_no_other_is_asked() -> None:
+def test_the_first_that_reports_activity_is_taken_and_no_other_is_opened() -> None:
     opened = Opened({"nvml": EVERY, "dcgm-exporter": EVERY, "dmon": EVERY})
     assert opened.choose() == "nvml, 4 GPUs; all shown"
     assert opened.tried == ["nvml"]
@@ -117,7 +117,7 @@ def test_all_where_nothing_is_there_names_where_a_fleet_is_configured() -> None:
         Opened({"nvml": absent()}).choose(SourceRequest(everything=True))
 
 
-def test_without_gpus_here_the_fleet_is_shown_and_it_is_told() -> None:
+def test_without_gpus_here_the_fleet_is_shown_with_a_remark() -> None:
     opened = Opened({"nvml": absent()}, {"prometheus": EVERY})
     sentence = opened.choose(configuration=PROMETHEUS)
     assert sentence == "prometheus, 8 GPUs; all shown; no GPU telemetry source on this node"
@@ -146,7 +146,7 @@ def test_all_of_this_node_where_no_fleet_is_configured() -> None:
     assert Opened({"nvml": EVERY}).choose(SourceRequest(everything=True)) == "nvml, 4 GPUs; all shown"
 
 
-def test_a_job_without_a_fleet_is_looked_for_here_and_it_is_told() -> None:
+def test_a_job_without_a_fleet_is_searched_here_with_a_remark() -> None:
     opened = Opened({"nvml": EVERY})
     sentence = opened.choose(SourceRequest(job="7"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")}))
     assert sentence.endswith(
@@ -164,7 +164,7 @@ def test_inside_a_job_its_gpus_are_shown_and_slurm_is_left_alone() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
 
     def never() -> SlurmAllocations:
-        raise AssertionError("Slurm is asked")
+        raise AssertionError("Slurm is polled")
 
     source = choose_source(PROMETHEUS, SourceRequest(), environment=JOB, openers=opened.openers, poll=never)
     assert [gpu.name for gpu in source.read().gpus] == ["n1:1", "n1:3"]

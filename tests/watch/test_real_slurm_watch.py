@@ -52,7 +52,7 @@ def _runs(cluster: SlurmCluster, job: int) -> bool:
     return cluster.state(job) == "RUNNING"
 
 
-def _told(cluster: SlurmCluster, job: int) -> bool:
+def _reported(cluster: SlurmCluster, job: int) -> bool:
     file = cluster.jobs / f"env.{job}"
     return file.exists() and "SLURM_JOB_GPUS" in file.read_text()
 
@@ -68,7 +68,7 @@ def running(slurm: SlurmCluster) -> Iterator[Running]:
             jobs.append(slurm.submit(SCRIPT, "--array=3-4", "--gres=gpu:1", "-w", "gpu03", *SMALL))
             for job in jobs:
                 wait_for(partial(_runs, slurm, job), f"job {job} runs", 60)
-            wait_for(partial(_told, slurm, jobs[0]), "the job tells its environment", 30)
+            wait_for(partial(_reported, slurm, jobs[0]), "the job writes its environment", 30)
             yield Running(slurm, served, *jobs)
         finally:
             slurm.command("scancel", *map(str, jobs))

@@ -79,7 +79,7 @@ def test_the_beginning_of_two_uuids_is_refused() -> None:
 
 
 @pytest.mark.parametrize("written", ["", ",", "x", "0-", "-1", "0,,a", "GPU-", "5-3", "1.2.3", "0;1", "٣"])
-def test_what_names_no_gpu_is_refused_before_anything_is_asked(written: str) -> None:
+def test_what_names_no_gpu_is_refused_before_any_poll(written: str) -> None:
     with pytest.raises(UsageError):
         gpu_terms(written)
 
@@ -140,7 +140,7 @@ def test_outside_of_jobs_cuda_visible_devices_count() -> None:
 
 
 @pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles", None])
-def test_a_job_without_gpus_sees_all_and_is_told(devices: str | None) -> None:
+def test_a_job_without_gpus_sees_all_with_a_remark(devices: str | None) -> None:
     environment = {"SLURM_JOB_ID": "9"} | ({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
     picked = own(environment, EIGHT)
     assert (len(picked.rows), picked.sentence) == (8, "8 GPUs, as job 9 lists none")
@@ -225,7 +225,7 @@ def test_values_are_new_where_gpus_are_the_same() -> None:
     assert [gpu.name for gpu in second.devices] == ["n1:0", "n1:3"]
 
 
-def test_gpus_of_a_job_that_ended_stay_and_it_is_told() -> None:
+def test_gpus_of_a_job_that_ended_stay_with_a_problem() -> None:
     ended = replace(
         HELD, allocations={gpu: allocation for gpu, allocation in HELD.allocations.items() if allocation.job_id != "7"}
     )

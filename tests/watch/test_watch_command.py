@@ -1,4 +1,4 @@
-"""`tachograph watch` in a process of its own, request a real exporter: what it prints is what was served."""
+"""`tachograph watch` in a process of its own, polling a real exporter: it prints what was served."""
 
 from __future__ import annotations
 
@@ -243,9 +243,9 @@ def test_without_a_terminal_it_is_told_what_to_give(watch: Watch) -> None:
     assert done.stderr == "tachograph: the screen needs a terminal; give --once, --json or --csv\n"
 
 
-def test_where_nothing_is_there_all_that_was_tried_is_told(watch: Watch, tmp_path: Path) -> None:
+def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: Path) -> None:
     configured(tmp_path, f'[watch]\nexporter = "http://127.0.0.1:{free_port()}/metrics"\n')
-    for options in ((), ("--once",)):  # the source is told before a missing terminal
+    for options in ((), ("--once",)):  # the source is reported before a missing terminal
         done = watch(*options)
         assert (done.returncode, done.stdout) == (6, "")
         first, *points = done.stderr.splitlines()

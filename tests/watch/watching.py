@@ -34,7 +34,7 @@ def snapshot_of(
     allocations: Mapping[GpuId, GpuAllocation] | None = None,
     problems: tuple[SourceProblem, ...] = (),
 ) -> Snapshot:
-    """What GPUs told; without values each its row as gpu_util."""
+    """Values of GPUs; without values each its row as gpu_util."""
     gpus = tuple(devices)
     reported = values if values is not None else {"gpu_util": [row / 100 for row in range(len(gpus))]}
     arrays: dict[str, Floats] = {name: np.array(column, np.float64) for name, column in reported.items()}

@@ -56,6 +56,7 @@ class WatchApp(App[int]):
     #body > * { height: 1fr; width: 1fr; }
     Lines { height: 1; }
     """
+    TITLE = "tachograph watch"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("")]
 

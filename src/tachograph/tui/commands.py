@@ -74,10 +74,10 @@ COMMAND_ALIASES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WrittenCommand:
-    """A parsed command: its name, and the words after it."""
+    """A parsed command: its name and arguments."""
 
     name: str
-    words: str = ""
+    arguments: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +91,20 @@ def parse_command(line: str) -> WrittenCommand:
     """Return the command of a line; its name may be abbreviated while unique.
 
     >>> parse_command("sort power"), parse_command("q").name, parse_command("int 5").name
-    (WrittenCommand(name='sort', words='power'), 'quit', 'interval')
+    (WrittenCommand(name='sort', arguments='power'), 'quit', 'interval')
 
-    Errors: UsageError for an unknown or ambiguous command, for missing or too many words.
+    Errors: UsageError for an unknown or ambiguous command, for missing or too many arguments.
     """
-    name, _, words = line.strip().lstrip(":").strip().partition(" ")
-    words = words.strip()
+    name, _, arguments = line.strip().lstrip(":").strip().partition(" ")
+    arguments = arguments.strip()
     command = _find(name)
-    if command.takes and not words and not command.optional:
+    if command.takes and not arguments and not command.optional:
         raise UsageError(
             f":{command.name} takes a {command.takes}", do=f"write :{command.name} {command.takes.upper()}"
         )
-    if words and not command.takes:
+    if arguments and not command.takes:
         raise UsageError(f":{command.name} takes no argument", do=f"write :{command.name}")
-    return WrittenCommand(command.name, words)
+    return WrittenCommand(command.name, arguments)
 
 
 def completions(line: str, names: CompletionNames) -> list[str]:
@@ -123,8 +123,8 @@ def completions(line: str, names: CompletionNames) -> list[str]:
     sign = "-" if last.startswith("-") and command.takes == "column" else ""
     if command.takes == "filter":
         return [f"{head} {word}" for word in filter_words(last, names)]
-    words = names.by_kind.get(command.takes, ())
-    return [f"{head} {sign}{word}" for word in words if word.lower().startswith(last[len(sign) :].lower())]
+    candidates = names.by_kind.get(command.takes, ())
+    return [f"{head} {sign}{word}" for word in candidates if word.lower().startswith(last[len(sign) :].lower())]
 
 
 def filter_words(word: str, names: CompletionNames) -> list[str]:
@@ -192,11 +192,11 @@ def seconds_of(written: str, *, now: float, start: float, end: float) -> float:
 
     Errors: UsageError for an invalid time, and for one outside of the recording; a step stops at its ends.
     """
-    words = written.strip()
-    if step := _STEP.match(words):
+    text = written.strip()
+    if step := _STEP.match(text):
         return min(max(start, now + float(step[1]) * _SIZES[step[2]]), end)
     try:
-        found = _at(words, now)
+        found = _at(text, now)
         moments = [one.timestamp() for one in found]
     except (ValueError, OverflowError):
         raise UsageError(
@@ -206,14 +206,14 @@ def seconds_of(written: str, *, now: float, start: float, end: float) -> float:
         if int(start) <= moment <= end + 1:
             return min(max(start, moment), end)
     first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in (start, end))
-    raise UsageError(f"{words} is not in the recording", do=f"write a time from {first} to {last}")
+    raise UsageError(f"{text} is not in the recording", do=f"write a time from {first} to {last}")
 
 
-def _at(words: str, now: float) -> list[datetime]:
+def _at(text: str, now: float) -> list[datetime]:
     """Possible instants: of a clock time this day, the one before and the next."""
-    clock = _CLOCK.match(words)
+    clock = _CLOCK.match(text)
     if clock is None:
-        return [datetime.fromisoformat(words)]
+        return [datetime.fromisoformat(text)]
     hour, minute, second = (int(part or 0) for part in clock.groups())
     local = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
     day = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
@@ -273,7 +273,7 @@ class WatchProgram(Protocol):
 def perform_command(app: WatchProgram, line: str) -> None:
     """Execute a line. Errors: UsageError, NotFoundError."""
     written = parse_command(line)
-    COMMAND_ACTIONS[written.name](app, written.words)
+    COMMAND_ACTIONS[written.name](app, written.arguments)
 
 
 def completion_names(app: WatchProgram) -> CompletionNames:
@@ -326,37 +326,37 @@ def _fleet(app: WatchProgram) -> FleetScreen:
     return cast("FleetScreen", app.fleet)
 
 
-def _sort(app: WatchProgram, words: str) -> None:
-    _fleet(app).sort_by(words.lstrip("-"), reverse=words.startswith("-"))
+def _sort(app: WatchProgram, arguments: str) -> None:
+    _fleet(app).sort_by(arguments.lstrip("-"), reverse=arguments.startswith("-"))
 
 
-def _group(app: WatchProgram, words: str) -> None:
-    _fleet(app).group_by(words)
+def _group(app: WatchProgram, arguments: str) -> None:
+    _fleet(app).group_by(arguments)
 
 
-def _filter(app: WatchProgram, words: str) -> None:
-    _fleet(app).filter_by(words)
+def _filter(app: WatchProgram, arguments: str) -> None:
+    _fleet(app).filter_by(arguments)
 
 
-def _search(app: WatchProgram, words: str) -> None:
-    if not _fleet(app).seek(words):
-        raise NotFoundError(f"no GPU matches {words}")
+def _search(app: WatchProgram, arguments: str) -> None:
+    if not _fleet(app).seek(arguments):
+        raise NotFoundError(f"no GPU matches {arguments}")
 
 
-def _heat(app: WatchProgram, words: str) -> None:
-    _fleet(app).heat_by(words or BY_CLASS)
+def _heat(app: WatchProgram, arguments: str) -> None:
+    _fleet(app).heat_by(arguments or BY_CLASS)
 
 
-def _table(app: WatchProgram, words: str) -> None:
+def _table(app: WatchProgram, arguments: str) -> None:
     _fleet(app).heat_by("")
 
 
-def _user(app: WatchProgram, words: str) -> None:
-    _fleet(app).filter_by(f"user='{words}'" if " " in words else f"user={words}")
+def _user(app: WatchProgram, arguments: str) -> None:
+    _fleet(app).filter_by(f"user='{arguments}'" if " " in arguments else f"user={arguments}")
 
 
-def _gpu(app: WatchProgram, words: str) -> None:
-    gpu = _named(app.view.snapshot.gpus if app.view else (), words)
+def _gpu(app: WatchProgram, arguments: str) -> None:
+    gpu = _named(app.view.snapshot.gpus if app.view else (), arguments)
     fleet = _fleet(app)
     fleet.go_to(gpu)
     app.open("focus", gpu)
@@ -371,61 +371,61 @@ def _named(gpus: tuple[GpuId, ...], name: str) -> GpuId:
     return found[0]
 
 
-def _job(app: WatchProgram, words: str) -> None:
+def _job(app: WatchProgram, arguments: str) -> None:
     jobs = completion_names(app).by_kind["job"]
-    if words and not set(words.split(",")) <= set(jobs):
-        raise NotFoundError(f"no job {words} holds one of these GPUs", do="Tab lists those that do")
-    app.open("job", words or None)
+    if arguments and not set(arguments.split(",")) <= set(jobs):
+        raise NotFoundError(f"no job {arguments} holds one of these GPUs", do="Tab lists those that do")
+    app.open("job", arguments or None)
 
 
-def _plot(app: WatchProgram, words: str) -> None:
-    if words:
-        _open_with(app, "plot", words)
+def _plot(app: WatchProgram, arguments: str) -> None:
+    if arguments:
+        _open_with(app, "plot", arguments)
     else:
         app.open("plot")
 
 
-def _events(app: WatchProgram, words: str) -> None:
-    _open_with(app, "events", words)
+def _events(app: WatchProgram, arguments: str) -> None:
+    _open_with(app, "events", arguments)
 
 
-def _open_with(app: WatchProgram, name: str, words: str) -> None:
-    """Open a screen, and pass it the written words."""
+def _open_with(app: WatchProgram, name: str, arguments: str) -> None:
+    """Open a screen, and pass it the written arguments."""
     app.open(name)
     seen = app.seen
     if isinstance(seen, TakesArguments):
         app.show_view()  # it takes the names from a view
-        seen.take(words)
+        seen.take(arguments)
 
 
-def _interval(app: WatchProgram, words: str) -> None:
-    app.pace(_positive(words, "interval"))
+def _interval(app: WatchProgram, arguments: str) -> None:
+    app.pace(_positive(arguments, "interval"))
 
 
-def _speed(app: WatchProgram, words: str) -> None:
-    app.play(_positive(words, "speed"))
+def _speed(app: WatchProgram, arguments: str) -> None:
+    app.play(_positive(arguments, "speed"))
 
 
-def _seek(app: WatchProgram, words: str) -> None:
+def _seek(app: WatchProgram, arguments: str) -> None:
     source = app.feed.source
     if not isinstance(source, ReplaySource):
         raise UsageError("only a recording can be moved to another time", do="start tachograph watch --recording PATH")
     now = app.view.snapshot.t if app.view else source.start
-    app.seek(seconds_of(words, now=now, start=source.start, end=source.end))
+    app.seek(seconds_of(arguments, now=now, start=source.start, end=source.end))
 
 
-def _positive(words: str, of: str) -> float:
+def _positive(text: str, of: str) -> float:
     try:
-        value = float(words.removesuffix("s").removesuffix("x"))
+        value = float(text.removesuffix("s").removesuffix("x"))
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise UsageError(f"invalid {of} {words!r}", do=f"write a number above 0, for example :{of} 5")
+        raise UsageError(f"invalid {of} {text!r}", do=f"write a number above 0, for example :{of} 5")
     return value
 
 
 def _opens(name: str) -> Callable[[WatchProgram, str], None]:
-    return lambda app, words: app.open(name)
+    return lambda app, arguments: app.open(name)
 
 
 COMMAND_ACTIONS: Mapping[str, Callable[[WatchProgram, str], None]] = MappingProxyType(
@@ -445,8 +445,8 @@ COMMAND_ACTIONS: Mapping[str, Callable[[WatchProgram, str], None]] = MappingProx
         "interval": _interval,
         "speed": _speed,
         "seek": _seek,
-        "pause": lambda app, words: app.action_pause(),
-        "help": lambda app, words: app.action_help(),
-        "quit": lambda app, words: app.exit(0),
+        "pause": lambda app, arguments: app.action_pause(),
+        "help": lambda app, arguments: app.action_help(),
+        "quit": lambda app, arguments: app.exit(0),
     }
 )

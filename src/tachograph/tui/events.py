@@ -70,7 +70,7 @@ class EventsScreen(Page):
         self.gpu: GpuId | None = None
         self.alarms = False
         self.bell = False
-        self._held: LiveEvent | None = None  # under the cursor; None: the newest is followed
+        self._pinned: LiveEvent | None = None  # under the cursor; None: the newest is followed
         self._rung: LiveEvent | None = None
         self._seen: list[LiveEvent] = []
 
@@ -83,9 +83,9 @@ class EventsScreen(Page):
     @property
     def cursor(self) -> int:
         """Which of the shown events is under the cursor."""
-        if self._held is None:
+        if self._pinned is None:
             return 0
-        return next((place for place, event in enumerate(self._seen) if event is self._held), 0)
+        return next((place for place, event in enumerate(self._seen) if event is self._pinned), 0)
 
     def show(self, view: View) -> None:
         """Show a new view, and ring the bell for its new alarms."""
@@ -95,15 +95,15 @@ class EventsScreen(Page):
         self._rung = newest
         height_of_cursor = self.cursor - self.scroll_offset.y
         super().show(view)
-        if self._held is not None:
+        if self._pinned is not None:
             self.scroll_to(y=self.cursor - height_of_cursor, animate=False)
 
     def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return a line on filters, and the events."""
         kinds = () if self.only is None else (self.only,)
         self._seen = filtered(view.events, kinds=kinds, gpu=self.gpu, alarms=self.alarms)
-        if self._held is not None and not any(event is self._held for event in self._seen):
-            self._held = None  # no longer stored, or filtered out
+        if self._pinned is not None and not any(event is self._pinned for event in self._seen):
+            self._pinned = None  # no longer stored, or filtered out
         if not self._seen:
             nothing = "no events yet" if not view.events else "no event matches"
             return [self._head(view), *paragraph(nothing, width, colours.DIM)]
@@ -118,7 +118,7 @@ class EventsScreen(Page):
                 f"only {self.gpu.name}" if self.gpu else "",
                 "only alarms" if self.alarms else "",
                 "bell on" if self.bell else "",
-                "follows the newest" if self._held is None else "position held (Home: newest)",
+                "follows the newest" if self._pinned is None else "position held (Home: newest)",
             ]
         )
         alarms = plural(sum(event.alarm for event in view.events), "alarm")
@@ -128,7 +128,7 @@ class EventsScreen(Page):
         self.again()
         line = self.cursor + 1
         top, height = int(self.scroll_offset.y), self.size.height
-        if self._held is None:
+        if self._pinned is None:
             self.scroll_to(y=0, animate=False)
         elif not top < line < top + height - 1:
             self.scroll_to(y=max(0, line - height // 2), animate=False)
@@ -153,12 +153,12 @@ class EventsScreen(Page):
     def action_move(self, by: int) -> None:
         """Move the cursor, and keep it on its event."""
         if self._seen:
-            self._held = self._seen[min(len(self._seen) - 1, max(0, self.cursor + by))]
+            self._pinned = self._seen[min(len(self._seen) - 1, max(0, self.cursor + by))]
             self._changed()
 
     def action_follow(self) -> None:
         """Move to the newest event and follow it."""
-        self._held = None
+        self._pinned = None
         self._changed()
 
     def action_choose(self) -> None:

@@ -54,7 +54,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self._map: HeatMap | None = None
         self._skip = 0
         self._cursor = 0  # line of the table, or row on the map
-        self._held: GpuId | str | None = None  # target of the cursor: a GPU, a group; None: the first line
+        self._target: GpuId | str | None = None  # target of the cursor: a GPU, a group; None: the first line
         self._sought = ""
         self.filtered = 0
 
@@ -79,6 +79,11 @@ class FleetScreen(KeptLines, can_focus=True):
         message += [f"by {self.group}"] if self.group else []
         message += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
         return ", ".join(message)
+
+    @property
+    def _listed(self) -> list[int]:
+        """The rows of the GPUs, in the order of their lines."""
+        return [line for line in self._lines if not isinstance(line, FleetGroup)]
 
     @property
     def _is_sorted(self) -> bool:
@@ -118,9 +123,9 @@ class FleetScreen(KeptLines, can_focus=True):
 
         Errors: UsageError for an unknown number.
         """
-        held = self.chosen
+        target = self.chosen
         self.heat = shown_by(name) if name else ""
-        self._held = held
+        self._target = target
         self._change()
 
     def seek(self, written: str) -> bool:
@@ -130,7 +135,7 @@ class FleetScreen(KeptLines, can_focus=True):
         if self._rows is None:
             return False
         found = matching(self._rows, terms)
-        listed = [line for line in self._lines if not isinstance(line, FleetGroup)]
+        listed = self._listed
         here = self._rows.gpus.index(self.chosen) if self.chosen else -1
         start = listed.index(here) + 1 if here in listed else 0
         for row in (*listed[start:], *listed[:start]):
@@ -144,7 +149,7 @@ class FleetScreen(KeptLines, can_focus=True):
         if self._rows is None or gpu not in self._rows.gpus:
             return False
         row = self._rows.gpus.index(gpu)
-        if row not in [line for line in self._lines if not isinstance(line, FleetGroup)]:
+        if row not in self._listed:
             return False
         self._go_to_row(row)
         return True
@@ -172,8 +177,7 @@ class FleetScreen(KeptLines, can_focus=True):
         )
         width = self.line_width
         if self.heat:
-            listed = [line for line in self._lines if not isinstance(line, FleetGroup)]
-            self._map = HeatMap(self._rows, listed, by=self.heat, width=width)
+            self._map = HeatMap(self._rows, self._listed, by=self.heat, width=width)
             height = self._map.height
         else:
             self._map = None
@@ -198,34 +202,31 @@ class FleetScreen(KeptLines, can_focus=True):
         if self._rows is None:
             return
         if self._map is not None:
-            row = self._row_of(self._held)
+            row = self._row_of(self._target)
             if row is None or self._map.spot(row) is None:
-                row = next((line for line in self._lines if not isinstance(line, FleetGroup)), 0)
+                row = next(iter(self._listed), 0)
             self._cursor = row
             return
-        place = self._place_of(self._held)
+        place = self._place_of(self._target)
         self._cursor = min(self._cursor if place is None else place, max(0, len(self._lines) - 1))
 
-    def _row_of(self, held: GpuId | str | None) -> int | None:
-        if self._rows is None or not isinstance(held, GpuId):
+    def _row_of(self, target: GpuId | str | None) -> int | None:
+        if self._rows is None or not isinstance(target, GpuId):
             return None
         try:
-            return self._rows.gpus.index(held)
+            return self._rows.gpus.index(target)
         except ValueError:
             return None
 
-    def _place_of(self, held: GpuId | str | None) -> int | None:
+    def _place_of(self, target: GpuId | str | None) -> int | None:
         """The line of a GPU or a group; None where there is none (the first line has no target)."""
-        if held is None:
+        if target is None:
             return 0
-        if isinstance(held, str):
-            return next(
-                (at for at, line in enumerate(self._lines) if isinstance(line, FleetGroup) and line.name == held), None
-            )
-        row = self._row_of(held)
-        return next(
-            (at for at, line in enumerate(self._lines) if not isinstance(line, FleetGroup) and line == row), None
-        )
+        row = self._row_of(target)
+        for place, line in enumerate(self._lines):
+            if (line.name == target) if isinstance(line, FleetGroup) else (line == row):
+                return place
+        return None
 
     def _line_here(self) -> Line | None:
         return self._lines[self._cursor] if self._cursor < len(self._lines) else None
@@ -235,16 +236,16 @@ class FleetScreen(KeptLines, can_focus=True):
         self._cursor = min(max(place, 0), max(0, len(self._lines) - 1))
         line = self._line_here()
         if line is None or self._rows is None or self._cursor == 0:
-            self._held = None
+            self._target = None
         else:
-            self._held = line.name if isinstance(line, FleetGroup) else self._rows.gpus[line]
+            self._target = line.name if isinstance(line, FleetGroup) else self._rows.gpus[line]
         self._follow()
 
     def _go_to_row(self, row: int) -> None:
         if self._rows is None:
             return
         if self._map is not None:
-            self._held, self._cursor = self._rows.gpus[row], row
+            self._target, self._cursor = self._rows.gpus[row], row
             self._follow()
             return
         place = self._place_of(self._rows.gpus[row])

@@ -22,6 +22,7 @@ from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
+from tachograph.tui.page import MISSING
 
 # short name of a number -> counter; `real`, `mem` and `age` are no counters
 COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
@@ -197,7 +198,6 @@ _SIZES = MappingProxyType({"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s"
 _PERCENT = MappingProxyType({"": 0.01, "%": 0.01})
 _GIB = MappingProxyType({"": 1.0, "G": 1.0, "M": 1 / 1024, "T": 1024.0})
 _ANYWHERE = ("gpu", "job", "user", "class", "health")
-MISSING = "-"
 
 
 @dataclass(frozen=True, slots=True)

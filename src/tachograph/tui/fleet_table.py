@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
-from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 
 from tachograph.catalog.arrays import Floats, Longs
@@ -18,9 +16,8 @@ from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import fitted_widths
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import FleetGroup, FleetRows
-from tachograph.tui.page import Pieces
+from tachograph.tui.page import MISSING, Pieces, filled
 
-MISSING = "-"
 OTHER_NOW = "~"  # the newest reading alone has another class
 _SUM = "Σ"
 _ALL_TEXT = 24  # characters of a name, at most
@@ -290,19 +287,6 @@ COLUMNS: tuple[FleetColumn, ...] = (
 SORTED_BY = tuple(column.name for column in COLUMNS)
 
 
-@lru_cache(maxsize=4096)
-def cell(text: str, width: int, left: bool) -> str:
-    """Return a text cut or filled to a width.
-
-    >>> cell("tensor-heavy", 8, True), cell("42%", 5, False)
-    ('tensor-…', '  42%')
-    """
-    length = len(text) if text.isascii() else cell_len(text)
-    if length > width:
-        return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
-    return text + " " * (width - length) if left else " " * (width - length) + text
-
-
 def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]) -> list[tuple[str, Style]]:
     """Return a line as texts and styles, neighbours of one style together."""
     if isinstance(line, FleetGroup):
@@ -342,14 +326,14 @@ def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
     column = place.column
     if column.name == "real" and place.width >= _BAR_FROM:
         return percent_bar(float(rows.view.real[row]), place.width)
-    return cell(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
+    return filled(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
 
 
 def _group_cell(rows: FleetRows, group: FleetGroup, place: ColumnPlace) -> str:
     column = place.column
     if column.name == "real" and place.width >= _BAR_FROM:
         return percent_bar(_mean(rows.view.real, group.rows), place.width)
-    return cell(column.of_group(rows, group), place.width, column.left and column.name != "real")
+    return filled(column.of_group(rows, group), place.width, column.left and column.name != "real")
 
 
 def _group_style(rows: FleetRows, group: FleetGroup, name: str) -> Style:

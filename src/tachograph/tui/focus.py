@@ -212,11 +212,11 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
         first,
         *paragraph(printable(board), width),
         *(paragraph(printable(where), width, colours.DIM) if where else []),
-        *paragraph(_held(view, gpu), width),
+        *paragraph(_allocation_text(view, gpu), width),
     ]
 
 
-def _held(view: View, gpu: GpuId) -> str:
+def _allocation_text(view: View, gpu: GpuId) -> str:
     allocation = view.snapshot.allocations.get(gpu)
     if allocation is None:
         return "no allocation known"

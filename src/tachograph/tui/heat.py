@@ -17,7 +17,8 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, OK, STATES
 from tachograph.judge.workload.classes import Bottleneck
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import COLUMN_ALIASES, FleetRows, number_name
-from tachograph.tui.fleet_table import cell, percent, short
+from tachograph.tui.fleet_table import percent, short
+from tachograph.tui.page import filled
 
 BY_CLASS = "class"
 CELL = 2
@@ -88,7 +89,7 @@ class HeatMap:
         found: list[tuple[str, Style]] = []
         at = 0
         for x, members in self._lines[y]:
-            name = cell(self.rows.text("node")[members[0]], self._label, left=True)
+            name = filled(self.rows.text("node")[members[0]], self._label, True)
             found.append((f"{' ' * (x - at)}{name} ", colours.PLAIN))
             for row in members:
                 found += self._cell(row, chosen=row == cursor)
@@ -104,7 +105,7 @@ class HeatMap:
             written = percent if self._high == 1.0 else short
             found += [(str(level), _level_style(level)) for level in range(_LEVELS)]
             found.append((f" from {written(self._low)} to {written(self._high)}, - not reported ", colours.PLAIN))
-        return [*found, ("^ hot  ! !! unhealthy", colours.ALARM)]
+        return [*found, ("^ hot  ! !! fault", colours.ALARM)]
 
     def _laid_out(self, order: Sequence[int], width: int) -> list[list[tuple[int, list[int]]]]:
         """Lines of (column, rows of one node); a node too wide for the screen continues in the next block."""
@@ -178,6 +179,3 @@ def _level_style(level: int) -> Style:
 
 def _explained(limit: Bottleneck) -> list[tuple[str, Style]]:
     return [(colours.MARKS[limit], colours.CELL_STYLES[limit]), (f" {colours.NAMES[limit]}  ", colours.PLAIN)]
-
-
-__all__ = ["BY_CLASS", "HeatMap", "HeatSpot", "levels", "next_by", "shown_by"]

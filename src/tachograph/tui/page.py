@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from itertools import pairwise
 from textwrap import wrap
 from typing import Protocol, TypeAlias
@@ -170,17 +171,26 @@ def harmless(segment: Segment) -> Segment:
     return segment if segment.text.isprintable() else Segment(printable(segment.text), segment.style)
 
 
-def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = False) -> Segment:
+@lru_cache(maxsize=4096)
+def filled(text: str, width: int, left: bool) -> str:
     """Return text of exactly `width` characters on the terminal, cut or filled.
+
+    >>> filled("tensor-heavy", 8, True), filled("42%", 5, False)
+    ('tensor-…', '  42%')
+    """
+    length = len(text) if text.isascii() else cell_len(text)
+    if length > width:
+        return set_cell_size(text, max(0, width - 1)) + ("…" if width > 0 else "")
+    return text + " " * (width - length) if left else " " * (width - length) + text
+
+
+def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = False) -> Segment:
+    """Return text as a segment of exactly `width` characters.
 
     >>> cell("größe", 7).text, cell("long name", 4).text, cell("5 %", 5, right=True).text
     ('größe  ', 'lon…', '  5 %')
     """
-    value = printable(value)
-    length = len(value) if value.isascii() else cell_len(value)
-    if length > width:
-        return Segment(set_cell_size(value, max(0, width - 1)) + ("…" if width > 0 else ""), style)
-    return Segment(" " * (width - length) + value if right else value + " " * (width - length), style)
+    return Segment(filled(printable(value), width, not right), style)
 
 
 def under_cursor(row: Row) -> Row:

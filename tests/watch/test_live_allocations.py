@@ -1,4 +1,4 @@
-"""Who holds which GPU: from Slurm's answers as recorded, asked in a thread that nobody waits for."""
+"""Allocations of GPUs: from Slurm's answers as recorded, polled in a thread that delays nothing."""
 
 from __future__ import annotations
 
@@ -137,19 +137,19 @@ def test_slices_have_no_index_that_slurm_tells() -> None:
 
 
 def test_a_read_does_not_wait_for_slurm() -> None:
-    asked, answer = threading.Event(), threading.Event()
+    polled, answer = threading.Event(), threading.Event()
 
     def slow() -> SlurmAllocations:
-        asked.set()
+        polled.set()
         answer.wait(120)
         return SlurmAllocations({("n1", 1): GpuAllocation("7", "bo")})
 
     source = AllocatedSource(FakeSource([TWO]), slow)
-    assert not asked.is_set()
+    assert not polled.is_set()
     began = time.monotonic()
     assert source.read().allocations == {}
     assert time.monotonic() - began < 30
-    assert asked.wait(60)
+    assert polled.wait(60)
     assert source.read().allocations == {}
     answer.set()
     assert source.wait(60)
@@ -200,28 +200,28 @@ def test_a_slurm_that_fails_is_told_and_the_last_answer_stays() -> None:
     source.close()
 
 
-def test_a_program_named_in_sources_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_named_in_sources_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!/bin/sh\ncat {RECORDED / VERSIONS[1] / 'squeue.json'}\n")
     squeue.chmod(0o755)
-    asked = allocation_poller(Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},)))
-    assert asked is not None
-    assert asked() == held(RECORDED / VERSIONS[1] / "squeue.json")
+    polled = allocation_poller(Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},)))
+    assert polled is not None
+    assert polled() == held(RECORDED / VERSIONS[1] / "squeue.json")
     monkeypatch.setenv("PATH", str(tmp_path))
-    asked = allocation_poller(Configuration())
-    assert asked is not None
+    polled = allocation_poller(Configuration())
+    assert polled is not None
     squeue.write_text("#!/bin/sh\necho No jobs in the system\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert asked() == SlurmAllocations()
+    assert polled() == SlurmAllocations()
 
 
-def test_without_slurm_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_slurm_nothing_is_polled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert allocation_poller(Configuration()) is None
 
 
-def test_wrong_settings_are_told_when_it_is_asked() -> None:
-    asked = allocation_poller(Configuration(sources=({"source": "slurm-live", "url": "http://x"},)))
-    assert asked is not None
+def test_wrong_settings_are_reported_at_the_first_poll() -> None:
+    polled = allocation_poller(Configuration(sources=({"source": "slurm-live", "url": "http://x"},)))
+    assert polled is not None
     with pytest.raises(ConfigError, match="how is"):
-        asked()
+        polled()

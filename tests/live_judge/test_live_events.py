@@ -1,4 +1,4 @@
-"""Events between looks: what is one and what is none, when it is told, how it reads, what rings the bell."""
+"""Events between polls: what is one and what is none, when it is reported, its text, what rings the bell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINE = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_a
         "pcie_replays": 5.0, "row_remap_failure": 0.0, "remapped_rows_uncorrectable": 0.0, "xid": 0.0,
         "throttle_reasons": 0.0}  # fmt: skip
 A, B = GpuId("n1", 0), GpuId("n1", 1)
-Told = Mapping[str, float]
+Values = Mapping[str, float]
 
 
 class Story:
@@ -34,15 +34,15 @@ class Story:
 
     def poll(
         self,
-        *reported: Told | None,
+        *reported: Values | None,
         at: float | None = None,
         allocations: Mapping[GpuId, GpuAllocation] | None = None,
         problems: Sequence[SourceProblem] = (),
         **changed: float,
     ) -> list[LiveEvent]:
-        """`told` of each GPU, None: it is silent; by default all are FINE but for `changed`."""
+        """`reported` of each GPU, None: it reports nothing; by default all are FINE but for `changed`."""
         self.t = self.t + 1 if at is None else at
-        values: Sequence[Told | None] = reported or [FINE | changed] * len(self.gpus)
+        values: Sequence[Values | None] = reported or [FINE | changed] * len(self.gpus)
         measured = np.array([self.t if one else math.nan for one in values])
         columns = {name: np.array([(one or {}).get(name, math.nan) for one in values]) for name in FINE}
         devices = {gpu: GpuDevice("NVIDIA H100 80GB HBM3") for gpu in self.gpus}
@@ -54,7 +54,7 @@ class Story:
         self.before = view.events
         return list(new)
 
-    def texts(self, *reported: Told | None, **how: float) -> list[str]:
+    def texts(self, *reported: Values | None, **how: float) -> list[str]:
         return [event.text for event in self.poll(*reported, **how)]  # type: ignore[arg-type]
 
 
@@ -91,7 +91,7 @@ def test_health_worsens_at_once_and_heals_after_a_while() -> None:
     story.poll()
     hot = story.poll(gpu_temp_c=96)
     assert only(hot, EventKind.HEALTH) == ("HOT, before: OK: GPU at 96 °C, limit 95 °C.", False, A)
-    for place in range(20):  # around the limit: nothing more is said
+    for place in range(20):  # around the limit: nothing more is reported
         assert story.poll(gpu_temp_c=94 if place % 4 else 96) == []
     for _ in range(6):
         assert story.poll() == []
@@ -148,7 +148,7 @@ def test_only_a_change_of_the_xid_is_an_event(code: int) -> None:
 def test_clocks_by_reason() -> None:
     story = Story()
     story.poll()
-    assert story.poll(throttle_reasons=0x1 | 0x2 | 0x10 | 0x100) == []  # idle, asked for, in step: nobody's trouble
+    assert story.poll(throttle_reasons=0x1 | 0x2 | 0x10 | 0x100) == []  # idle, requested, in step: no trouble
     assert only(story.poll(throttle_reasons=0x4), EventKind.THROTTLE) == (
         "Clocks lowered: the power limit.",
         False,
@@ -171,7 +171,7 @@ def test_a_gpu_is_lost_and_comes_back() -> None:
     reported = [story.poll(FINE, None) for _ in range(9)]
     lost = [event for events in reported for event in events]
     assert only(lost, EventKind.LOST) == ("No values any more.", True, B)
-    assert reported.index(lost) == 4  # five seconds after it told something
+    assert reported.index(lost) == 4  # five seconds after it reported something
     assert only(story.poll(), EventKind.LOST) == ("Back after 10 s.", False, B)
     assert story.poll(FINE, None) == []
     assert story.poll() == []  # too short to be lost

@@ -1,0 +1,55 @@
+"""The picture of the fleet in the README: 64 simulated GPUs by job after 50 seconds, as Chromium draws it.
+
+    python tests/watch_image.py
+
+writes docs/images/watch.png.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.monitor import Monitor
+from tachograph.live.sources.simulated import SimulatedSource
+from tachograph.live.view import History
+from tui_screens import Clock, app_of, screen
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "images" / "watch.png"
+KEYS = ("g", "g", "down", "down")  # by job; the second GPU of the first
+
+
+def write_png(svg: str) -> None:
+    """Draw the screen with the fonts that are installed: its own are on the network."""
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
+    width, height = (round(float(size)) for size in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "watch.html"
+        page.write_text(f'<meta charset="utf-8"><body style="margin:0">{svg}', encoding="utf-8")
+        subprocess.run(
+            [
+                *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}/profile"),
+                *(f"--window-size={width},{height}", f"--force-device-scale-factor={1200 / width}"),
+                *(f"--screenshot={TARGET}", page.as_uri()),
+            ],
+            check=True,
+        )
+    with Image.open(TARGET) as drawn:
+        drawn.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(TARGET, optimize=True)
+
+
+def main() -> None:
+    """Write the picture."""
+    clock = Clock()
+    source = SimulatedSource(64, clock=clock)
+    judge = Monitor(source.about, settings=WorkloadSettings(), history=History())
+    screen(*KEYS, size=(120, 36), polls=51, app=app_of(clock=clock, source=source, judge=judge), picture=write_png)
+
+
+if __name__ == "__main__":
+    main()
