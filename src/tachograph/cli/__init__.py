@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -44,7 +43,8 @@ def end_process(code: int) -> NoReturn:
     A thread that returns from native code while the interpreter is finalized is unwound by it (before Python 3.14),
     through frames of Rust too, and the process crashes.
     """
-    if any(thread.daemon for thread in threading.enumerate()):
+    threading = sys.modules.get("threading")  # not imported: `--help` has no thread
+    if threading and any(thread.daemon for thread in threading.enumerate()):
         with suppress(OSError):
             output.flush()
         os._exit(code)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tachograph.catalog.errors import UsageError
@@ -16,6 +15,8 @@ from tachograph.catalog.version import __version__
 from tachograph.cli import output
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import polars as pl
 
     from tachograph.catalog.config import Configuration
@@ -151,6 +152,8 @@ def open_lake(arguments: Arguments) -> OpenedLake:
 
     Errors: ConfigError, LakeError where there is no lake.
     """
+    from datetime import UTC, datetime
+
     from tachograph.catalog import config
     from tachograph.catalog.units import parse_time
     from tachograph.lake.delta import Lake
@@ -202,6 +205,8 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
 
 def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
     """Return the message where filters leave no job of `summaries`: number of jobs, and start of the newest."""
+    from datetime import datetime
+
     from tachograph.catalog.units import zone
 
     newest = None if summaries.is_empty() else summaries["start"].max()
