@@ -6,7 +6,7 @@ folder changes: what a compiled function calls becomes part of it, so the functi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from inspect import unwrap
 from pathlib import Path
@@ -21,10 +21,10 @@ _making = Lock()  # many threads may call a function for the first time
 class Compiled:
     """A function of arrays and numbers. It releases the GIL; functions that are compiled, too, may call it."""
 
-    def __init__(self, function: Callable[..., object], fastmath: bool | set[str]) -> None:
+    def __init__(self, function: Callable[..., object], **options: Any) -> None:
         update_wrapper(self, function)
         self._function = function
-        self._fastmath = fastmath
+        self._options = options  # of numba.njit
         self._made: Any = None
 
     def __call__(self, *arguments: object) -> object:
@@ -41,7 +41,7 @@ class Compiled:
         """What numba made of it: a `Dispatcher`, which compiles for the types it is called with."""
         with _making:
             if self._made is None:
-                self._made = _jitted(self._function, self._fastmath)
+                self._made = _jitted(self._function, self._options)
         return self._made
 
     @property
@@ -58,13 +58,13 @@ class Either(Compiled):
         return self._function(*arguments)
 
 
-def _jitted(function: Callable[..., object], fastmath: bool | set[str]) -> Any:
+def _jitted(function: Callable[..., object], options: Mapping[str, Any]) -> Any:
     import numba
 
     try:
-        made: Any = numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
+        made: Any = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return numba.njit(nogil=True, fastmath=fastmath)(function)
+        return numba.njit(nogil=True, **options)(function)
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if file is not None:  # numba itself looks at the file of the function alone, as it does where this is not its way
         file._source_stamp = (file._source_stamp, _stamp(Path(function.__code__.co_filename).parent))
@@ -79,7 +79,7 @@ def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 def compiled(function: Function) -> Function:
     """Return the function, to be compiled when it is first called."""
-    return cast("Function", Compiled(function, fastmath=False))
+    return cast("Function", Compiled(function))
 
 
 def plain(function: Function) -> Function:
@@ -98,5 +98,8 @@ def reordered(function: Function) -> Function:
 
 
 def either(function: Function) -> Function:
-    """Return the function, to be compiled only where a compiled function uses it: few calls are not worth the wait."""
-    return cast("Function", Either(function, fastmath=False))
+    """Return the function, to be compiled only where a compiled function uses it: few calls are not worth the wait.
+
+    It becomes part of that function: a call of its own hands over every array by its fields, and counts references.
+    """
+    return cast("Function", Either(function, forceinline=True))
