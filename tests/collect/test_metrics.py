@@ -241,21 +241,21 @@ tests:
         exp_alerts:
           - exp_labels: {severity: critical, source: a, kind: lake}
             exp_annotations:
-              summary: What a says cannot be written into the lake.
+              summary: Rows of a cannot be written into the lake.
               do: is the disk full? tachograph status names the error
       - eval_time: 150m
         alertname: TachographRejects
         exp_alerts:
           - exp_labels: {severity: warning, source: a}
             exp_annotations:
-              summary: More than 5 % of what a says is removed.
+              summary: More than 5 % of the rows of a are rejected.
               do: tachograph lake shows the reasons, with examples
       - eval_time: 30m
         alertname: TachographDown
         exp_alerts:
           - exp_labels: {severity: critical}
             exp_annotations:
-              summary: Nothing collects, or nobody can ask it.
+              summary: No collector answers.
               do: systemctl status tachograph-collect; tachograph status
 """
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from lake_rows import START, lying, samples
 
-from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import GPU_SAMPLES, LakeTable
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 
@@ -63,3 +66,18 @@ def test_a_young_log_is_left_as_it_is(tmp_path: Path) -> None:
     for number in range(APPENDS):
         append(lake, number)
     assert [int(file.stem) for file in sorted(log_of(lake).glob("*.json"))] == list(range(APPENDS + 1))
+
+
+class LakeDeletedOnceOpen(Lake):
+    """A lake that another process deletes as soon as a table of it is open."""
+
+    def delta(self, table: LakeTable) -> DeltaTable | None:
+        opened = super().delta(table)
+        shutil.rmtree(self.uri(table))
+        return opened
+
+
+def test_a_log_deleted_while_it_is_read_is_an_error_of_the_lake(tmp_path: Path) -> None:
+    append(Lake.create(str(tmp_path / "lake")), 0)
+    with pytest.raises(LakeError, match="the table's log cannot be used"):
+        LakeDeletedOnceOpen.create(str(tmp_path / "lake")).mark(GPU_SAMPLES, "stream")

@@ -171,7 +171,8 @@ class Lake:
     def mark(self, table: LakeTable, app_id: str) -> int | None:
         """How far the appends called `app_id` got in the table: the greatest mark committed; None where none was."""
         delta = self.delta(table)
-        return None if delta is None else delta.transaction_version(app_id)
+        with lake_errors(self.uri(table)):
+            return None if delta is None else delta.transaction_version(app_id)
 
     def append(
         self,
