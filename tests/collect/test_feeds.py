@@ -48,7 +48,7 @@ def test_an_invalid_start_time_is_reported_before_any_poll(raw: dict[str, str], 
 )
 def test_a_missing_file_is_reported_with_its_entry(raw: dict[str, str], tmp_path: Path) -> None:
     settings = settings_of({**raw, "name": "main", "user": "me", "token_file": str(tmp_path / "none")}, where="test")
-    reported = re.escape(f"[[sources]] {raw['source']}:main {tmp_path / 'none'}: token_file is no file")
+    reported = re.escape(f"[[sources]] {raw['source']}:main {tmp_path / 'none'}: token_file is not a file")
     with pytest.raises(ConfigError, match=reported):
         load_feed(settings.source).connect(settings, configuration=Configuration())
 

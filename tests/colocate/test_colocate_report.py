@@ -179,7 +179,7 @@ def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
     assert "ann/a with ann/b, 1 x A100 SXM 80GB: do not" in text
     assert "40.0 GiB + 40.0 GiB at their peaks" in text
     assert "1.00x on average" in text
-    with pytest.raises(NotFoundError, match="no kind of job 'ann/c'"):
+    with pytest.raises(NotFoundError, match="no job group 'ann/c'"):
         report(*rows, pair=("ann/a", "ann/c"))
     with pytest.raises(UsageError, match="ann/d cannot be judged: still running"):
         report(*rows, job(4, name="d", end=None), pair=("ann/a", "ann/d"))

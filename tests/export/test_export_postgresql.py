@@ -248,7 +248,7 @@ def test_what_goes_wrong_is_a_line(database: str, lake: Lake) -> None:
     done = run(lake, "postgresql", "--to", down)
     one_line(done, 7, "127.0.0.1/db: the database does not answer", "PG*")
     assert "secret" not in done.stderr
-    one_line(run(lake, "postgresql", "--to", "nonsense"), 2, "--to is no address", "postgresql://")
+    one_line(run(lake, "postgresql", "--to", "nonsense"), 2, "invalid --to", "postgresql://")
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE ROLE reader LOGIN")
     reader = database.replace("//postgres@", "//reader@")

@@ -168,7 +168,7 @@ def test_exporters_of_the_configuration_are_asked_with_its_names(ingest: Ingest,
     [
         ([], "no page and no address"),
         (["page.prom", "--url", "http://127.0.0.1:1"], "pages and --url are both given"),
-        (["--url", "127.0.0.1:1"], "url is no address of a server"),
+        (["--url", "127.0.0.1:1"], "invalid url"),
         (["--url", "http://127.0.0.1:1"], "cannot connect: connection refused"),
         (["absent.prom"], "no such file"),
     ],

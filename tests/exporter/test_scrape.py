@@ -253,7 +253,7 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
         ({"urls": ["http://n[1:9400/metrics"]}, "no hostlist"),
         ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no host, or too many"),
         ({"urls": ["http://n[1-99999999999]:9400"]}, "names no host, or too many"),
-        ({"urls": ["gpu01:9400"]}, "url is no address of a server"),
+        ({"urls": ["gpu01:9400"]}, "invalid url"),
         ({"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}}, "metrics.x: no counter 'nonsense'"),
         ({"urls": ["http://n1"], "labels": {"host": ["x"]}}, "unknown field 'host'"),
         ({"urls": ["http://n1"], "paralel": 3}, "unknown field 'paralel'"),

@@ -30,7 +30,7 @@ from tachograph.cli import main
         (
             ["watch", "--once", "--url", "garbage"],
             2,
-            "--url garbage: url is no address of a server; write it as http",
+            "--url garbage: invalid url; write it as http",
         ),
         (["watch", "--once", "--simulate", "2", "--interval", "x"], 2, "invalid number x: must be above 0"),
         (["watch", "--once", "--simulate", "2", "--interval", "1e9"], 2, "1e9 s is more than 3600 s"),

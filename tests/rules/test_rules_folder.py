@@ -79,7 +79,7 @@ def test_a_broken_rule_does_not_stop_the_others(tmp_path: Path) -> None:
     by_file = {Path(problem.file).name: problem for problem in ruleset.errors}
     assert set(by_file) == {f"{name}.json" for name in ("a_own", "b_cut", "c_binary", "d_empty", "e_folder", "f_words")}
     assert "no_such_name" in by_file["a_own.json"].message
-    assert (by_file["b_cut.json"].line, by_file["c_binary.json"].message) == (1, "is no text in UTF-8")
+    assert (by_file["b_cut.json"].line, by_file["c_binary.json"].message) == (1, "not text in UTF-8")
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:

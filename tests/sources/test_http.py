@@ -207,12 +207,12 @@ def test_certificates(tmp_path: Path) -> None:
     ("raw", "told"),
     [
         ({"url": ""}, "url is missing"),
-        ({"url": "ftp://user:secret@host"}, "url is no address of a server"),
+        ({"url": "ftp://user:secret@host"}, "invalid url"),
         ({"url": "http://user:secret@host"}, "host: url holds a user or a password"),
-        ({"url": "http://host:port"}, "url is no address: Invalid port"),
-        ({"token_file": "/nowhere/token"}, "/nowhere/token: token_file is no file"),
+        ({"url": "http://host:port"}, "invalid url: Invalid port"),
+        ({"token_file": "/nowhere/token"}, "/nowhere/token: token_file is not a file"),
         ({"password_file": os.devnull}, "password_file is given without user"),
-        ({"user": "a", "password_file": "/nowhere"}, "/nowhere: password_file is no file"),
+        ({"user": "a", "password_file": "/nowhere"}, "/nowhere: password_file is not a file"),
         ({"token_file": "a", "password_file": "b"}, "token_file and password_file are both given"),
         (
             {"url": "https://host", "ca_file": os.devnull},

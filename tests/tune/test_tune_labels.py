@@ -77,8 +77,8 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("job_id,class,label\n", "holds no labels"),
-        ("job,class\n1,stall\n", "has no column job_id, label"),
-        ("job_id|class|label\n1|stall|yes\n", "has no column job_id, class, label"),
+        ("job,class\n1,stall\n", "no column job_id, label"),
+        ("job_id|class|label\n1|stall|yes\n", "no column job_id, class, label"),
     ],
 )
 def test_files_that_hold_no_labels_are_errors(tmp_path: Path, content: str, message: str) -> None:

@@ -289,7 +289,7 @@ def meant(problem: str, struct: type[msgspec.Struct]) -> str:
         return ""
     known = [field.encode_name for field in msgspec.structs.fields(section)]
     close = difflib.get_close_matches(found[1], known, n=1)
-    return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else f"use one of: {', '.join(known)}"
 
 
 def _placed(configuration: Configuration, folder: Path) -> Configuration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
@@ -25,6 +26,8 @@ def run(arguments: Arguments) -> int:
     from tachograph.lake.compact import compact
     from tachograph.lake.query import rows_that_count
 
+    if arguments.vacuum_hours is not None and arguments.vacuum_hours < 0:
+        raise UsageError(f"invalid --vacuum-hours {arguments.vacuum_hours}", do="give 0 or more")
     opened = open_lake(arguments)
     with Narrator.of(arguments).steps() as progress:
         done = compact(

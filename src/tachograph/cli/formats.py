@@ -41,8 +41,7 @@ def write_report(forms: ReportFormats, arguments: Arguments) -> None:
     Errors: UsageError for a file that cannot be written.
     """
     if arguments.html is not None:
-        _write_page(forms.html, arguments.html)
-        Narrator.of(arguments).say(f"page written to {arguments.html}")
+        write_page(forms.html, arguments)
     elif arguments.json:
         output.print_json(forms.json())
     elif arguments.csv:
@@ -52,9 +51,12 @@ def write_report(forms: ReportFormats, arguments: Arguments) -> None:
         output.print_lines(lines, no_color=arguments.no_color)
 
 
-def _write_page(made: Callable[[], str], file: str) -> None:
+def write_page(made: Callable[[], str], arguments: Arguments) -> None:
+    """Write the page that `--html` names. Errors: UsageError for a file that cannot be written."""
+    file = arguments.html
     if not file:  # Path("") is the current folder
         raise UsageError("empty file name", where="--html", do="name a file")
     page = made()
     with output.writing(file):
         Path(file).write_text(page, encoding="utf-8")
+    Narrator.of(arguments).say(f"page written to {file}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.cli import output
-from tachograph.cli.narrate import Narrator
+from tachograph.cli.formats import write_page
 from tachograph.cli.options import Arguments, Parser, add_json
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def run(arguments: Arguments) -> int:
         cluster=arguments.cluster,
         run=arguments.nth,
     )
-    if arguments.html:
-        write_html(report, arguments.html)
-        Narrator.of(arguments).say(f"written to {arguments.html}")
+    if arguments.html is not None:
+        write_page(lambda: _html(report), arguments)
     elif arguments.json:
         output.print_json(job_json(report))
     else:
@@ -55,12 +54,7 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def write_html(report: JobReport, file: str) -> None:
-    """Write the page as one self-contained file."""
-    from pathlib import Path
+def _html(report: JobReport) -> str:
+    from tachograph.report.job_page import job_html  # draws: only for --html
 
-    from tachograph.report.job_page import job_html
-
-    page = job_html(report)
-    with output.writing(file):
-        Path(file).write_text(page, encoding="utf-8")
+    return job_html(report)

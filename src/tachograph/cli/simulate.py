@@ -107,6 +107,9 @@ def _plan(arguments: Arguments) -> SimulationPlan:
     plan = SimulationPlan.month(seed=arguments.seed) if arguments.month else SimulationPlan.demo(seed=arguments.seed)
     if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
         raise UsageError("--month excludes --nodes, --days and --interval", do="leave them out")
+    for name in ("nodes", "days"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UsageError(f"invalid --{name} {value}", do="give 1 or more")
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,

@@ -76,9 +76,7 @@ def _connected(address: str) -> Iterator[Connection]:
         ) from problem
     except psycopg.ProgrammingError as problem:
         if problem.sqlstate is None:
-            raise UsageError(
-                f"--to is no address: {_line(problem)}", do="write postgresql://USER@HOST/DATABASE"
-            ) from None
+            raise UsageError(f"invalid --to: {_line(problem)}", do="write postgresql://USER@HOST/DATABASE") from None
         raise _refused(problem, shown) from problem
     except psycopg.Error as problem:
         raise _refused(problem, shown) from problem

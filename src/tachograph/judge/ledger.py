@@ -138,7 +138,7 @@ def build_waste_report(
     must_exist([by], WASTE_GROUPINGS, what="grouping")
     jobs_of = _cause(jobs_of)
     if top is not None and top < 1:
-        raise UsageError(f"--top {top} shows nothing", do="give 1 or more")
+        raise UsageError(f"invalid --top {top}", do="give 1 or more")
     marked = summaries.with_columns(left_out=_reason())
     ledger = marked.filter(pl.col("left_out").is_null())
     ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(productive())

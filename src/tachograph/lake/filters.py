@@ -223,7 +223,7 @@ def choose_job(
         raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="name the cluster")
     runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
     if run is not None and not 1 <= run <= len(runs):
-        raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}")
+        raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}")
     chosen = len(runs) - 1 if run is None else run - 1
     return ChosenJob(runs[chosen], tuple(reversed([other for place, other in enumerate(runs) if place != chosen])))
 

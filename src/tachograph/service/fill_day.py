@@ -24,10 +24,10 @@ from tachograph.catalog.units import factor
 from tachograph.lake.conform import conform, resolve
 from tachograph.lake.delta import Lake
 from tachograph.simulate import defects as faults
-from tachograph.simulate.defects import DefectLog, SampleBlock, TelemetryDefect
+from tachograph.simulate.defects import DefectLog, TelemetryDefect
 from tachograph.simulate.plan import SimulationPlan
-from tachograph.simulate.samples import DTYPES, I64, Array
-from tachograph.simulate.telemetry import NodeTelemetry, as_written, column_name, fill_block
+from tachograph.simulate.samples import I64, Array
+from tachograph.simulate.telemetry import NodeTelemetry, as_written, column_name, day_of_nodes
 
 _COLUMNS = {name: dtype for name, dtype in GPU_SAMPLES.schema.items() if name != "seq"}
 STRETCH = "stretch"
@@ -80,40 +80,20 @@ def day_of(
     now: datetime,
 ) -> ConformedDay:
     """Return the samples of nodes of one group on one day. The sources move on by a day, the log by its defects."""
-    group = plan.groups[sources[0].node.group]
-    names = faults.measured(plan, group)
-    per_node = group.gpus * plan.samples_per_day
-    values: dict[str, Array] = {n: np.empty(per_node * len(sources), DTYPES.get(n, np.float32)) for n in names}
-    times = np.empty(per_node * len(sources), np.int64)
+    values, times, blocks = day_of_nodes(plan, sources, day, drawn, log)
     touched = _Stretches()
-    for place, source in enumerate(sources):
-        first = place * per_node
-        out = {name: column[first : first + per_node] for name, column in values.items()}
-        block = fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out)
-        written = np.tile(faults.apply_values(block, out, source.resets, log), group.gpus)
-        times[first : first + per_node] = written
+    for source, block in zip(sources, blocks, strict=True):
         if block.defects:
-            _touch(touched, plan, source, block, written, out, log)
-    rows, removed = _conformed(touched, names, now)
-    unsupported = [_unsupported(COUNTERS_BY_NAME[name], values[name], touched.spans) for name in names]
+            of_node = slice(block.first, block.first + block.gpus * plan.samples_per_day)
+            out = {name: column[of_node] for name, column in values.items()}
+            frame = as_written([source], block.gpus, plan.samples_per_day, times[of_node], out)
+            for begin, end, rows in faults.windows(frame, block, [column_name(name) for name in out], log):
+                touched.spans.append((begin, end))
+                touched.rows.append(rows)
+    conformed, removed = _conformed(touched, list(values), now)
+    unsupported = [_unsupported(COUNTERS_BY_NAME[name], column, touched.spans) for name, column in values.items()]
     removed = summed([*removed, *(reject for reject in unsupported if reject.count)])
-    return ConformedDay(_clean(sources, plan.samples_per_day, times, values), tuple(touched.spans), rows, removed)
-
-
-def _touch(
-    touched: _Stretches,
-    plan: SimulationPlan,
-    source: NodeTelemetry,
-    block: SampleBlock,
-    times: I64,
-    out: Mapping[str, Array],
-    log: DefectLog,
-) -> None:
-    """Add the samples with defects in one node's day."""
-    frame = as_written([source], block.gpus, plan.samples_per_day, times, out)
-    for begin, end, rows in faults.windows(frame, block, [column_name(name) for name in out], log):
-        touched.spans.append((begin, end))
-        touched.rows.append(rows)
+    return ConformedDay(_clean(sources, plan.samples_per_day, times, values), tuple(touched.spans), conformed, removed)
 
 
 def _clean(sources: Sequence[NodeTelemetry], samples: int, times: I64, values: Mapping[str, Array]) -> pl.DataFrame:

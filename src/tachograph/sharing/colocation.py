@@ -220,7 +220,7 @@ def build_colocate_report(
     the first profile where none named at the command can be used.
     """
     if least_runs < 1:
-        raise UsageError(f"--runs {least_runs} makes no sense", do="give 1 or more")
+        raise UsageError(f"invalid --runs {least_runs}", do="give 1 or more")
     achievable = _achievable(summaries, calibration)
     found = candidates(
         summaries,

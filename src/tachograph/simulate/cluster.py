@@ -69,7 +69,7 @@ def simulate(
     root = Path(folder)
     try:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise UsageError("is not an empty folder", where=str(root), do="name a new folder")
+            raise UsageError("not an empty folder", where=str(root), do="name a new folder")
         return _simulate(plan, root, progress)
     except OSError as problem:
         raise LakeError(

@@ -16,6 +16,7 @@ from tachograph.simulate.defects import CounterResets, DefectLog, SampleBlock, T
 from tachograph.simulate.plan import SimulatedNode, SimulationPlan
 from tachograph.simulate.samples import (
     DTYPES,
+    I64,
     ActivityTimeline,
     Array,
     NodeState,
@@ -116,33 +117,47 @@ def _write_day(
     log: DefectLog,
 ) -> int:
     """Write one file; return its rows."""
+    values, times, blocks = day_of_nodes(plan, sources, day, drawn, log, sums)
+    frame = as_written(sources, blocks[0].gpus, plan.samples_per_day, times, values)
+    frame = faults.apply_rows(frame, blocks, [column_name(name) for name in values], log)
+    frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False, row_group_size=ROWS_PER_GROUP)
+    return frame.height
+
+
+def day_of_nodes(
+    plan: SimulationPlan,
+    sources: Sequence[NodeTelemetry],
+    day: int,
+    drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
+    log: DefectLog,
+    sums: TruthSums | None = None,
+) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
+    """Return counters, times and blocks of nodes of one group on one day, with defects of values, not yet of rows."""
     group = plan.groups[sources[0].node.group]
-    names = faults.measured(plan, group)
     per_node = group.gpus * plan.samples_per_day
     rows = per_node * len(sources)
-    values: dict[str, Array] = {name: np.empty(rows, DTYPES.get(name, np.float32)) for name in names}
+    values: dict[str, Array] = {
+        name: np.empty(rows, DTYPES.get(name, np.float32)) for name in faults.measured(plan, group)
+    }
     times = np.empty(rows, np.int64)
     blocks: list[SampleBlock] = []
     for place, source in enumerate(sources):
         first = place * per_node
         out = {name: column[first : first + per_node] for name, column in values.items()}
-        block = fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out, sums)
+        block = _fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out, sums)
         blocks.append(block)
         times[first : first + per_node] = np.tile(faults.apply_values(block, out, source.resets, log), group.gpus)
-    frame = as_written(sources, group.gpus, plan.samples_per_day, times, values)
-    frame = faults.apply_rows(frame, blocks, [column_name(name) for name in names], log)
-    frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False, row_group_size=ROWS_PER_GROUP)
-    return frame.height
+    return values, times, blocks
 
 
-def fill_block(
+def _fill_block(
     plan: SimulationPlan,
     source: NodeTelemetry,
     day: int,
     defects: Sequence[TelemetryDefect],
     first: int,
     out: Mapping[str, Array],
-    sums: TruthSums | None = None,
+    sums: TruthSums | None,
 ) -> SampleBlock:
     """Fill `out` with the counters of one node and day, still without defects, and add them to the sums."""
     node, group = source.node, plan.groups[source.node.group]

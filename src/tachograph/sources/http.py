@@ -223,7 +223,7 @@ def _secret(file: str, key: str) -> Secret | None:
     if not file:
         return None
     if not Path(file).is_file():
-        raise ConfigError(f"{key} is no file", where=file, do="name a file that holds nothing else")
+        raise ConfigError(f"{key} is not a file", where=file, do="name a file that holds nothing else")
     return Secret(Path(file), key)
 
 
@@ -482,9 +482,9 @@ def _address(url: str) -> tuple[str, str | None]:
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL as problem:
-        raise ConfigError(f"url is no address: {problem}", do="write it as https://host:port") from None
+        raise ConfigError(f"invalid url: {problem}", do="write it as https://host:port") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        what = "url is no address of a server" if url else "url is missing"
+        what = "invalid url" if url else "url is missing"
         raise ConfigError(what, do="write it as https://host:port")
     if parsed.userinfo:
         raise ConfigError("url holds a user or a password", where=parsed.host, do="use user and password_file")

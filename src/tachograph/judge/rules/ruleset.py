@@ -86,12 +86,12 @@ def read_source(path: Path) -> RuleSource:
     """Return a file; where it cannot be read, why."""
     try:
         if not path.is_file():
-            return RuleSource(str(path), None, "is no file" if path.exists() else "no such file")
+            return RuleSource(str(path), None, "not a file" if path.exists() else "no such file")
         if path.stat().st_size > LARGEST:
             return RuleSource(str(path), None, f"larger than {LARGEST >> 20} MiB: no file of rules")
         return RuleSource(str(path), path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
-        return RuleSource(str(path), None, "is no text in UTF-8")
+        return RuleSource(str(path), None, "not text in UTF-8")
     except OSError as problem:
         return RuleSource(str(path), None, problem.strerror or str(problem))
 
@@ -401,4 +401,4 @@ def _meant(name: str, known: Iterable[str]) -> str:
         return f"the check {RENAMED[name]} has its place; remove it"
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(names) or 'none'}"
+    return f"did you mean {close[0]}?" if close else f"use one of: {', '.join(names) or 'none'}"

@@ -66,7 +66,7 @@ def read_labels(path: str | Path, classes: Iterable[str]) -> tuple[list[Label], 
     except OSError as problem:
         raise InputError(problem.strerror or str(problem), where=str(file), do="name a readable file") from None
     except (UnicodeDecodeError, csv.Error) as problem:
-        raise InputError(f"is no CSV file in UTF-8: {problem}", where=str(file), do=_DO) from None
+        raise InputError(f"not a CSV file in UTF-8: {problem}", where=str(file), do=_DO) from None
     if not rows:
         raise InputError("holds no labels", where=str(file), do=_DO)
     read = [_label(line, row, known) for line, row in rows]
@@ -87,7 +87,7 @@ def _check_columns(names: list[str], where: str) -> None:
         raise InputError("is empty", where=where, do=_DO)
     missing = [name for name in NEEDED if name not in names]
     if missing:
-        raise InputError(f"has no column {', '.join(missing)}", where=f"{where}:1", do=_DO)
+        raise InputError(f"no column {', '.join(missing)}", where=f"{where}:1", do=_DO)
 
 
 def _label(line: int, row: Mapping[str, str], known: frozenset[str]) -> Label | RejectedLabel:

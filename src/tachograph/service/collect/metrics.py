@@ -184,7 +184,7 @@ def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> WSGISer
     host, _, port = listen.rpartition(":")
     where, do = "collect.listen", 'use host:port, such as "127.0.0.1:9798", or "" for none'
     if not host or not port.isdigit():
-        raise ConfigError(f"{listen!r} is no address", where=where, do=do)
+        raise ConfigError(f"invalid address {listen!r}", where=where, do=do)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CollectionMetrics(snapshot))
     ProcessCollector(registry=registry)
