@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _TOP = 20  # kernels of a printed table
 _WIDEST = 140  # characters of a line
+STDIN_NAME = "stdin"
 _STDIN = "-"  # as a report
 _MOST_LINES = 20  # remarks on stderr
 
@@ -165,9 +166,6 @@ def _shares(written: str) -> tuple[float, ...]:
     if not all(0 < share <= 1 for share in shares):
         raise UsageError("percentages must be above 0 and at most 100", where="--mps-share", do="write 50,50")
     return shares
-
-
-STDIN_NAME = "stdin"
 
 
 @dataclass(frozen=True, slots=True)

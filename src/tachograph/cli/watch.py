@@ -29,6 +29,7 @@ MOST_S = 3600.0
 AGAIN_S = 0.3  # between the two polls of --once
 FIRST_S = 3.5  # --once waits so long for values that a source reports late: dmon at its second tick
 _EARLY_S = 60.0  # before the end of a recording: then the distance is printed
+_UNBOUNDED = 100_000  # characters of a line without a terminal
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
 _PRESETS = ("ai", "hpc", "mem")
 _CLASSIFIERS = ("default", "reference")
@@ -260,9 +261,6 @@ def _print_round(
     else:
         output.print_text(render.text_table(view, width=output.width(_UNBOUNDED)))
     output.flush()
-
-
-_UNBOUNDED = 100_000  # characters of a line without a terminal
 
 
 def _narrate_problems(view: View, before: View | None, narrator: Narrator) -> None:

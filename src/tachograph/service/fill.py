@@ -38,88 +38,6 @@ from tachograph.simulate.truth import CLASSES_FILE, TruthSums, classes_frame, gp
 from tachograph.simulate.workload import SimulatedRun, place_runs, sample_requests
 from tachograph.sources.registry import SOURCES, load_source
 
-
-def ingest_accounting(
-    plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[SimulatedRun], *, days: int
-) -> None:
-    """Write accounting and allocations as of the end of day number `days`, and ingest them, with devices.
-
-    Records that were written for fewer days are not repeated, only those that changed.
-    """
-    for part in ("accounting", "allocations", "truth"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    accounting.write_configuration(plan, folder / "tachograph.toml")
-    accounting.write_devices(plan, folder / "devices.csv")
-    accounting.write_devices_mapping(folder / "devices.toml")
-    before = max((done for done in _days_written(folder / "accounting") if done < days), default=0)
-    until = replace(plan, days=days)
-    seen = as_of(runs, until.seconds)
-    fresh = [run for run in seen if run.end_s is None or run.end_s > before * 86400]
-    names = f"{before:04d}-{days:04d}"
-    accounting.write_accounting(until, folder / "accounting" / f"sacct-{names}.txt", fresh)
-    accounting.write_gpu_map(until, folder / "allocations" / f"gpu_map-{names}.csv", fresh)
-    _ingest(lake, folder, "table", folder / "devices.csv", "--mapping", str(folder / "devices.toml"))
-    _ingest(lake, folder, "sacct", folder / "accounting" / f"sacct-{names}.txt")
-    _ingest(lake, folder, "allocation-map", folder / "allocations" / f"gpu_map-{names}.csv")
-
-
-def ingest_hosts(plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[SimulatedRun], *, days: int) -> None:
-    """Ingest host metrics up to a day, file by file; a file ingested before is recognized by its content."""
-    accounting.write_configuration(plan, folder / "tachograph.toml")
-    allocations = allocations_of(runs)
-    defects = [pl.DataFrame(schema=dict(DEFECTS))]
-    for day in host_days(plan, runs, allocations, by_gpu(allocations)):
-        if day.day < days:
-            file = folder / "state" / day.name(plan)
-            write_day(day, file)
-            _ingest(lake, folder, "ldms", file)
-            file.unlink()
-            defects.append(day.defects)
-    (folder / "truth").mkdir(exist_ok=True)
-    pl.concat(defects).write_parquet(folder / "truth" / "hosts.parquet")
-
-
-def write_truth(plan: SimulationPlan, folder: Path, runs: Sequence[SimulatedRun], log: DefectLog, *, days: int) -> int:
-    """Write the ground truth up to a day, without sums over samples; return the number of runs."""
-    until = replace(plan, days=days)
-    defects = log.frame()
-    seen = [run for run in as_of(runs, until.seconds) if run.submit_s < until.seconds]
-    none = gpus_frame(until, seen, [], TruthSums.none(0), defects)
-    jobs = jobs_frame(until, seen, none)
-    jobs.write_parquet(folder / "truth" / "jobs.parquet")
-    defects.write_parquet(folder / "truth" / "defects.parquet")
-    if plan.judged_jobs:
-        classes_frame(until, seen).write_parquet(folder / "truth" / CLASSES_FILE)
-    return jobs.height
-
-
-def as_of(runs: Sequence[SimulatedRun], seconds: int) -> list[SimulatedRun]:
-    """Return the runs as known so many seconds after the start: those that start later are pending."""
-    return [
-        replace(run, start_s=None, end_s=None, places=(), state="PENDING", exit_code="0:0", behaviour=None)
-        if run.start_s is not None and run.start_s >= seconds
-        else run
-        for run in runs
-    ]
-
-
-def _days_written(folder: Path) -> list[int]:
-    """Days up to which accounting was written."""
-    found = (re.fullmatch(r"sacct-\d{4}-(\d{4})\.txt", file.name) for file in folder.iterdir())
-    return [int(match[1]) for match in found if match]
-
-
-def _ingest(lake: Lake, folder: Path, source: str, file: Path, *more: str) -> None:
-    """Ingest like `tachograph ingest SOURCE FILE`."""
-    module = load_source(next(each for each in SOURCES if each.name == source))
-    parser = argparse.ArgumentParser()
-    module.add_options(parser)
-    now = datetime.now(UTC)
-    configuration = config.load(str(folder / "tachograph.toml"), {})
-    options = parser.parse_args([str(file), *more])
-    ingest(lake, module.read(options, configuration=configuration, now=now), now=now)
-
-
 Progress = Callable[[int, int], None]  # samples done, samples in all
 QUEUED = 2  # tasks for each process: one that runs, one that waits for it
 _THREADS = "POLARS_MAX_THREADS"  # a process has one core
@@ -325,3 +243,84 @@ def _single_threaded() -> Iterator[None]:
             del os.environ[_THREADS]
         else:
             os.environ[_THREADS] = before
+
+
+def ingest_accounting(
+    plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[SimulatedRun], *, days: int
+) -> None:
+    """Write accounting and allocations as of the end of day number `days`, and ingest them, with devices.
+
+    Records that were written for fewer days are not repeated, only those that changed.
+    """
+    for part in ("accounting", "allocations", "truth"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    accounting.write_configuration(plan, folder / "tachograph.toml")
+    accounting.write_devices(plan, folder / "devices.csv")
+    accounting.write_devices_mapping(folder / "devices.toml")
+    before = max((done for done in _days_written(folder / "accounting") if done < days), default=0)
+    until = replace(plan, days=days)
+    seen = as_of(runs, until.seconds)
+    fresh = [run for run in seen if run.end_s is None or run.end_s > before * 86400]
+    names = f"{before:04d}-{days:04d}"
+    accounting.write_accounting(until, folder / "accounting" / f"sacct-{names}.txt", fresh)
+    accounting.write_gpu_map(until, folder / "allocations" / f"gpu_map-{names}.csv", fresh)
+    _ingest(lake, folder, "table", folder / "devices.csv", "--mapping", str(folder / "devices.toml"))
+    _ingest(lake, folder, "sacct", folder / "accounting" / f"sacct-{names}.txt")
+    _ingest(lake, folder, "allocation-map", folder / "allocations" / f"gpu_map-{names}.csv")
+
+
+def ingest_hosts(plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[SimulatedRun], *, days: int) -> None:
+    """Ingest host metrics up to a day, file by file; a file ingested before is recognized by its content."""
+    accounting.write_configuration(plan, folder / "tachograph.toml")
+    allocations = allocations_of(runs)
+    defects = [pl.DataFrame(schema=dict(DEFECTS))]
+    for day in host_days(plan, runs, allocations, by_gpu(allocations)):
+        if day.day < days:
+            file = folder / "state" / day.name(plan)
+            write_day(day, file)
+            _ingest(lake, folder, "ldms", file)
+            file.unlink()
+            defects.append(day.defects)
+    (folder / "truth").mkdir(exist_ok=True)
+    pl.concat(defects).write_parquet(folder / "truth" / "hosts.parquet")
+
+
+def write_truth(plan: SimulationPlan, folder: Path, runs: Sequence[SimulatedRun], log: DefectLog, *, days: int) -> int:
+    """Write the ground truth up to a day, without sums over samples; return the number of runs."""
+    until = replace(plan, days=days)
+    defects = log.frame()
+    seen = [run for run in as_of(runs, until.seconds) if run.submit_s < until.seconds]
+    none = gpus_frame(until, seen, [], TruthSums.none(0), defects)
+    jobs = jobs_frame(until, seen, none)
+    jobs.write_parquet(folder / "truth" / "jobs.parquet")
+    defects.write_parquet(folder / "truth" / "defects.parquet")
+    if plan.judged_jobs:
+        classes_frame(until, seen).write_parquet(folder / "truth" / CLASSES_FILE)
+    return jobs.height
+
+
+def as_of(runs: Sequence[SimulatedRun], seconds: int) -> list[SimulatedRun]:
+    """Return the runs as known so many seconds after the start: those that start later are pending."""
+    return [
+        replace(run, start_s=None, end_s=None, places=(), state="PENDING", exit_code="0:0", behaviour=None)
+        if run.start_s is not None and run.start_s >= seconds
+        else run
+        for run in runs
+    ]
+
+
+def _days_written(folder: Path) -> list[int]:
+    """Days up to which accounting was written."""
+    found = (re.fullmatch(r"sacct-\d{4}-(\d{4})\.txt", file.name) for file in folder.iterdir())
+    return [int(match[1]) for match in found if match]
+
+
+def _ingest(lake: Lake, folder: Path, source: str, file: Path, *more: str) -> None:
+    """Ingest like `tachograph ingest SOURCE FILE`."""
+    module = load_source(next(each for each in SOURCES if each.name == source))
+    parser = argparse.ArgumentParser()
+    module.add_options(parser)
+    now = datetime.now(UTC)
+    configuration = config.load(str(folder / "tachograph.toml"), {})
+    options = parser.parse_args([str(file), *more])
+    ingest(lake, module.read(options, configuration=configuration, now=now), now=now)

@@ -304,7 +304,7 @@ def named(found: GroupCandidates, name: str) -> list[JobGroup]:
     mine = found.left_out.filter((called == name) | (pl.col("display_id") == name) | (pl.col("job_id") == name))
     if mine.is_empty():
         known = [kind.label for kind in found.kinds]
-        must_exist([name], known, what="kind of job")
+        must_exist([name], known, what="job group")
         raise NotFoundError(f"no job group {name!r}", do="write user/name, or the id of a job")
     reasons = dict.fromkeys(LEFT_OUT[reason] for reason in mine.get_column("reason"))
     raise UsageError(f"{name} cannot be judged: {'; '.join(reasons)}", do="name another, or see --help")

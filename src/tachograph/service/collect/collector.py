@@ -41,6 +41,12 @@ from tachograph.service.collect.status import (
 )
 from tachograph.service.collect.writer import RETRY_S, ChunkWriter
 
+TICK_S = 0.5
+COMMIT_S = 10.0  # at the end, for queued chunks
+POLL_S = 2.0  # at the end, for polls, whose chunks are not committed
+HANGS_S = 900.0  # a longer commit of one chunk: no more notifications to the watchdog
+LONGEST_S = 20.0  # a dry run of one source ends after it
+MOST_CHUNKS = 5
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -91,12 +97,6 @@ class SystemdNotifier:
 
 
 NO_NOTIFIER = SystemdNotifier()
-
-
-TICK_S = 0.5
-COMMIT_S = 10.0  # at the end, for queued chunks
-POLL_S = 2.0  # at the end, for polls, whose chunks are not committed
-HANGS_S = 900.0  # a longer commit of one chunk: no more notifications to the watchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +344,6 @@ def _join(threads: Sequence[threading.Thread], *, within_s: float) -> None:
     for thread in threads:
         if thread.is_alive():
             thread.join(max(0.0, until - time.monotonic()))
-
-
-LONGEST_S = 20.0  # a dry run of one source ends after it
-MOST_CHUNKS = 5
 
 
 @dataclass(slots=True)

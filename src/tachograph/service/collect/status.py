@@ -25,6 +25,9 @@ STATE_FOLDER = "_collect"  # in a lake that is a folder
 STATUS_FILE = "status.json"
 STATUS_EVERY_S = 5.0  # between writes
 STALE_S = 60.0  # a running process whose status is older hangs
+LOCK_FILE = "lock"
+ATTEMPTS = 5  # `status` holds the lock for a moment to test it
+PAUSE_S = 0.1
 SKEWED_S = 1.0  # hosts with more clock skew are named
 LATE_INTERVALS = 3
 LATE_S = 60.0
@@ -170,11 +173,6 @@ def is_stale(status: CollectStatus, now: datetime) -> bool:
 def utc_now() -> datetime:
     """The current time."""
     return datetime.now(UTC)
-
-
-LOCK_FILE = "lock"
-ATTEMPTS = 5  # `status` holds the lock for a moment to test it
-PAUSE_S = 0.1
 
 
 class LockHolder(msgspec.Struct, frozen=True):

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from tachograph.live.snapshot import LiveSource
 
 
+SQUEUE_EVERY_S = 30.0
+_TIMEOUT_S = 20.0
+_UNKNOWN_JOB = "Invalid job id"
+_GONE = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
 NICE = 5
 _END_S = 15.0  # timeout of the last flush
 _BEGIN_S = 3.0  # timeout of the search for a source after the end of the command
@@ -314,12 +318,6 @@ def _leave_no_trace(plan: RecordPlan) -> None:
             folder.rmdir()
         except OSError:  # not made, or not empty
             return
-
-
-SQUEUE_EVERY_S = 30.0
-_TIMEOUT_S = 20.0
-_UNKNOWN_JOB = "Invalid job id"
-_GONE = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
 
 
 def job_is_over(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tachograph.live.snapshot import LiveSource
 
 
+SPOOL_FOLDER = "recordings"  # the folder of spools in that of a recording
+FOREVER = float("inf")
 _NAME = 200  # characters of a command that are stored
 ANONYMOUS_USER, ANONYMOUS_COMMAND = "user", "command"
 
@@ -111,8 +113,6 @@ def _whole(written: str | None) -> int | None:
     return int(written) if written and written.isdecimal() else None
 
 
-SPOOL_FOLDER = "recordings"  # the folder of spools in that of a recording
-FOREVER = float("inf")
 _A_FILE = "a file, not a folder"
 _NOT_PERMITTED = "no write permission"
 _FULL = "disk or quota full"
