@@ -31,7 +31,7 @@ class Kill:
 
 
 class Child:
-    """A running command. What it says goes to `said`."""
+    """A running command. What it reports goes to `reported`."""
 
     def __init__(self, work: Callable[[], int], printed: Path, kill: Kill | None = None) -> None:
         self.kill = kill or Kill()

@@ -1,7 +1,7 @@
 """Fills the disk under every command, frees it, runs the command again, and compares; then makes the lake read-only.
 
 A trial takes the lake as it was before a step, on a disk with so much room left, and less than the step needs. The
-step must say so in one line and end with exit code 5; with more room it must end as if the disk had never been full.
+step must report so in one line and end with exit code 5; with more room it must end as if the disk had never been full.
 Needs to mount a tmpfs, and a bind mount read-only. Prints a JSON object; 1 when some trial went otherwise.
 
     python tests/chaos/disks.py --sizes 2
@@ -43,7 +43,7 @@ READING = (
     ("jobs", "--json"),
     ("job", "1", "--json"),
 )
-BY_COMMAND = "ingest analyze compact"  # steps that are commands; the others are not told in one line
+BY_COMMAND = "ingest analyze compact"  # steps that are commands; the others are not reported in one line
 
 
 class NoDiskError(Exception):
@@ -137,14 +137,14 @@ class Disks:
 
 
 def run(work: Callable[[], int], folder: Path) -> tuple[int, str]:
-    """Do some work in a child; return its exit code and what it said."""
+    """Do some work in a child; return its exit code and what it reported."""
     printed = folder / "this.txt"
     printed.unlink(missing_ok=True)
     return Child(work, printed).wait(), printed.read_text()
 
 
 def one_line(printed: str, what: str) -> bool:
-    """Whether it was said in one line of `tachograph` that holds `what` and what to do."""
+    """Whether it was reported in one line of `tachograph` that holds `what` and what to do."""
     lines = [line for line in printed.splitlines() if line.startswith("tachograph: ")]
     return len(lines) == 1 and what in lines[0] and "; " in lines[0] and "Traceback" not in printed
 
@@ -160,7 +160,7 @@ def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
             arguments = [str(word) for word in (*words, "--lake", there)]
             code, printed = run(partial(tachograph, arguments), chaos.folder)
             codes[" ".join(map(str, words)).replace(str(inputs), "...")] = code
-            wanted = (0, 1) if words == STATUS else (0,)  # 1: nobody collects any more
+            wanted = (0, 1) if words == STATUS else (0,)  # 1: no one collects any more
             read = code in wanted and "tachograph: " not in printed
             good = read if words in READING else code == LAKE_ERROR and one_line(printed, NOT_PERMITTED)
             if not good:

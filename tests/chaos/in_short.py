@@ -1,4 +1,4 @@
-"""Kills and full disks over one story, which takes longest to tell. Prints {"kills": ..., "disks": ...} as JSON.
+"""Kills and full disks over one story, which takes longest to run. Prints {"kills": ..., "disks": ...} as JSON.
 
 python tests/chaos/in_short.py --kills 20 --sizes 1
 """

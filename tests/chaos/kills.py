@@ -225,7 +225,7 @@ class Chaos:
 
 
 def prepared(folder: Path, *, seed: int) -> Chaos:
-    """Return trials over a story that was told once to its end, in a process from which children can begin at once."""
+    """Return trials over a story that ran once to its end, in a process from which children start at once."""
     for name in WARM:
         import_module(f"tachograph.{name}")
     chaos = Chaos(folder, seed=seed)

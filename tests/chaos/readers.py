@@ -49,7 +49,7 @@ from tachograph.pipeline.run import analyze
 
 READERS = 10
 GPUS = 2
-ROWS = 360  # of a chunk and GPU: an hour, every ten seconds; the node tells the chunk
+ROWS = 360  # of a chunk and GPU: an hour, every ten seconds; the node reports the chunk
 GRACE_S = 60.0
 VACUUM_HOURS = 1
 EVERY = 3  # chunks between analyses; every second one does all jobs anew and is followed by a compaction

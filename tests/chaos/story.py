@@ -85,7 +85,7 @@ def _main(*arguments: object) -> int:
 
 
 class Tape:
-    """A source that has ten minutes of a node to tell; says `done` once the lake has them."""
+    """A source that has ten minutes of a node; prints `done` once the lake has them."""
 
     def __init__(self, node: str, done: Callable[[], None]) -> None:
         self.node, self.done, self.outcome = node, done, PollOutcome()
@@ -102,7 +102,7 @@ class Tape:
 
 
 def collect(lake: Path) -> int:
-    """Collect from two sources until the lake has all they tell."""
+    """Collect from two sources until the lake has all they report."""
     stopping, left = threading.Event(), {"n6", "n7"}
 
     def done(node: str) -> None:
@@ -194,7 +194,7 @@ def job_rows(number: int, node: str, start: datetime, end: datetime, *, gpus: in
 def seen(location: Path) -> dict[str, str]:
     """Return {what: digest} of what readers see of a lake, and of what was removed on the way in.
 
-    Errors: AssertionError when a file that counts is gone or holds other rows than the log says.
+    Errors: AssertionError when a file that counts is gone or holds other rows than the log reports.
     """
     lake = Lake.open(str(location))
     found: dict[str, Any] = {}

@@ -34,7 +34,7 @@ def plan_of(lake: Path | str, sources: Sequence[PolledSource], config: CollectOp
 
 @contextmanager
 def collecting(plan: CollectPlan) -> Iterator[list[str]]:
-    """Collect for the time of the block, without a lock; yields what is told."""
+    """Collect for the time of the block, without a lock; yields what is reported."""
     reported: list[str] = []
     stopping = threading.Event()
     collection = Collection(plan, remark=reported.append, stopping=stopping, notifier=NO_NOTIFIER)

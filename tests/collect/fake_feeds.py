@@ -36,7 +36,7 @@ def number_of(moment: datetime | None) -> int:
 
 
 def chunk_of(stream: str, begin: int, end: int, *, frame: pl.DataFrame | None = None) -> Chunk:
-    """What a stream says about samples `begin` to `end`."""
+    """What a stream reports about samples `begin` to `end`."""
     rows = samples(stream, begin, end) if frame is None else frame
     return Chunk(stream, "fake", "tape", (ChunkPart("gpu_samples", rows),), end - begin, watermark=START + end * STEP)
 

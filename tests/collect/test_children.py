@@ -24,7 +24,7 @@ class Clock:
 
 
 class Rig:
-    """Two steps, a clock that is set by hand, and what was told."""
+    """Two steps, a clock that is set by hand, and what was reported."""
 
     def __init__(self, analyze: str, compact: str = "pass") -> None:
         self.reported: list[str] = []

@@ -1,4 +1,4 @@
-"""A collection in this process: what lands, what is told, what goes on when something does not work."""
+"""A collection in this process: what is committed, what is reported, what goes on when something does not work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock of a lake's collection, and what the service manager is told."""
+"""The lock of a lake's collection, and what the service manager is notified of."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def status() -> CollectStatus:
-    """One source with everything, one that was never asked."""
+    """One source with everything, one that was never queried."""
     full = SourceStatus(
         "prometheus:main",
         60.0,

@@ -1,4 +1,4 @@
-"""When a source is asked again: on the grid, later after failures."""
+"""When a source is polled again: on the grid, later after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the numbers of a source mean, and what `status` says of a process that is there, hangs, or is gone."""
+"""What the numbers of a source mean, and what `status` reports of a process that is there, hangs, or is gone."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_status_that_cannot_be_written_is_an_error_of_the_lake(tmp_path: Path)
 def test_a_process_with_a_stale_status_hangs(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=ago(61))
     folder = state_folder(str(lake))
-    assert overview(str(lake), folder, [], now=NOW).is_healthy  # nobody holds the lock: it ended
+    assert overview(str(lake), folder, [], now=NOW).is_healthy  # no one holds the lock: it ended
     with CollectLock(folder).held(now=ago(9000), pause=time.sleep):
         found = overview(str(lake), folder, [], now=NOW)
         assert (found.hangs, found.is_healthy) == (True, False)

@@ -1,4 +1,4 @@
-"""What waits to land: in order for each source, bounded for all, never blocked by another source."""
+"""Chunks that wait to be committed: in order for each source, bounded for all, never blocked by another source."""
 
 from __future__ import annotations
 

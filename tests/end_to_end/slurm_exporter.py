@@ -1,7 +1,7 @@
 """One exporter page per emulated node: busy GPUs are those that Slurm has given to a job, and every page is logged.
 
 Slurm's prolog writes the job that got a GPU into `held/NODE/GPU`, its epilog removes it. The exporter looks there each
-time it is asked. What it answered, and nothing else, is the truth that a job's numbers are compared with.
+time it is polled. What it answered, and nothing else, is the truth that a job's numbers are compared with.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from servers.process import free_port
 
 CAPACITY_MIB = 81_559
-PAGE_NUMBER = "exporter_page_number"  # of each page; says which answer a stored sample came from
+PAGE_NUMBER = "exporter_page_number"  # of each page; reports which answer a stored sample came from
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one GPU showed on one page. `job`: who held it, None: nobody."""
+    """What one GPU showed on one page. `job`: who held it, None: no one."""
 
     job: int | None
     gpu_util: int  # percent
@@ -48,7 +48,7 @@ class Meter:
 
 @dataclass(slots=True)
 class Exporter:
-    """The GPUs of one node. `pages[n]`: what page n said, by GPU."""
+    """The GPUs of one node. `pages[n]`: what page n reported, by GPU."""
 
     node: str
     gpus: int

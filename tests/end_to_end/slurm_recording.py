@@ -31,7 +31,7 @@ class Recording:
     """What the scenario left: Slurm's records, the exporters' pages, and two servers that kept the samples.
 
     `plain`: Prometheus, which saw no job ids; `labelled`: VictoriaMetrics, whose series carry `hpc_job`. `collected`:
-    lakes into which `tachograph collect` put what it was told while all of it happened, by whom it asked.
+    lakes into which `tachograph collect` put what the servers that it polled reported while all of it happened.
     """
 
     scenario: Scenario
@@ -62,7 +62,7 @@ class Recording:
         return self.scenario.began - 10
 
     def requested(self, url: str) -> list[str]:
-        """The words that ask a server for everything it has of the scenario."""
+        """The options that query a server for everything it has of the scenario."""
         first, last = (
             datetime.fromtimestamp(t, UTC).isoformat() for t in (self.scenario.began - 10, self.scenario.ended)
         )
@@ -128,7 +128,7 @@ def _collecting(filled: Filled) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A lake, and what a command must be told to fill it."""
+    """A lake, and the options of a command that fills it."""
 
     lake: Path
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A minute and a half of a cluster: jobs of every kind, run by a real Slurm, and all that it tells about them."""
+"""A minute and a half of a cluster: jobs of every kind, run by a real Slurm, and all that it reports about them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Deed:
 
 
 # A node forgets a job `cred_expire` after it ended there (15 s here). Until then it takes the next run for the same one
-# and calls neither prolog nor epilog, so nobody would write down its GPUs: the run is put off until that is over.
+# and calls neither prolog nor epilog, so no one would write down its GPUs: the run is put off until that is over.
 DONE_TO = {
     "again": (
         Deed("RUNNING", 14.0, "scontrol requeue {}"),
@@ -103,7 +103,7 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
         time.sleep(2)
     accounting = folder / "sacct.txt"
     wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 180)
-    time.sleep(3)  # for whoever asks the exporters once more
+    time.sleep(3)  # for whoever queries the exporters once more
     return Scenario(ids, cluster, live, accounting, began, time.time())
 
 

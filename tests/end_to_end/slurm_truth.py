@@ -1,8 +1,8 @@
 """What the numbers of every job must be: recomputed in plain Python from the exporters' pages and Slurm's records.
 
-The time of a sample is when the server asked for the page (what it stores), its values are what the page said.
+The time of a sample is when the server requested the page (what it stores), its values are what the page reported.
 Accounted times are whole seconds. A sample is a job's from its accounted start on and before its accounted end:
-[start, end). Where a map tells the GPUs, also from the second of the prolog on and before that of the epilog.
+[start, end). Where a map reports the GPUs, also from the second of the prolog on and before that of the epilog.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job as sacct tells it, in seconds since 1970; `start` None: it never ran."""
+    """One run of a job as sacct reports it, in seconds since 1970; `start` None: it never ran."""
 
     job_id: str
     display_id: str
@@ -66,7 +66,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """When one run held one GPU, as far as the lake is told."""
+    """When one run held one GPU, as far as the lake knows."""
 
     gpu: Gpu
     start: float
@@ -124,13 +124,13 @@ def of_run(run: Run, held: Iterable[Held]) -> list[Held]:
 
 
 def stays_from_the_scheduler(run: Run, held: Iterable[Held]) -> list[Stay]:
-    """When a run held which GPU, where the scheduler told it: as long as the run lasted."""
+    """When a run held which GPU, where the scheduler reported it: as long as the run lasted."""
     start, end = run.ran
     return [Stay((one.node, gpu), start, end) for one in of_run(run, held) for gpu in one.gpus]
 
 
 def stays_on_the_map(run: Run, held: Iterable[Held]) -> list[Stay]:
-    """The same, where prolog and epilog told it: no earlier and no later than they did."""
+    """The same, where prolog and epilog reported it: no earlier and no later than they did."""
     start, end = run.ran
     return [
         Stay((one.node, gpu), max(start, one.start), min(end, one.end)) for one in of_run(run, held) for gpu in one.gpus
@@ -169,7 +169,7 @@ def during(samples: Mapping[Gpu, Sequence[Sample]], stay: Stay) -> list[Sample]:
 
 
 def numbers(run: Run, held: Sequence[Stay], samples: Mapping[Gpu, Sequence[Sample]]) -> dict[str, float | None]:
-    """What `tachograph jobs --json` must say of a run, for the columns that are compared."""
+    """What `tachograph jobs --json` must report of a run, for the columns that are compared."""
     of = {stay: during(samples, stay) for stay in held}
     with_samples = [rows for rows in of.values() if rows]
     utils = [[sample.reading.gpu_util / 100 for sample in rows] for rows in with_samples]

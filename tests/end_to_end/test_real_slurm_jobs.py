@@ -1,6 +1,6 @@
 """Jobs on a real Slurm, GPUs watched by real servers, read by real commands: every job's numbers are what was served.
 
-What must come out is recomputed by `slurm_truth` from the exporters' pages; the rule at the borders is told there.
+What must come out is recomputed by `slurm_truth` from the exporters' pages; the rule at the borders is reported there.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def recording(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def lakes(recording: Recording) -> Mapping[str, Filled]:
     """One lake for each way to know which GPUs a job held.
 
-    `commands`, `rest`: by `tachograph collect` while it ran, which asked Slurm's commands or slurmrestd. `imported`:
-    from what `scontrol` printed while it ran. `mapped`: prolog and epilog wrote it. `untold`: nobody told. All these
+    `commands`, `rest`: by `tachograph collect` while it ran, which queried Slurm's commands or slurmrestd. `imported`:
+    from what `scontrol` printed while it ran. `mapped`: prolog and epilog wrote it. `unrecorded`: none. All these
     have the samples of a Prometheus that knows no jobs. `labelled`: a VictoriaMetrics whose series name the job.
     """
     folder, cluster = recording.folder, recording.scenario.cluster
     accounting = ["sacct", str(recording.scenario.accounting)]
-    made = {name: filled(folder / name, cluster) for name in ("untold", "imported", "labelled")}
-    made["untold"].ingest(recording.requested(recording.plain), accounting)
-    shutil.copytree(made["untold"].lake, made["imported"].lake)
+    made = {name: filled(folder / name, cluster) for name in ("unrecorded", "imported", "labelled")}
+    made["unrecorded"].ingest(recording.requested(recording.plain), accounting)
+    shutil.copytree(made["unrecorded"].lake, made["imported"].lake)
     made["imported"].ingest(["allocation-map", str(recording.scenario.live)])
     made["labelled"].ingest(accounting, recording.requested(recording.labelled))
     for lake in made.values():
@@ -85,7 +85,7 @@ def lakes(recording: Recording) -> Mapping[str, Filled]:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a lake must say: the samples it was given, and when which run held which GPU."""
+    """What a lake must report: the samples it was given, and when which run held which GPU."""
 
     samples: Mapping[Gpu, Sequence[Sample]]
     stays: Mapping[Run, Sequence[Stay]]
@@ -98,7 +98,7 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
     plain, labelled = recording.samples(recording.plain), recording.samples(recording.labelled)
     live = Truth(plain, {run: stays_from_the_scheduler(run, held) for run in runs})
     return {
-        **dict.fromkeys(("commands", "rest", "imported", "untold"), live),
+        **dict.fromkeys(("commands", "rest", "imported", "unrecorded"), live),
         "mapped": Truth(plain, {run: stays_on_the_map(run, held) for run in runs}),
         "labelled": Truth(labelled, {run: stays_by_label(run, labelled) for run in runs}),
     }
@@ -170,7 +170,7 @@ def test_the_report_of_a_job_names_the_gpus_that_slurm_gave(
 def test_without_gpu_records_jobs_on_shared_nodes_are_ambiguous(
     lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
 ) -> None:
-    jobs, truth = jobs_of(lakes["untold"]), truths["untold"]
+    jobs, truth = jobs_of(lakes["unrecorded"]), truths["unrecorded"]
     for run, stays in truth.stays.items():
         job = the_job(jobs, run)
         if run.name == "whole":

@@ -2,7 +2,7 @@
 
 A mutation is decided by seed, reader and number alone, so any can be made again: `--reader NAME --number N`.
 Failed means: any error that is not a TachographError, a process that died, more than a second of processor time (of
-rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is told once, with its bytes made as few as still
+rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is reported once, with its bytes made as few as still
 show it.
 
     python tests/fuzz/fuzz.py --mutations 10000 --recorded DIR
@@ -74,7 +74,7 @@ class Outcome:
         self.failures.setdefault(name, failure)
 
     def add(self, reported: Mapping[str, Any]) -> int:
-        """Add what a child told; return how many mutations it read."""
+        """Add what a child reported; return how many mutations it read."""
         self.mutations += reported["mutations"]
         self.refused += reported["refused"]
         self.slowest_s = max(self.slowest_s, reported["slowest_s"])
@@ -142,7 +142,7 @@ def peak_mib() -> float:
 
 
 class Child:
-    """A child process that does some work and tells through a pipe, as JSON, what came of it.
+    """A child process that does some work and reports through a pipe, as JSON, what came of it.
 
     Work ends with the process: polars' threads do not survive a fork, so the parent must never have used them.
     """
@@ -156,7 +156,7 @@ class Child:
         os.close(writing)
 
     def reported(self, *, alive: Callable[[], bool] = lambda: True) -> tuple[Any, int]:
-        """Return what the child told (None: nothing) and how it ended; killed as soon as it is not `alive`."""
+        """Return what the child reported (None: nothing) and how it ended; killed as soon as it is not `alive`."""
         text = b""
         while True:
             if select.select([self.reading], [], [], 0.05)[0]:
@@ -252,7 +252,7 @@ def fuzz(
 
 
 def in_turn(chosen: Sequence[Target]) -> tuple[Target, ...]:
-    """Return the readers in the order in which they have their turns, as often as their shares say."""
+    """Return the readers in the order in which they have their turns, as often as their shares demand."""
     return tuple(one for turn in range(3) for one in chosen if turn < one.share)
 
 

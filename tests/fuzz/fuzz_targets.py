@@ -1,4 +1,4 @@
-"""Every reader, with small excerpts of recorded inputs to begin from, and how it is asked to read one file."""
+"""Every reader, with small excerpts of recorded inputs to begin from, and how it reads one file."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Target:
 
     @property
     def seeds(self) -> tuple[bytes, ...]:
-        """The excerpts, made when they are asked for: a process that uses polars must not fork afterwards."""
+        """The excerpts, made when they are requested: a process that uses polars must not fork afterwards."""
         return _made(self.excerpts)
 
 

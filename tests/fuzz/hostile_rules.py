@@ -248,7 +248,7 @@ class HostileJob:
         return self.chance.choice((1.0, 3600.0, 0.0, 1e308, None, math.nan, "FAILED", 10**400))
 
 
-_WATCHING: list[str] = []  # what was asked for while somebody watched
+_WATCHING: list[str] = []  # what was requested while somebody watched
 _HARMLESS = ("builtins.id", "object.__", "sys._getframe", "gc.")
 _hooked = False
 _watching = False
@@ -260,7 +260,7 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
 
 
 class _Environment:
-    """Stands where the environment is, and tells whoever looks at it."""
+    """Stands where the environment is, and records who reads it."""
 
     def __getattr__(self, name: str) -> object:
         _WATCHING.append(f"environment {name}")
@@ -273,7 +273,7 @@ class _Environment:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Fail when files, processes, sockets, imports, or the environment are asked for within."""
+    """Fail when files, processes, sockets, imports, or the environment are requested within."""
     global _hooked, _watching  # noqa: PLW0603  # an audit hook cannot be taken away
     if not _hooked:
         sys.addaudithook(_hook)
@@ -293,7 +293,7 @@ def watched() -> Iterator[None]:
 def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
     """Return what is loaded of a file and what comes of its rules over a job by chance; nothing else is touched.
 
-    Errors: AssertionError where a rule asked for more than it may, or an outcome is not what it should be.
+    Errors: AssertionError where a rule accessed more than it may, or an outcome is not what it should be.
     """
     text = content.decode("utf-8", "replace")
     chance = Random(content)

@@ -78,7 +78,7 @@ def test_any_history_ends_as_one_analysis_of_everything(tmp_path: Path, seed: in
 
 
 def test_neighbour_that_loses_its_gpus_is_done_again(tmp_path: Path) -> None:
-    """Job 2 comes late and had the node exclusively all the time, as job 1 had: the GPU is nobody's."""
+    """Job 2 comes late and had the node exclusively all the time, as job 1 had: the GPU is no one's."""
     lake = make_lake(
         tmp_path,
         gpu_samples=sampled("n1", 0, 0, 60),

@@ -1,7 +1,7 @@
 """Twelve jobs on eight nodes of four A100 40 GB, and one that still runs: telemetry, accounting, map as files.
 
 Telemetry every 10 s with LDMS column names and units (percent, mJ, MiB, B/s); accounting in local time, Pacific
-daylight time, seven hours behind UTC. Counters are constant within a job unless its function says otherwise.
+daylight time, seven hours behind UTC. Counters are constant within a job unless its function reports otherwise.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def level(percent: int) -> Callable[[str, int, int], Levels]:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One run: when, where, what its GPUs did (node, GPU, seconds since its start), what accounting says."""
+    """One run: when, where, what its GPUs did (node, GPU, seconds since its start), what accounting reports."""
 
     job_id: str
     start: datetime

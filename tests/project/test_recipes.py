@@ -1,6 +1,6 @@
 """The recipes of CONTRIBUTING.md, applied word for word to a copy of the tree.
 
-The line above a code block says where the block goes:
+The line above a code block reports where the block goes:
 
     New file `PATH`:                     it is the file
     In `PATH`, at the end of `NAME`:     before the line that closes NAME
@@ -275,7 +275,7 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
         "scored = judge_scores(frame(JOB_SUMMARIES, [summary()]), of, ScoreOptions())\n"
         "print(scored.gpus['score_sm'].round(3).to_list(), scored.jobs['score_sm'].round(3).to_list())"
     )
-    assert python(package, "-c", code).strip() == "[80.0, 60.0, None] [60.0]"  # of a job: of GPUs that tell both
+    assert python(package, "-c", code).strip() == "[80.0, 60.0, None] [60.0]"  # of a job: of GPUs that report both
 
 
 def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:

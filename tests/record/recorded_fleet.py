@@ -1,4 +1,4 @@
-"""A fleet that is recorded under a clock that tests move, with GPUs that fall silent and counters that go missing."""
+"""A fleet that is recorded under a clock that tests move, with GPUs that stop reporting and missing counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = JobIdentity("local-1", "python train.py", "ana", cluster="tiny")
 
 @dataclass
 class Clock:
-    """Tells a time that moves only when it is told to."""
+    """Gives a time that moves only when it is set."""
 
     t: float = BEGIN
 

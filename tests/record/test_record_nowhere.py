@@ -1,4 +1,4 @@
-"""Where no recording can be written, the command runs; what, where and what to do is told behind it."""
+"""Where no recording can be written, the command runs; what, where and what to do is reported behind it."""
 
 from __future__ import annotations
 

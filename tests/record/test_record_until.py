@@ -47,7 +47,7 @@ def fake_squeue(folder: Path, script_text: str) -> list[str]:
 def test_squeue_decides_whether_a_job_is_over(tmp_path: Path, script_text: str, over: bool) -> None:
     now = 0.0
     query = job_is_over("12", command=fake_squeue(tmp_path, script_text), clock=lambda: now)
-    assert query() is False  # it is not asked at once
+    assert query() is False  # it is not queried at once
     now = 31.0
     assert query() is over
 

@@ -37,7 +37,7 @@ def test_samples_are_those_that_were_shown_live(tmp_path: Path) -> None:
     for look, snapshot in enumerate(live):
         for place in range(len(snapshot.gpus)):
             if look > SILENT_FROM and snapshot.value("power_w", place) is None:
-                continue  # one row without values when it fell silent, no more
+                continue  # one row without values when it stopped reporting, no more
             wanted += 1
     assert rows.height == wanted
     one = rows.filter(pl.col("t").dt.epoch("s") == int(BEGIN) + 7, node="sim002", gpu=1).row(0, named=True)

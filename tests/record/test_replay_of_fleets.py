@@ -20,7 +20,7 @@ GPUS, EVERY_S, POWER = 200, 10, SINGLES.index("power_w")
 
 
 class Fleet:
-    """GPUs that are sampled every ten seconds, each at a second of its own; power tells which GPU, and when."""
+    """GPUs that are sampled every ten seconds, each at a second of its own; power shows which GPU, and when."""
 
     def __init__(self, hours: float) -> None:
         last = BEGIN + hours * 3600

@@ -1,4 +1,4 @@
-"""Files that are not what they say: each is one line on stderr, the others land, the exit code tells."""
+"""Files that are not what they claim: each is one line on stderr, the others are committed, the exit code shows it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FRAME: dict[str, list[Any]] = {
 
 
 def unreadable(folder: Path) -> dict[str, str]:
-    """Write files that hold no samples; return {name: what is said of it}."""
+    """Write files that hold no samples; return {name: what is reported of it}."""
     whole = folder / "whole.bin"
     pl.DataFrame({name: values * 3000 for name, values in FRAME.items()}).write_parquet(whole)
     packed = whole.read_bytes()

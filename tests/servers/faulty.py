@@ -2,7 +2,7 @@
 
 with faulty(answers) as server:
     server.faults += [Status(503, {"Retry-After": "2"}), CutOff()]
-    ...ask server.url: the first two requests go wrong, the third is answered well
+    ...query server.url: the first two requests go wrong, the third is answered well
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ Fault = Status | Silence | CutOff | Garbage | HangUp
 
 @dataclass(slots=True)
 class Faulty:
-    """The server. `faults` are taken one by one; when there are none it answers well. `requests`: what it was asked."""
+    """The server. `faults` are taken one by one; when there are none it answers well. `requests`: as they came."""
 
     url: str
     port: int
@@ -153,7 +153,7 @@ def forward(url: str) -> Callable[[SeenRequest], Reply]:
 def faulty(
     answer: Callable[[SeenRequest], Reply], *, tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Iterator[Faulty]:
-    """Run the server for the time of the block; after it nobody listens on its port any more."""
+    """Run the server for the time of the block; after it no one listens on its port any more."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         listener.settimeout(0.05)
         port = listener.getsockname()[1]
@@ -181,7 +181,7 @@ def faulty(
 
 
 def _serve(connection: socket.socket, server: Faulty, tls: ssl.SSLContext | None) -> None:
-    """One connection, one request; who asked may be gone before the answer is."""
+    """One connection, one request; the client may be gone before the answer is."""
     connection.settimeout(10)
     with (
         connection,

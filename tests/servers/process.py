@@ -29,7 +29,7 @@ def program(name: str, *, package: str, places: Sequence[str] = ()) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """A port of the loopback interface that no one listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -51,7 +51,7 @@ def running(
     environment: Mapping[str, str] | None = None,
     within_s: float = 120.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the time of the block; it begins once `ready` says so. What it prints goes to `log`.
+    """Run a program for the time of the block; it begins once `ready` holds. What it prints goes to `log`.
 
     It ends with this process, too, however this one ends (Linux).
     """

@@ -14,7 +14,7 @@ import httpx2
 
 from servers.prometheus import Series
 
-_STALE = struct.pack("<Q", 0x7FF0000000000002)  # the NaN that says that a series ended
+_STALE = struct.pack("<Q", 0x7FF0000000000002)  # the NaN that reports that a series ended
 _LITERAL = 60_000  # bytes; a literal with a length of two bytes holds 65,536
 
 

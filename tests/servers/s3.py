@@ -14,7 +14,7 @@ from servers.process import free_port, listens, running
 
 @dataclass(frozen=True, slots=True)
 class S3:
-    """A server with one bucket; `environment` is what a client needs to be told."""
+    """A server with one bucket; `environment` is what a client needs."""
 
     endpoint: str
     bucket: str

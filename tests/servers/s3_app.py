@@ -1,7 +1,7 @@
 """moto's server on a port, with conditional writes that are atomic, as those of S3 are.
 
 moto looks whether the object is there and writes it in two steps, and serves requests in threads: two writers that
-both say `If-None-Match: *` may both succeed. Here such a write is alone.
+both report `If-None-Match: *` may both succeed. Here such a write is alone.
 """
 
 from __future__ import annotations

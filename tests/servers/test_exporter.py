@@ -1,4 +1,4 @@
-"""The exporter for tests serves what was set, and fails as it is told."""
+"""The exporter for tests serves what was set, and fails as configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs are started and stopped; those that are missing say so."""
+"""Programs are started and stopped; missing ones are reported."""
 
 from __future__ import annotations
 

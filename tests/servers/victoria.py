@@ -31,7 +31,7 @@ def victoria(folder: Path, *, arguments: Sequence[str] = ()) -> Iterator[str]:
 
 
 def put(url: str, series: Sequence[Series]) -> None:
-    """Put series into a VictoriaMetrics that runs; they can be asked for afterwards."""
+    """Put series into a VictoriaMetrics that runs; they can be requested afterwards."""
     lines = (
         json.dumps(
             {

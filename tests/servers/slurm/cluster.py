@@ -1,4 +1,4 @@
-"""A running cluster: submit, ask, wait."""
+"""A running cluster: submit, query, wait."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SlurmCluster:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What Slurm's commands must be told, beside what they find in any environment."""
+        """What Slurm's commands need, beside what they find in any environment."""
         return {"SLURM_CONF": str(self.plan.folder / "etc" / "slurm.conf"), "TZ": "UTC"}
 
     @property
     def rest_url(self) -> str:
-        """Address of slurmrestd, where it was asked for."""
+        """Address of slurmrestd, where it was requested."""
         return f"http://127.0.0.1:{self.plan.ports.rest}"
 
     def command(self, *words: str, user: str | None = None, given: str = "") -> str:

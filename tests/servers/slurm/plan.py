@@ -1,4 +1,4 @@
-"""What a cluster consists of, and the files that tell Slurm so."""
+"""What a cluster consists of, and the files that configure it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Nodes, their GPUs, and what else slurm.conf shall say."""
+    """Nodes, their GPUs, and what else slurm.conf holds."""
 
     folder: Path
     ports: Ports
@@ -167,6 +167,6 @@ AccountingStoreFlags=job_comment,job_env,job_script
 
 
 def gres_conf(plan: Plan) -> str:
-    """Return gres.conf. File must name character devices, or jobs are not told their GPUs; the number is the index."""
+    """Return gres.conf. File must name character devices, or jobs do not get their GPUs; the number is the index."""
     devices = f"{plan.folder}/dev/nvidia[0-{plan.gpus - 1}]"
     return f"NodeName={','.join(plan.gpu_nodes)} Name=gpu File={devices}\n"

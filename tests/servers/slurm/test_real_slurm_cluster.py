@@ -1,4 +1,4 @@
-"""The cluster that tests are given: jobs get GPUs, everybody is told which, and nothing is left of it."""
+"""The cluster that tests are given: jobs get GPUs, each knows which, and nothing is left of it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def group(nodeid: str) -> str:
 
 
 def scheduler(config: pytest.Config, log: object) -> Any:
-    """What distributes tests by groups, in their order; None where another was asked for."""
+    """What distributes tests by groups, in their order; None where another was requested."""
     if config.getvalue("dist") != "load":
         return None
     config.option.loadscopereorder = False
@@ -48,7 +48,7 @@ def in_order(items: list[pytest.Item]) -> None:
 
 
 def check_names(items: list[pytest.Item]) -> None:
-    """Refuse a test that uses the cluster in a file that does not say so."""
+    """Refuse a test that uses the cluster in a file that does not declare it."""
     for item in items:
         given = getattr(getattr(item, "callspec", None), "params", {})  # arguments of the test's own, not fixtures
         if "slurm" in getattr(item, "fixturenames", ()) and "slurm" not in given and not of_slurm(item.nodeid):
