@@ -307,6 +307,31 @@ def test_a_gpu_given_whole_is_all_its_slices() -> None:
     assert stretches(found) == {("1", "n1", 0, 1, 0, 100), ("1", "n1", 0, 2, 0, 100), ("1", "n1", 1, None, 0, 100)}
 
 
+def test_a_slice_of_its_own_counts_before_the_whole_gpu() -> None:
+    """An exporter names the holder of each slice, another one a single holder of the whole GPU: one of the two."""
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 0, 100, gpus=1)]
+    maps = [*held("1", "n1", [0], mig=1), *held("2", "n1", [0], mig=2), *held("1", "n1", [0])]
+    found = owners(jobs, maps, SLICES)
+    assert told(found) == {"1": ["explicit"], "2": ["explicit"]}
+    assert stretches(found) == {("1", "n1", 0, 1, 0, 100), ("2", "n1", 0, 2, 0, 100)}
+
+
+@pytest.mark.parametrize("finer", ["explicit", "live_index"])
+def test_a_holder_of_the_gpu_whose_slices_others_hold_is_ambiguous(finer: str) -> None:
+    jobs = [ran("1", 0, 1000, gpus=1), ran("2", 100, 900, gpus=1), ran("3", 100, 900, gpus=1)]
+    slices = [*held("1", "n1", [0], mig=1, provenance=finer), *held("2", "n1", [0], mig=2, provenance=finer)]
+    found = owners(jobs, [*slices, *held("3", "n1", [0])], SLICES)
+    assert told(found) == {"1": [finer], "2": [finer], "3": ["ambiguous"]}
+    assert stretches(found) == {("1", "n1", 0, 1, 0, 1000), ("2", "n1", 0, 2, 100, 900)}
+
+
+def test_a_gpu_is_handed_over_from_slices_to_a_job_that_has_it_whole() -> None:
+    jobs = [ran("1", 0, 130, gpus=1), ran("2", 100, 900, gpus=1)]
+    found = owners(jobs, [*held("1", "n1", [0], mig=1), *held("2", "n1", [0])], SLICES)
+    assert told(found) == {"1": ["explicit"], "2": ["explicit"]}
+    assert ("2", "n1", 0, 1, 100, 900) in stretches(found)
+
+
 def test_array_tasks_and_components_are_jobs_of_their_own() -> None:
     jobs = [
         ran("11", 0, 100, gpus=4, display_id="10_1", array_job_id="10"),

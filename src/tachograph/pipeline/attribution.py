@@ -191,7 +191,7 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     placed = _place(runs, allocations)
     best = placed.with_columns(rank=pl.col("provenance").replace_strict(RANK, default=3, return_dtype=pl.Int8))
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
-    known = best.filter(pl.col("gpu").is_not_null())
+    known, overruled = _finer(best.filter(pl.col("gpu").is_not_null()))
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, _accompanied(placed, runs))
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
@@ -200,7 +200,7 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
         [
             known.select("run", "rank"),
             whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
-            unclear.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)),
+            *(frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)) for frame in (unclear, overruled)),
         ]
     )
     worst = per_node.group_by("run").agg(pl.col("rank").max())
@@ -236,6 +236,20 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
     kept = clipped.filter(~(of_earlier & (rest | pl.col("open"))).fill_null(value=False))
     return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
+
+
+def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Named GPUs without those given whole of which slices are named; and these, where the slices are of other runs.
+
+    A record of the whole GPU may name any one of the jobs that share it: a record of a slice counts before it.
+    """
+    gpu = ["node", "gpu"]
+    whole, slices = named.filter(pl.col("mig").is_null()), named.filter(pl.col("mig").is_not_null())
+    left = whole.join(slices, on=["run", *gpu], how="anti")
+    beside = left.join(slices, on=gpu, how="inner", suffix="_slice")
+    overlap = pl.min_horizontal("end", "end_slice") - pl.max_horizontal("start", "start_slice")
+    overruled = left.join(beside.filter(overlap > HANDOVER), on=["run", *gpu, "start", "end"], how="semi")
+    return pl.concat([left.join(overruled, on=left.columns, how="anti", nulls_equal=True), slices]), overruled
 
 
 def _named_units(named: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
