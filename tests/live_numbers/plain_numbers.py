@@ -56,7 +56,7 @@ _BUSY = {100: 1755, 101: 2619, 112: 4, 140: 71, 150: 63, 155: 512.25, 156: 98765
 RAW: dict[int, dict[int, float]] = {
     0: dict(_BUSY),
     1: {**_BUSY, 203: 4294967295, 1002: 140737488355328.0, 140: 0, 156: 9223372036854775794, 252: float("nan"),
-        155: 2147483632, 1005: 1.0000001, 1004: float("inf"), 150: 94, 230: 79, 1010: 0.0},
+        155: 2147483632, 1005: 1.02, 1004: float("inf"), 150: 94, 230: 79, 1010: 0.0},
     2: {k: v for k, v in _BUSY.items() if k not in (1002, 1003, 1006, 1007, 1008, 251, 101)} | {395: 1, 1001: 0.02},
     3: {**_BUSY, 203: 0, 1001: 0.0, 1002: 0.0, 1003: 0.0, 1004: 0.0, 1005: 0.0, 1006: 0.0, 1010: 1000, 1009: 0,
         155: 71.5, 150: 34, 140: 41, 112: 1, 1014: 0.0, 1015: 0.0},
@@ -73,9 +73,10 @@ def reported(raw: Mapping[int, float]) -> Values:
     for field, value in raw.items():
         _, counter, factor, low, high = FIELDS[field]
         blank = float(value) in _BLANKS or value != value or value == float("inf")
-        if blank or not low <= value * factor <= high or (field == 140 and value == 0):
+        rounded = high * 1.01 if high == 1 else high  # a fraction up to this is rounded: 1
+        if blank or not low <= value * factor <= rounded or (field == 140 and value == 0):
             continue
-        found[counter] = value * factor
+        found[counter] = min(value * factor, high)
     return found
 
 

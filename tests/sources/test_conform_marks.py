@@ -30,3 +30,17 @@ def test_marks_that_single_precision_rounds_up(column: str) -> None:
     values, reasons = conformed(column, pl.Series([2147483632.0, 2147483635.0, 7.0], dtype=pl.Float32))
     assert values == [None, None, 7]
     assert reasons == {"missing_mark": 2}
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
+def test_a_fraction_above_its_range_by_rounding_is_the_end_of_its_range(dtype: type[pl.DataType]) -> None:
+    values, reasons = conformed("sm_active", pl.Series([1.0000001192, 1.01, 1.02, 1.29, 1.0, 0.5], dtype=dtype))
+    assert values[:4] == [1.0, 1.0, None, None]
+    assert values[4:] == [1.0, 0.5]
+    assert reasons == {"clamped": 2, "out_of_range": 2}
+
+
+def test_what_is_no_fraction_is_not_clamped() -> None:
+    values, reasons = conformed("gpu_temp_c", pl.Series([150.0, 151.0]))
+    assert values == [150.0, None]
+    assert reasons == {"out_of_range": 1}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,9 +30,14 @@ TEXT_BLANKS = (
 BLANK_FLOATS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS), *FP64_BLANKS}))
 
 
+CLAMPED: Final = "clamped"  # the reason of values that were set to the end of their range
+# reasons that remove nothing
+NOT_REMOVED: Final = frozenset({CLAMPED, "index_contradicts_uuid", "server_warning"})
+
+
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Rows or values removed for one reason. `column` None: whole rows."""
+    """Rows or values removed for one reason, or counted for one of NOT_REMOVED. `column` None: whole rows."""
 
     reason: str
     column: str | None

@@ -12,13 +12,15 @@ from typing import Final
 import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats
-from tachograph.catalog.chunks import BLANK_FLOATS
+from tachograph.catalog.chunks import BLANK_FLOATS, CLAMPED
 from tachograph.catalog.counters import Counter, CounterStorage, HostCounter
 from tachograph.catalog.units import factor
 
 _BLANKS: Final = np.array(BLANK_FLOATS)
 _FLOAT32_BLANKS: Final = np.append(_BLANKS, 2.0**31)  # to which Float32 rounds the 32-bit marks up
 _LEAST_BLANK: Final = min(BLANK_FLOATS)
+# A fraction up to this is the end of its range: counters of two clocks are divided, and rounded (SM_ACTIVE 1.0000001).
+LARGEST_ROUNDED: Final = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ class DeviceFact:
 class ValueLimits:
     """Conversion of values to the unit of the catalogue, and their valid range: one row for all values, or one each.
 
-    float32: the values were rounded to Float32.
+    ceilings: up to these, values above their range are rounded ones: the end of the range. float32: the values were
+    rounded to Float32.
     """
 
     factors: Floats
     lows: Floats
     highs: Floats
+    ceilings: Floats
     whole: Flags
     zero_is_missing: Flags
     float32: bool = False
@@ -52,24 +56,29 @@ class ValueLimits:
     ) -> ValueLimits:
         """Return the limits of some quantities, each with the unit in which its values are given."""
         rows = [
-            (factor(unit, one.unit), one.low, one.high, one.storage == "i64", one.zero_is_missing)
+            (
+                *(factor(unit, one.unit), one.low, one.high),
+                one.high * (LARGEST_ROUNDED if one.unit == "fraction" else 1.0),
+                *(one.storage == "i64", one.zero_is_missing),
+            )
             for one, unit in quantities
         ]
-        made = np.array(rows, dtype=np.float64).reshape(len(rows), 5)
-        return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3] > 0, made[:, 4] > 0, float32)
+        made = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
+        return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3], made[:, 4] > 0, made[:, 5] > 0, float32)
 
     def convert(self, raw: Floats) -> Floats:
-        """Return values in units of the catalogue; NaN for what `removals` names."""
+        """Return values in units of the catalogue; NaN for what `changes` names as removed."""
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors
-            wrong = ~((values >= self.lows) & (values <= self.highs)) | np.isinf(raw)
+            wrong = ~((values >= self.lows) & (values <= self.ceilings)) | np.isinf(raw)
             wrong |= (self.zero_is_missing & (raw == 0)) | self._marks(raw)
             np.rint(values, out=values, where=self.whole)
+            np.minimum(values, self.highs, out=values)
         values[wrong] = np.nan
         return values
 
-    def removals(self, raw: Floats) -> Mapping[str, Flags]:
-        """Return which values are removed, by reason."""
+    def changes(self, raw: Floats) -> Mapping[str, Flags]:
+        """Return which values are removed, by reason, and which are `clamped` to the end of their range."""
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors
@@ -77,8 +86,17 @@ class ValueLimits:
             "missing_mark": marks,
             "unsupported": self.zero_is_missing & (raw == 0),
             "not_finite": not_finite,
-            "out_of_range": ~marks & ~not_finite & ~((values >= self.lows) & (values <= self.highs)),
+            "out_of_range": ~marks & ~not_finite & ~((values >= self.lows) & (values <= self.ceilings)),
+            CLAMPED: self._rounded(values),
         }
+
+    def clamps(self, raw: Floats) -> bool:
+        """Return whether a value is clamped."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(self._rounded(raw * self.factors).any())
+
+    def _rounded(self, values: Floats) -> Flags:
+        return (values > self.highs) & (values <= self.ceilings)
 
     def _marks(self, raw: Floats) -> Flags:
         if not (raw >= _LEAST_BLANK).any():

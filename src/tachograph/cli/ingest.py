@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.chunks import NOT_REMOVED
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
@@ -153,7 +154,8 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
         if reason != "duplicate":
             what = f"{plural(count, 'value')} of {column}" if column else plural(count, "row")
-            lines.append(f"rejected: {what} of {table}: {reason.replace('_', ' ')}")
+            done = "noted" if reason in NOT_REMOVED else "rejected"
+            lines.append(f"{done}: {what} of {table}: {reason.replace('_', ' ')}")
     return lines
 
 

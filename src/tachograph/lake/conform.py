@@ -146,10 +146,10 @@ def _remove_impossible(
         raw = given.cast(pl.Float64)
         numbers = raw.to_numpy()
         kept = pl.Series(counter.name, limits.convert(numbers), nan_to_null=True)
-        if kept.null_count() > raw.null_count():
+        if kept.null_count() > raw.null_count() or limits.clamps(numbers):
             present = raw.is_not_null()
-            for reason, removed in limits.removals(numbers).items():
-                rejects += counted(reason, counter.name, pl.Series(removed) & present, raw)
+            for reason, changed in limits.changes(numbers).items():
+                rejects += counted(reason, counter.name, pl.Series(changed) & present, raw)
         columns.append(kept.cast(STORAGE_TYPES[counter.storage]))
     return frame.with_columns(columns), rejects
 
