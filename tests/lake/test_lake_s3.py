@@ -199,7 +199,7 @@ def test_what_is_wrong_with_a_store_is_told(
     with pytest.raises(LakeError, match=r"^s3://no-such-bucket/lake: there is no such bucket; make it, or name"):
         opened("s3://no-such-bucket/lake")
     for code, said in (
-        ("AccessDenied", "not permitted by the object store; ask"),
+        ("AccessDenied", "not permitted by the object store; request"),
         ("InvalidAccessKeyId", "the object store does not know the access key; set AWS_ACCESS_KEY_ID and"),
         ("SignatureDoesNotMatch", "the secret access key is wrong; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         ("ExpiredToken", "the credentials have expired; get"),

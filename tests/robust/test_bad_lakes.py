@@ -199,7 +199,7 @@ def closed_lake(lake: Path) -> Iterator[Path]:
         pytest.skip("permissions do not hold here")
 
 
-NOT_PERMITTED = "not permitted; ask for permission, or name another lake with --lake"
+NOT_PERMITTED = "not permitted; request permission, or name another lake with --lake"
 
 
 @pytest.mark.slow
