@@ -13,6 +13,7 @@ from operator import and_, or_
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Bytes, Flags, Floats
 from tachograph.catalog.compiled import compiled, either, is_made, plain
@@ -46,9 +47,10 @@ from tachograph.sharing.demand import (
 from tachograph.sharing.vectors import LIMITED, CacheUse, Vectors, demand_vectors, joined, unknown
 
 _WORTH_COMPILING = 2000  # pairs: for fewer Python takes less time than loading a compiler
-_ROWS_AT_ONCE = 64  # whose limits are checked, so that sums of pairs stay in a cache
+_ROWS_AT_ONCE = 16  # whose limits are checked, so that sums of pairs stay in a cache
+_IN_SM = np.array([name in CYCLES or name == "l1" for name in LIMITED])
 _OWN, _OTHER = 1, 2  # whose blocks find no room beside the other: of the row, of the column
-# a value, or an array, of each member: arrays broadcast against each other
+# an array of each member, resources first: arrays broadcast against each other
 Each = Callable[[Callable[[Vectors], Any]], Sequence[Any]]
 
 
@@ -119,7 +121,7 @@ def matrix(
     fill = _fill if is_made(_fill) or shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
     fill(one.rows, two.rows, machine, contention.cache_table(), meet, one is two, sharing.lasting, answers)
     slowdown, gain, binding, shut_out = answers
-    common = one.measured @ two.measured.T > 0
+    common = (one.measured[:, None] & two.measured[None, :]) > 0
     known, both_known = common | (shut_out & _OWN > 0), common | (shut_out == _OWN + _OTHER)
     timed = np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :]
     gain[~(both_known & (timed | sharing.lasting))] = np.nan
@@ -148,7 +150,7 @@ def shares_of(sharing: Sharing, count: int) -> tuple[float, ...]:
 
 
 def _of_pairs(rows: Vectors, columns: Vectors) -> Each:
-    return lambda of: (of(rows)[:, None], of(columns)[None, :])
+    return lambda of: (of(rows).T[..., :, None], of(columns).T[..., None, :])
 
 
 def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: InterferenceOptions) -> Flags:
@@ -157,18 +159,19 @@ def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: Interferen
     `meet`: whether they meet in SMs. Room for blocks is left to the caller.
     """
     requested, known = each(lambda one: one.demanded), each(lambda one: one.known)
-    count, within, unmeasured = len(known), True if np.all(meet) else meet, not all(of.all() for of in known)
-    safe: Flags = _all([of[..., len(CYCLES)] for of in known])  # of dram
-    for place, name in enumerate(LIMITED):
-        in_sm = name in CYCLES
-        limit = settings.safe_cycles if in_sm else settings.safe_dram if name == "dram" else 1.0
-        total = _total([of[..., place] for of in requested], within if in_sm or name == "l1" else True)
-        safe &= total < limit
-        if in_sm and unmeasured:
-            needed = meet if name == "issue" else meet & (total >= limit * (count - 1) / count)
-            safe &= _all([of[..., place] for of in known]) | np.logical_not(needed)
-        if not np.any(safe):
-            return safe
+    kinds, outer = len(CYCLES), (1,) * (requested[0].ndim - 1)
+    limits = np.array([settings.safe_cycles] * kinds + [settings.safe_dram, 1.0, 1.0]).reshape(-1, *outer)
+    total = reduce(np.add, requested)
+    if not np.all(meet):
+        apart = _IN_SM.reshape(-1, *outer) & np.logical_not(meet)
+        np.copyto(total, reduce(np.maximum, requested), where=apart)
+    safe: Flags = (total < limits).all(axis=0) & _all([of[kinds] for of in known])  # of dram
+    if not np.any(safe):
+        return safe
+    if not all(of.all() for of in known):
+        needed = total[:kinds] >= limits[:kinds] * (len(known) - 1) / len(known)
+        needed[CYCLES.index("issue")] = True
+        safe &= (_all([of[:kinds] for of in known]) | ~(needed & meet)).all(axis=0)
     in_sms = _all(each(lambda one: vectors.room_known(one.launches, gpu)))
     in_sms &= ~_unknown_in_cache(each, lambda one: one.in_l1)
     return safe & ~_unknown_in_cache(each, lambda one: one.in_l2) & (in_sms | np.logical_not(meet))
@@ -180,11 +183,6 @@ def _unknown_in_cache(each: Each, cache: Callable[[Vectors], CacheUse]) -> Flags
     found = vectors.contended(uses, finds, each(lambda one: cache(one).most))
     found &= reduce(or_, each(lambda one: cache(one).unknown_reuse))
     return found
-
-
-def _total(values: Sequence[Any], meet: Flags | bool) -> Any:
-    """Return the sum of all values; the highest of them where they do not meet."""
-    return sum(values) if meet is True else np.where(meet, sum(values), reduce(np.maximum, values))
 
 
 def _all(flags: Sequence[Any]) -> Flags:
@@ -339,16 +337,16 @@ def _resource(out: Sequence[float]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Rows, or columns: demands, the numbers that pairs are computed from, and what was measured, 0 or 1."""
+    """Rows, or columns: demands, the numbers that pairs are computed from, and what was measured, a bit each."""
 
     vectors: Vectors
     rows: Floats
-    measured: Floats
+    measured: NDArray[np.int64]
 
     @classmethod
     def of(cls, demands: Sequence[Demand], share: float, gpu: GpuCapacity, calibration: Calibration) -> _Side:
         own, longer = confine(demand_vectors(demands, gpu, calibration), share, gpu)
-        return cls(own, corun.rows(own, longer, gpu, calibration), own.known.astype(np.float64))
+        return cls(own, corun.rows(own, longer, gpu, calibration), own.known @ (1 << np.arange(own.known.shape[1])))
 
 
 def _meet(one: Vectors, two: Vectors, shares: float, gpu: GpuCapacity) -> Flags:

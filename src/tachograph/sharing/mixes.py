@@ -282,16 +282,19 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
 
     The binding resource of a mix slows it most, over all pairs of members. Unknown for one pair: unknown.
     """
-    unknown = rows @ np.isnan(found.slowdown) @ columns.T > 0
-    slowdown: Floats = rows @ np.nan_to_num(found.slowdown, nan=1.0) @ columns.T
-    more = np.nan_to_num(found.slowdown, nan=1.0) - 1
+    known = np.nan_to_num(found.slowdown, nan=1.0)
+    slowdown: Floats = rows @ known @ columns.T
+    more = known - 1
     binding = np.full(slowdown.shape, NOTHING, np.uint8)
     most = np.zeros(slowdown.shape)
     for resource in np.unique(found.binding[found.binding != NOTHING]).tolist():
         lost = rows @ np.where(found.binding == resource, more, 0.0) @ columns.T
         binding[lost > most] = resource
         most = np.maximum(most, lost)
-    slowdown[unknown], binding[unknown] = np.nan, NOTHING
+    unmeasured = np.isnan(found.slowdown)
+    if unmeasured.any():
+        unknown = rows @ unmeasured @ columns.T > 0
+        slowdown[unknown], binding[unknown] = np.nan, NOTHING
     safe: Bytes = (rows @ (found.safe == 0) @ columns.T == 0).astype(np.uint8)
     gain = np.full(slowdown.shape, np.nan)
     return Matrix((), (), found.resources, slowdown, gain, binding, safe, found.margin)
