@@ -293,6 +293,7 @@ def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], message: st
         command.run(command.parsed([*words]))
 
 
+@pytest.mark.slow
 def test_the_command_plays_the_lake_of_the_demo(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--lake", str(demo / "lake"), "--gpus", "8", "--seeds", "1", "--policies", "exclusive", "advice")
     assert command.run(command.parsed([*few, "--per-gpu", "3", "--config", ""])) == 0

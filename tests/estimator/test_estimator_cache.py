@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CALLED = """
 from tachograph.catalog.compiled import either
 
@@ -33,6 +35,7 @@ print(loop(1.0))
 """
 
 
+@pytest.mark.slow
 def test_a_change_of_what_is_called_is_noticed(tmp_path: Path) -> None:
     for name, text in (("middle", MIDDLE), ("loop", LOOP)):
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")

@@ -134,6 +134,7 @@ def known(kept: Path) -> pl.DataFrame:
     return summaries.filter(pl.col("attribution") != "ambiguous")
 
 
+@pytest.mark.slow
 def test_labels_that_say_otherwise_change_the_settings(
     kept: Path, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_task_that_kills_whoever_takes_it_is_told(pool: DaskPool, tmp_path: Pa
     assert pool.submit(len, "x").result() == 1
 
 
+@pytest.mark.slow
 def test_errors_of_a_task_come_back_as_they_are(pool: DaskPool) -> None:
     with pytest.raises(LakeError, match=f"^nowhere on {HOST}: there is no lake; do this") as caught:
         pool.submit(fail, LakeError).result()
