@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.sources.metrics import LabelNames, SeriesLocation, UnusableLabels, locate
+from tachograph.sources.metrics import (
+    DCGM_INDEX,
+    MINOR_NUMBER,
+    NO_INDEX,
+    OWN_INDEX,
+    LabelNames,
+    SeriesLocation,
+    UnusableLabels,
+    locate,
+)
 
 
 def placed(labels: dict[str, str], names: LabelNames | None = None) -> SeriesLocation:
@@ -55,6 +64,20 @@ def test_the_node(labels: dict[str, str], node: str | None) -> None:
 def test_the_gpu_and_its_slice(labels: dict[str, str], gpu: int | None, mig: int | None) -> None:
     found = placed({"Hostname": "n1", **labels})
     assert (found.gpu, found.mig) == (gpu, mig)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rank"),
+    [
+        ({"gpu": "3", "minor_number": "2"}, DCGM_INDEX),
+        ({"ordinal": "1", "minor_number": "2"}, DCGM_INDEX),
+        ({"device": "nvidia3"}, MINOR_NUMBER),
+        ({"card": "1", "gpu": "3"}, OWN_INDEX),
+        ({"pci_bus_id": "00000000:53:00.0"}, NO_INDEX),
+    ],
+)
+def test_the_rank_of_an_index_is_that_of_its_label(labels: dict[str, str], rank: int) -> None:
+    assert placed(labels, LabelNames(gpu=("card",))).rank == rank
 
 
 @pytest.mark.parametrize("model", ["modelName", "model_name", "name"])
@@ -108,5 +131,7 @@ def test_labels_of_a_site_come_first() -> None:
     )
     labels = {"xname": "x1000c0s0", "card": "2", "slice": "4", "id": "GPU-b", "slurm_job": "8", "type": "A100"}
     shadowed = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a", "hpc_job": "1"}
-    assert placed({**shadowed, **labels}, names) == SeriesLocation("x1000c0s0", 2, 4, "GPU-b", None, "A100", "8")
-    assert placed(shadowed, names) == SeriesLocation("n1", 0, None, "GPU-a", None, None, "1")
+    assert placed({**shadowed, **labels}, names) == SeriesLocation(
+        "x1000c0s0", 2, 4, "GPU-b", None, "A100", "8", OWN_INDEX
+    )
+    assert placed(shadowed, names) == SeriesLocation("n1", 0, None, "GPU-a", None, None, "1", DCGM_INDEX)

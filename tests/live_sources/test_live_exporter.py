@@ -111,6 +111,35 @@ def test_a_job_of_two_is_not_counted_twice_and_holds_the_gpu() -> None:
             assert "n1:0" not in {gpu.name for gpu in read_until(source, lambda s: len(s.allocations) == 1).allocations}
 
 
+JOBSTATS = (
+    'nvidia_gpu_jobId{minor_number="0",uuid="GPU-n1-1"} 7\n'
+    'nvidia_gpu_jobId{minor_number="1",uuid="GPU-n1-0"} 8\n'
+    'nvidia_gpu_jobId{minor_number="0",uuid="GPU-unknown"} 9\n'
+)
+
+
+def test_a_job_holds_the_gpu_of_its_uuid_whichever_page_comes_first() -> None:
+    dcgm = page("n1", Node([Gpu(0, {UTIL: 10}), Gpu(1, {UTIL: 90})]), 0).encode()
+    for pages in ((dcgm, JOBSTATS.encode()), (JOBSTATS.encode(), dcgm)):
+        vocabulary = SeriesVocabulary()
+        readers = [LivePageReader(vocabulary, wanted_metrics({}), "n1") for _ in pages]
+        for _ in range(2):
+            readings = [reader.read(text) for reader, text in zip(readers, pages, strict=True)]
+        assert all(reader.current for reader in readers)
+        held = {gpu.name: of.job_id for one in readings for gpu, of in one.layout.allocations_of(one.table).items()}
+        assert held == {"n1:1": "7", "n1:0": "8"}
+        known = {gpu.name: of.uuid for one in readings for gpu, of in one.layout.devices.items()}
+        assert known == {"n1:0": "GPU-n1-0", "n1:1": "GPU-n1-1"}
+
+
+def test_exporters_of_one_node_complete_each_other() -> None:
+    with exporter({"n1": {0: {UTIL: 10}, 1: {UTIL: 90}}, "jobstats": {}}) as server:
+        server.nodes["jobstats"].more = JOBSTATS.replace("{", '{Hostname="n1",')
+        with watching([server.url("jobstats"), server.url("n1")], refresh_s=0.2) as source:
+            wanted = {"n1:1": "7", "n1:0": "8"}
+            read_until(source, lambda s: {gpu.name: of.job_id for gpu, of in s.allocations.items()} == wanted)
+
+
 def test_slices_of_a_gpu_are_rows_of_their_own() -> None:
     with exporter({"n1": {0: {UTIL: 5}}}) as server:
         server.nodes["n1"].gpus.append(Gpu(0, {SM: 0.5}, labels={"GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb"}))

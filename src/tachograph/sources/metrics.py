@@ -31,13 +31,17 @@ from tachograph.catalog.units import factor
 # in order of preference; labels of the exporter come before those of the scraper
 _NODE = ("exported_Hostname", "Hostname", "exported_hostname", "hostname", "nodename", "exported_node", "node", "host")
 _ADDRESS = ("exported_instance", "instance")  # HOST:PORT of the exporter
-_GPU = ("exported_gpu", "gpu", "gpu_id", "ordinal", "minor_number", "device")
+_GPU = ("exported_gpu", "gpu", "gpu_id", "ordinal")  # as DCGM and NVML number GPUs
+_MINOR = ("minor_number", "device")  # of the device file, another numbering
 _MIG = ("GPU_I_ID", "gpu_i_id")
 _UUID = ("UUID", "uuid", "gpu_uuid")
 _PCI = ("pci_bus_id",)
 _MODEL = ("modelName", "model_name", "name")
 _JOB = ("exported_hpc_job", "hpc_job", "jobid")
 _PARTS_OF_A_GPU = ("nvlink", "nvswitch", "cpu", "cpucore")  # links, switches, Grace CPUs: not the GPU itself
+
+# which label names the index; the better numbering first
+OWN_INDEX, DCGM_INDEX, MINOR_NUMBER, NO_INDEX = range(4)
 
 _INDEX = re.compile(r"(?:nvidia)?(\d{1,4})", re.ASCII)
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
@@ -59,7 +63,10 @@ class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class SeriesLocation:
-    """What a set of labels names. Null: not in the labels; `mig` null: the whole GPU; `job` null: none."""
+    """What a set of labels names. Null: not in the labels; `mig` null: the whole GPU; `job` null: none.
+
+    `rank`: of the label that names the index: a site's own, one of DCGM's numbering, a minor number, none.
+    """
 
     node: str | None
     gpu: int | None = None
@@ -68,6 +75,7 @@ class SeriesLocation:
     pci: str | None = None
     model: str | None = None
     job: str | None = None
+    rank: int = NO_INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> Se
     """Return what the labels of one series name.
 
     >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
-    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None)
+    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None, rank=1)
     >>> locate({"instance": "n2:9100", "device": "eth0"}).node
     'n2'
     >>> locate({"gpu": "all"})
@@ -93,15 +101,16 @@ def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> Se
 
     Misplaced: `bad_gpu` and `bad_mig`, an index that is no number; `not_a_gpu`, one link of a GPU, a switch, a CPU.
     """
-    gpu = _index(labels, (*names.gpu, *_GPU), "bad_gpu")
+    found = _gpu(labels, names.gpu)
     mig = _index(labels, (*names.mig, *_MIG), "bad_mig")
-    if isinstance(gpu, UnusableLabels):
-        return gpu
+    if isinstance(found, UnusableLabels):
+        return found
     if isinstance(mig, UnusableLabels):
         return mig
-    uuid = _first(labels, (*names.uuid, *_UUID))
+    gpu, rank = found
+    uuid, pci = _first(labels, (*names.uuid, *_UUID)), _first(labels, (*names.pci, *_PCI))
     node = _node(labels, names.node)
-    if gpu is None and uuid is None:
+    if gpu is None and uuid is None and pci is None:
         return SeriesLocation(node)
     part = next((name for name in _PARTS_OF_A_GPU if labels.get(name)), None)
     if part is not None:
@@ -111,9 +120,10 @@ def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> Se
         gpu,
         mig,
         uuid,
-        _first(labels, (*names.pci, *_PCI)),
+        pci,
         _first(labels, (*names.model, *_MODEL)),
         job_of(_first(labels, (*names.job, *_JOB))),
+        rank,
     )
 
 
@@ -175,6 +185,17 @@ def _node(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
     hosts = [host for host in map(host_of, given) if host]
     best = next((host for host in hosts if not is_address(host)), hosts[0] if hosts else None)
     return None if best is None else short_node(best)
+
+
+def _gpu(labels: Mapping[str, str], own: tuple[str, ...]) -> tuple[int | None, int] | UnusableLabels:
+    """The index, and the rank of its label."""
+    for rank, wanted in ((OWN_INDEX, own), (DCGM_INDEX, _GPU), (MINOR_NUMBER, _MINOR)):
+        found = _index(labels, wanted, "bad_gpu")
+        if isinstance(found, UnusableLabels):
+            return found
+        if found is not None:
+            return found, rank
+    return None, NO_INDEX
 
 
 def _index(labels: Mapping[str, str], wanted: tuple[str, ...], reason: str) -> int | UnusableLabels | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.sources.exposition import labels_of
+from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu
 from tachograph.sources.metrics import (
     NO_SITE_METRICS,
     NODE_INFO,
@@ -38,7 +39,7 @@ _KEPT = 1 << 20  # series whose identity is remembered; every pod and job adds l
 _NAME = "__name__"
 _NEARLY = 0.9  # a scrape may come a little earlier than the exporter's next reading of its GPUs
 
-GpuUnit = tuple[str, int, int | None]  # node, GPU, MIG slice
+GpuUnit = tuple[str, int | None, int | None]  # node, GPU, MIG slice; no GPU: one of the node, unknown which
 Mask: TypeAlias = NDArray[np.bool_]
 
 
@@ -83,10 +84,17 @@ class SeriesIdentity:
     instance: str | None = None
 
 
+def labelled_gpu(node: str, location: SeriesLocation) -> LabelledGpu | None:
+    """Return the GPU that labels name; None where they name none."""
+    if location.gpu is None and location.uuid is None and location.pci is None:
+        return None
+    return LabelledGpu(node, location.gpu, location.rank, location.mig, location.uuid, location.pci)
+
+
 class SeriesVocabulary:
     """Meaning of metrics and labels at a site; remembers labels, which are the same in every scrape.
 
-    `names`, `wanted`: every metric that is read.
+    `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address.
     """
 
     def __init__(self, *, metrics: SiteMetrics = NO_SITE_METRICS, labels: LabelNames = USUAL_LABELS) -> None:
@@ -96,7 +104,7 @@ class SeriesVocabulary:
         self._identities: dict[bytes, SeriesIdentity | UnusableLabels | None] = {}
         self._targets: dict[tuple[str, str], MetricTarget | None] = {}
         self._locations: dict[str, SeriesLocation | UnusableLabels] = {}
-        self._gpus: dict[tuple[str | None, str], int] = {}
+        self.indices = GpuIndices()
         self._hosts: dict[str, str] = {}
 
     def target(self, metric: str, labels: Mapping[str, str]) -> MetricTarget | None:
@@ -105,10 +113,7 @@ class SeriesVocabulary:
 
     def location(self, labels: Mapping[str, str]) -> SeriesLocation | UnusableLabels:
         """Return the GPU or node that labels name."""
-        found = locate(labels, names=self.labels)
-        if isinstance(found, SeriesLocation) and found.gpu is not None and found.uuid is not None:
-            self._gpus[found.node, found.uuid] = found.gpu
-        return found
+        return locate(labels, names=self.labels)
 
     def identity(self, labels: bytes) -> SeriesIdentity | UnusableLabels | None:
         """Return what a series is, its name and labels given as a JSON object; None for one that is not needed.
@@ -137,12 +142,6 @@ class SeriesVocabulary:
                 self._locations.clear()
             self._locations[block] = self.location(labels_of(block))
         return self._locations[block]
-
-    def gpu(self, location: SeriesLocation) -> int | None:
-        """Return the index of a GPU: as its labels name it, else that of the GPU with its UUID, where one was seen."""
-        if location.gpu is not None or location.uuid is None:
-            return location.gpu
-        return self._gpus.get((location.node, location.uuid))
 
     def node(self, identity: SeriesIdentity) -> str | None:
         """Return the node: the host that its node_exporter names, else the one in the labels."""
@@ -326,4 +325,5 @@ class SeriesMemory:
     vocabulary: SeriesVocabulary = field(default_factory=SeriesVocabulary)
     allocations: AllocationTracker = field(default_factory=AllocationTracker)
     devices: dict[GpuUnit, tuple[str | float | None, ...]] = field(default_factory=dict)
+    naming: set[LabelledGpu] = field(default_factory=set)  # by labels or values that named a job before
     rereads: SeriesRereads = field(default_factory=SeriesRereads)

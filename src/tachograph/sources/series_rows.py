@@ -20,6 +20,7 @@ from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
+from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import (
     NODE_INFO,
     MetricTarget,
@@ -38,6 +39,7 @@ from tachograph.sources.series import (
     SeriesIdentity,
     SeriesMemory,
     SeriesRun,
+    labelled_gpu,
     named_host,
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id
@@ -56,17 +58,23 @@ class SeriesRows:
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
     `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, and those of `parse_page`; `reread` counts rows,
-    `server_warning` removes nothing.
+    `server_warning` removes nothing. `index_contradicts_uuid` and `ambiguous_gpu` count GPUs; a sample that
+    `ambiguous_gpu` removes counts as one, too.
+
+    GPUs are kept as their labels name them until all series are there: which index a UUID has may come last.
     """
 
     def __init__(self, memory: SeriesMemory) -> None:
         self.memory = memory
         self.known = 0
-        self._units: dict[tuple[str, int, int], int] = {}
+        self._units: dict[LabelledGpu | str, int] = {}
+        self._spans: dict[LabelledGpu, TimeSpan] = {}
+        self._placed: Mapping[LabelledGpu, PlacedGpu] = {}
         self._points: dict[MetricTarget, list[_Points]] = {}
-        self._devices: dict[GpuUnit, dict[str, str | float | None]] = {}
-        self._seen: dict[GpuUnit, list[Longs]] = {}
-        self._jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
+        self._devices: dict[LabelledGpu, dict[str, str | float | None]] = {}
+        self._facts: Counter[tuple[LabelledGpu, TableName]] = Counter()
+        self._seen: dict[LabelledGpu, list[Longs]] = {}
+        self._jobs: dict[LabelledGpu, dict[str, list[Longs]]] = {}
         self._removed: Counter[tuple[TableName, str, str | None]] = Counter()
         self._examples: dict[tuple[TableName, str, str | None], str] = {}
 
@@ -78,8 +86,8 @@ class SeriesRows:
             if isinstance(identity, UnusableLabels):
                 self.reject("gpu_samples", identity.reason, None, run.t.size, identity.example)
             elif identity is not None:
-                if identity.location.gpu is None:
-                    later.append((run, identity))  # a series further down may name this GPU or node
+                if identity.target.table == "node_samples":
+                    later.append((run, identity))  # a series further down may name this node
                 else:
                     self._add_run(run, identity)
         for run, identity in later:
@@ -115,6 +123,7 @@ class SeriesRows:
         an allocation where one begins or ends. A second part of a table holds what exporters write in a second unit.
         `overlaps`: some samples may be in the lake already.
         """
+        self._place()
         made = [
             *self._samples("gpu_samples", overlaps=overlaps),
             *self._samples("node_samples", overlaps=overlaps),
@@ -130,10 +139,9 @@ class SeriesRows:
         ]
         return (*counted, *(ChunkPart(table, pl.DataFrame(), rejects=tuple(left)) for table, left in rejects.items()))
 
-    def unit(self, node: str, gpu: int | None = None, mig: int | None = None) -> int:
-        """Return the number of a GPU, or of a node."""
-        key = (node, _NONE if gpu is None else gpu, _NONE if mig is None else mig)
-        return self._units.setdefault(key, len(self._units))
+    def unit(self, labelled: LabelledGpu | str) -> int:
+        """Return the number of a GPU as labels name it, or of a node."""
+        return self._units.setdefault(labelled, len(self._units))
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
         """Add values of one column; units: the number of all, or of each. NaN is counted and left out."""
@@ -144,30 +152,35 @@ class SeriesRows:
         if t.size:
             self._points.setdefault(target, []).append((units, t, values))
 
-    def describe(self, unit: GpuUnit, location: SeriesLocation) -> None:
-        """Note the facts about a device that labels name."""
+    def describe(self, unit: LabelledGpu, location: SeriesLocation, span: TimeSpan) -> None:
+        """Note the facts about a device that labels name, and when they do."""
+        first, last = self._spans.get(unit, span)
+        self._spans[unit] = (min(first, span[0]), max(last, span[1]))
         facts = self._devices.setdefault(unit, {})
-        for name, value in (("uuid", location.uuid), ("pci", location.pci), ("model", location.model)):
-            if value is not None:
-                facts[name] = value
+        if location.model is not None:
+            facts["model"] = location.model
 
-    def describe_capacity(self, unit: GpuUnit, target: MetricTarget, value: float) -> None:
+    def describe_capacity(self, unit: LabelledGpu, target: MetricTarget, value: float) -> None:
         """Note the memory of a device."""
         mib = value * factor(target.unit, "MiB")
+        self._facts[unit, "devices"] += 1
         self._devices.setdefault(unit, {})[target.column] = mib if mib > 0 else None
 
-    def see(self, unit: GpuUnit, t: Longs, job: str | None) -> None:
+    def see(self, unit: LabelledGpu, t: Longs, job: str | None) -> None:
         """Note when a GPU was scraped, and the job that a label names on it."""
         self._seen.setdefault(unit, []).append(t)
         if job is None:
             return
         try:
             self._jobs.setdefault(unit, {}).setdefault(job_id(job).raw, []).append(t)
+            self.memory.naming.add(unit)
         except BadRowError as problem:
             self.reject("allocations", problem.reason, "job_id", 1, job)
 
-    def see_job_numbers(self, unit: GpuUnit, t: Longs, values: Floats) -> None:
+    def see_job_numbers(self, unit: LabelledGpu, t: Longs, values: Floats) -> None:
         """Note the jobs of a series whose values are job ids; 0 is none."""
+        self._facts[unit, "allocations"] += t.size
+        self.memory.naming.add(unit)
         self.see(unit, t, None)
         for number in np.unique(values[values > 0]).tolist():
             self.see(unit, t[values == number], job_of(repr(number)))
@@ -189,19 +202,68 @@ class SeriesRows:
         if target.table == "node_samples":
             self.add(target, self.unit(node), t, run.values)
             return
-        gpu = vocabulary.gpu(location)
-        if gpu is None:
-            self.reject(target.table, "no_gpu", None, t.size, run.labels.decode())
+        unit = labelled_gpu(node, location)
+        if unit is None:
+            self.reject(target.table, NO_GPU, None, t.size, run.labels.decode())
             return
-        unit = (node, gpu, location.mig)
-        self.describe(unit, location)
+        if not t.size:
+            return
+        self.describe(unit, location, (int(t[0]), int(t[-1])))
         if target.table == "gpu_samples":
-            self.add(target, self.unit(*unit), t, run.values)
+            self.add(target, self.unit(unit), t, run.values)
             self.see(unit, t, location.job)
         elif target.table == "allocations":
             self.see_job_numbers(unit, t, run.values)
-        elif t.size:
+        else:
             self.describe_capacity(unit, target, float(run.values[-1]))
+
+    def _place(self) -> None:
+        """Give each GPU its index, and count those without one and those whose labels contradict each other."""
+        self._placed = self.memory.vocabulary.indices.places(self._spans)
+        gone: dict[int, tuple[str, str]] = {}
+        for one, (gpu, reason) in self._placed.items():
+            if reason is None:
+                continue
+            index = "no index" if one.gpu is None else f"index {one.gpu}"
+            example = " ".join([one.node, index, *(name for name in (one.uuid, one.pci) if name)])
+            if gpu is None and one in self._units:
+                gone[self._units[one]] = (reason, example)
+            if gpu is None and self._facts[one, "devices"]:
+                self.reject("devices", reason, None, self._facts[one, "devices"], example)
+            if reason == NO_GPU and self._facts[one, "allocations"]:
+                self.reject("allocations", reason, None, self._facts[one, "allocations"], example)
+            elif reason != NO_GPU and one in self._jobs:
+                self.reject("allocations", reason, None, 1, example)
+            elif gpu is not None:
+                self.reject("gpu_samples", reason, None, 1, example)
+        if gone:
+            self._remove(gone)
+
+    def _remove(self, gone: Mapping[int, tuple[str, str]]) -> None:
+        """Remove the samples of GPUs without an index."""
+        lost = np.zeros(len(self._units), np.bool_)
+        lost[list(gone)] = True
+        for target in [target for target in self._points if target.table == "gpu_samples"]:
+            kept: list[_Points] = []
+            for units, t, values in self._points.pop(target):
+                of_each = np.full(t.size, units) if isinstance(units, int) else units
+                left = ~lost[of_each]
+                for number, count in Counter(of_each[~left].tolist()).items():
+                    reason, example = gone[number]
+                    self.reject("gpu_samples", reason, None, count, example)
+                if left.all():
+                    kept.append((units, t, values))
+                elif left.any():
+                    kept.append((of_each[left], t[left], values[left]))
+            if kept:
+                self._points[target] = kept
+
+    def _name(self, unit: LabelledGpu | str) -> tuple[str, int, int]:
+        """Node, GPU and slice of a unit; of nodes, and of GPUs without an index, _NONE."""
+        if isinstance(unit, str):
+            return unit, _NONE, _NONE
+        gpu = self._placed[unit].gpu
+        return unit.node, _NONE if gpu is None else gpu, _NONE if unit.mig is None else unit.mig
 
     def _by_target(
         self, metric: str, samples: PageSamples, places: Iterable[int]
@@ -229,8 +291,10 @@ class SeriesRows:
 
     def _frame(self, table: TableName, layer: int, targets: Mapping[str, MetricTarget]) -> pl.DataFrame:
         """The rows of one layer, sorted by node, GPU, slice, time."""
-        names = sorted(self._units)
-        unit, t, columns = self._aligned(targets, names)
+        units = [self._name(unit) for unit in self._units]
+        names = sorted(set(units))
+        place = {name: number for number, name in enumerate(names)}
+        unit, t, columns = self._aligned(targets, names, np.array([place[name] for name in units], np.int64))
         if table == "gpu_samples" and self.memory.rereads.refresh_s:
             fresh = self._fresh(layer, names, unit, t, columns)
             unit, t, columns = unit[fresh], t[fresh], {name: values[fresh] for name, values in columns.items()}
@@ -244,11 +308,12 @@ class SeriesRows:
         return pl.DataFrame({"t": pl.Series(t).cast(TIME), **keys, **series})
 
     def _aligned(
-        self, targets: Mapping[str, MetricTarget], names: Sequence[tuple[str, int, int]]
+        self, targets: Mapping[str, MetricTarget], names: Sequence[tuple[str, int, int]], ranks: Longs
     ) -> tuple[Longs, Longs, dict[str, Floats]]:
-        """(place of the unit in `names`, time, values of each column at them, NaN where there is none), sorted."""
-        ranks = np.empty(len(names), np.int64)
-        ranks[[self._units[name] for name in names]] = np.arange(len(names))
+        """(place of the unit in `names`, time, values of each column at them, NaN where there is none), sorted.
+
+        ranks: the place of each numbered unit; several may be one GPU.
+        """
         keys = _RowKeys.of([t for target in targets.values() for _, t, _ in self._points[target]], len(names))
         combined = {name: self._combined(target, ranks, names, keys) for name, target in targets.items()}
         rows = next(iter(combined.values()))[0]
@@ -305,10 +370,17 @@ class SeriesRows:
 
     def _device_part(self) -> ChunkPart:
         """Devices that differ from what was written last."""
-        known = self.memory.devices
+        known, found = self.memory.devices, dict[GpuUnit, dict[str, str | float | None]]()
+        for labelled in sorted(self._devices, key=lambda one: (-one.rank, self._spans[one])):  # the best rank last
+            gpu, reason = self._placed[labelled]
+            if gpu is not None:
+                facts = found.setdefault((labelled.node, gpu, labelled.mig), {})
+                if reason != AMBIGUOUS:
+                    facts |= {name: of for name, of in (("uuid", labelled.uuid), ("pci", labelled.pci)) if of}
+                facts |= self._devices[labelled]
         names = ("uuid", "pci", "model", "hbm_mib")
         rows = []
-        for unit, facts in self._devices.items():
+        for unit, facts in found.items():
             before = known.get(unit, (None,) * len(names))
             now = tuple(facts.get(name, old) for name, old in zip(names, before, strict=True))
             if facts and now != known.get(unit):
@@ -319,13 +391,34 @@ class SeriesRows:
         return ChunkPart("devices", pl.DataFrame(rows, schema=schema, orient="row"), overlaps=True)
 
     def _allocation_part(self) -> ChunkPart:
-        """Where a job began or ceased to hold a GPU."""
+        """Where a job began or ceased to hold a GPU.
+
+        Labels or values that never name a job show no end of one: another exporter is scraped at other times. Of a job
+        that holds a GPU of a node by an ambiguous index no GPU on this node is recorded.
+        """
         tracker = self.memory.allocations
+        unsure = {
+            (one.node, job) for one in self._jobs if self._placed[one].reason == AMBIGUOUS for job in self._jobs[one]
+        }
+        nodes = {node for node, _ in unsure} | {
+            unit[0] for unit, held in tracker.now.items() if unit[1] is None and held
+        }
+        seen: dict[GpuUnit, list[Longs]] = {}
+        jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
+        for one in self._seen:
+            if one not in self.memory.naming:
+                continue
+            gpu, reason = self._placed[one]
+            unit, some = (one.node, gpu, one.mig), (one.node, None, None)
+            for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
+                seen.setdefault(shown, []).extend(self._seen[one])
+            for job, times in self._jobs.get(one, {}).items() if reason != NO_GPU else ():
+                jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(job, []).extend(times)
         spans: list[AllocationSpan] = []
-        for unit, seen in self._seen.items():
-            if unit in self._jobs or tracker.now.get(unit):
-                named = {job: _union(times) for job, times in self._jobs.get(unit, {}).items()}
-                spans += tracker.changes(unit, _union(seen), named)
+        for unit in seen:
+            if unit in jobs or tracker.now.get(unit):
+                named = {job: _union(times) for job, times in jobs.get(unit, {}).items()}
+                spans += tracker.changes(unit, _union(seen[unit]), named)
         return ChunkPart("allocations", allocation_rows(spans), overlaps=True)
 
 
@@ -337,8 +430,14 @@ def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) 
 
 
 def allocation_rows(spans: Iterable[AllocationSpan]) -> pl.DataFrame:
-    """Return rows of `allocations`; their provenance is the recording itself, `explicit`."""
-    rows = [(span.job, *span.unit, span.start, span.end, "explicit") for span in spans]
+    """Return rows of `allocations`; their provenance is the recording itself, `explicit`.
+
+    Where it shows no more than the node it is `node_list`: what names the GPU has priority.
+    """
+    rows = [
+        (span.job, *span.unit, span.start, span.end, "node_list" if span.unit[1] is None else "explicit")
+        for span in spans
+    ]
     schema = {"job_id": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
     times = {"start": pl.Int64, "end": pl.Int64}
     frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
@@ -377,7 +476,7 @@ class _PageSeries:
     """What one set of labels of a page is about: the numbers of its GPU and its node. _NONE: it is none, and why."""
 
     t_us: int = 0
-    unit: GpuUnit | None = None
+    unit: LabelledGpu | None = None
     gpu: int = _NONE
     node: int = _NONE
     problem: str = "no_gpu"
@@ -455,7 +554,7 @@ class _PageScrape:
         found = self._rows.memory.vocabulary.location_in_page(block)
         if isinstance(found, UnusableLabels):
             series = _PageSeries(problem=found.reason, example=found.example)
-        elif found.gpu is None and found.uuid is None:  # the same for all CPUs and interfaces of a node
+        elif found.gpu is None and found.uuid is None and found.pci is None:  # the same for all CPUs of a node
             series = self._hosts.get((found.node, stamp)) or self._located(found, stamp)
             self._hosts[found.node, stamp] = series
         else:
@@ -471,13 +570,12 @@ class _PageScrape:
         if node is None:
             return _PageSeries(problem="no_node")
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
-        gpu = rows.memory.vocabulary.gpu(found)
-        if gpu is None:
+        unit = labelled_gpu(node, found)
+        if unit is None:
             return _PageSeries(int(t[0]), node=rows.unit(node))
-        unit = (node, gpu, found.mig)
-        rows.describe(unit, found)
+        rows.describe(unit, found, SAME_TIME)
         rows.see(unit, t, found.job)
-        return _PageSeries(int(t[0]), unit, rows.unit(*unit), rows.unit(node))
+        return _PageSeries(int(t[0]), unit, rows.unit(unit), rows.unit(node))
 
 
 def _at(column: list[_T], places: Sequence[int]) -> list[_T]:

@@ -212,7 +212,8 @@ class ExporterSource:
     ) -> None:
         self._clock, self._steady, self._wait_s = clock, steady, wait_s
         least_s = max(_LEAST_S, len(exporters) / _PER_S)
-        self._exporters = [_exporter(endpoint, settings, least_s) for endpoint, settings in exporters]
+        vocabularies: dict[int, SeriesVocabulary] = {}  # exporters of one node complete each other
+        self._exporters = [_exporter(endpoint, settings, least_s, vocabularies) for endpoint, settings in exporters]
         parallel = max((settings.parallel for _, settings in exporters), default=1)
         self._poller = ServerPoller(min(parallel, len(exporters)), steady=steady)
         self._gathered = FleetTable()
@@ -292,7 +293,7 @@ class ExporterSource:
             self._postpone(one, answer.at)
             return None
         one.failures = 0
-        if answer.content == one.content and one.reading is not None:
+        if answer.content == one.content and one.reading is not None and one.pages.current:
             one.answered, one.failure = answer.at, _damage(one.reading, one.where)
             one.due = one.rhythm.same(answer.at)
             return None
@@ -370,8 +371,12 @@ def _settings(configuration: Configuration, urls: tuple[str, ...]) -> list[Expor
     return found or [ExporterSettings(source=DCGM_EXPORTER, urls=(configuration.watch.exporter,))]
 
 
-def _exporter(endpoint: ExporterEndpoint, settings: ExporterSettings, least_s: float) -> _PolledExporter:
-    vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
+def _exporter(
+    endpoint: ExporterEndpoint, settings: ExporterSettings, least_s: float, vocabularies: dict[int, SeriesVocabulary]
+) -> _PolledExporter:
+    vocabulary = vocabularies.setdefault(
+        id(settings), SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
+    )
     pages = LivePageReader(vocabulary, wanted_metrics(settings.metrics), endpoint.node)
     return _PolledExporter(endpoint, pages, ExporterRhythm(least_s), settings.refresh_s)
 

@@ -57,12 +57,14 @@ class VectorReader:
     _labels: list[bytes] = field(default_factory=list)
     _layout: SeriesLayout = field(default_factory=SeriesLayout)
     _known: dict[bytes, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    _version: int = -1
 
     def layout(self, labels: list[bytes]) -> SeriesLayout:
         """Return the target cells of series with these labels."""
-        if labels != self._labels:
+        if labels != self._labels or self._version != self.vocabulary.indices.version:
             series = list(self._named(labels))
             self._layout, self._labels = series_layout(series, self.vocabulary), labels
+            self._version = self.vocabulary.indices.version
             reported = Tally(series[place][0] for place in self._layout.kept.tolist())
             self.commonest = min(reported, key=lambda name: (-reported[name], name), default="")
         return self._layout

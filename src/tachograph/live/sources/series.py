@@ -16,6 +16,7 @@ from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS, Counter
 from tachograph.catalog.limits import DeviceFact, ValueLimits
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceProblem
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
+from tachograph.sources.gpu_indices import AMBIGUOUS, SAME_TIME, LabelledGpu
 from tachograph.sources.metrics import (
     NODE_INFO,
     MetricTarget,
@@ -27,7 +28,7 @@ from tachograph.sources.metrics import (
     metric_target_of_all,
     short_node,
 )
-from tachograph.sources.series import SeriesVocabulary, named_host, raw_job_id
+from tachograph.sources.series import SeriesVocabulary, labelled_gpu, named_host, raw_job_id
 
 # a property that only live views use: the temperature at which a device lowers its clocks by itself
 SLOWDOWN = "DCGM_FI_DEV_SLOWDOWN_TEMP"
@@ -90,40 +91,48 @@ def series_layout(
     """Return the target cells of series, given by metric and labels.
 
     node: host of series that name none; the host of node_uname_info in a page has priority. Series that are
-    irrelevant here, or name no GPU, are left out.
+    irrelevant here, or name no GPU, are left out. A GPU has the index of its UUID; an ambiguous one no job.
     """
     node = named_host(series) or node
     node = None if node is None else short_node(node)
-    spots: list[tuple[int, MetricTarget, GpuId]] = []
-    places: dict[GpuId, SeriesLocation] = {}
-    jobs: dict[GpuId, dict[str, None]] = {}
-    known: dict[int, tuple[SeriesLocation, GpuId] | None] = {}
+    found: list[tuple[int, MetricTarget, SeriesLocation, LabelledGpu]] = []
+    known: dict[int, tuple[SeriesLocation, LabelledGpu] | None] = {}
     for number, (metric, labels) in enumerate(series):
         of = vocabulary.target(metric, labels) or (_SLOWDOWN_TARGET if metric == SLOWDOWN else None)
         if of is None or of.table == "node_samples":
             continue
         if id(labels) not in known:  # the labels of one GPU are one object for all metrics
             known[id(labels)] = _located(labels, vocabulary, node)
-        spot = known[id(labels)]
-        if spot is None:
+        located = known[id(labels)]
+        if located is not None:
+            found.append((number, of, *located))
+    placed = vocabulary.indices.places(dict.fromkeys((labelled for _, _, _, labelled in found), SAME_TIME))
+    spots: list[tuple[int, MetricTarget, GpuId]] = []
+    places: dict[GpuId, SeriesLocation] = {}
+    jobs: dict[GpuId, dict[str, None]] = {}
+    for number, of, where, labelled in found:
+        index, reason = placed[labelled]
+        if index is None or (reason == AMBIGUOUS and of.table == "allocations"):
             continue
-        where, gpu = spot
+        gpu = GpuId(labelled.node, index, labelled.mig)
         spots.append((number, of, gpu))
-        places.setdefault(gpu, where)
+        if gpu not in places or where.rank < places[gpu].rank:
+            places[gpu] = where if reason != AMBIGUOUS else replace(where, uuid=None, pci=None)
         job = raw_job_id(where.job)
-        if job:
+        if job and reason != AMBIGUOUS:
             jobs.setdefault(gpu, {})[job] = None
     return _laid(spots, places, jobs)
 
 
 def _located(
     labels: Mapping[str, str], vocabulary: SeriesVocabulary, node: str | None
-) -> tuple[SeriesLocation, GpuId] | None:
+) -> tuple[SeriesLocation, LabelledGpu] | None:
     where = vocabulary.location(labels)
-    if isinstance(where, UnusableLabels):
+    host = None if isinstance(where, UnusableLabels) else where.node or node
+    if isinstance(where, UnusableLabels) or host is None:
         return None
-    host, gpu = where.node or node, vocabulary.gpu(where)
-    return None if host is None or gpu is None else (where, GpuId(host, gpu, where.mig))
+    labelled = labelled_gpu(host, where)
+    return None if labelled is None else (where, labelled)
 
 
 def _laid(
@@ -177,6 +186,12 @@ class LivePageReader:
     _layout: SeriesLayout = field(default_factory=SeriesLayout)
     _heads: list[str] | None = None
     _lines: list[int] = field(default_factory=list)
+    _version: int = -1
+
+    @property
+    def current(self) -> bool:
+        """Whether the page read last would have the same GPUs now: other pages may have shown their indices since."""
+        return self._version == self.vocabulary.indices.version
 
     def read(self, page: bytes) -> PageReading:
         """Return the content of a page; invalid lines raise no error."""
@@ -187,7 +202,7 @@ class LivePageReader:
 
     def _numbers(self, page: bytes) -> Floats | None:
         """The values of the kept series, where the page has the same series as the one before; else None."""
-        if self._heads is None or not page.endswith(b"\n"):
+        if self._heads is None or not self.current or not page.endswith(b"\n"):
             return None
         try:
             split = [line.rpartition("} ") for line in page.decode().split("\n")]
@@ -202,6 +217,7 @@ class LivePageReader:
         samples = parse_page(page, wanted=self.wanted)
         series = [(name, labels_of(block)) for name, block in zip(samples.names, samples.labels, strict=True)]
         layout = series_layout(series, self.vocabulary, node=self.node)
+        self._version = self.vocabulary.indices.version
         lost = {reject.reason: reject.count for reject in samples.rejects}
         self._learn(page, samples, layout)
         whole = "cut_off_line" not in lost

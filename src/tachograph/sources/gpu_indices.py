@@ -1,0 +1,152 @@
+"""The index of a GPU, of labels that may number GPUs differently: its UUID decides, then its PCI address.
+
+DCGM and NVML number GPUs in the order of PCI addresses; minor numbers of device files are another numbering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple, TypeVar
+
+from tachograph.sources.metrics import NO_INDEX
+
+CONTRADICTS, AMBIGUOUS, NO_GPU = "index_contradicts_uuid", "ambiguous_gpu", "no_gpu"
+_KEPT = 1 << 20  # GPUs whose index is remembered
+_Key = TypeVar("_Key", bound=Hashable)
+
+TimeSpan = tuple[int, int]  # first and last time at which labels were reported
+SAME_TIME: TimeSpan = (0, 0)
+
+
+class LabelledGpu(NamedTuple):
+    """A GPU as its labels name it. `gpu` None: by no index; `rank`: of the label that names the index."""
+
+    node: str
+    gpu: int | None = None
+    rank: int = NO_INDEX
+    mig: int | None = None
+    uuid: str | None = None
+    pci: str | None = None
+
+
+class PlacedGpu(NamedTuple):
+    """The index of a GPU. None: it has none, and `reason` says why.
+
+    `reason` beside an index: `index_contradicts_uuid`, the index is that of the UUID and not the label's;
+    `ambiguous_gpu`, it may be that of another GPU, too, so no job holds a GPU by it.
+    """
+
+    gpu: int | None
+    reason: str | None = None
+
+
+class _Claim(NamedTuple):
+    """What labels of a rank give during a time. `value` None: two different values at once."""
+
+    rank: int
+    first: int
+    last: int
+    value: int | str | None
+
+    def joined(self, other: _Claim) -> _Claim:
+        """The claim of better rank; of equal ones the later, unless both are of one time."""
+        if self.rank != other.rank:
+            return min(self, other)
+        together = other.first <= self.last and self.first <= other.last
+        if self.value == other.value or together:
+            value = self.value if self.value == other.value else None
+            return _Claim(self.rank, min(self.first, other.first), max(self.last, other.last), value)
+        return max(self, other, key=lambda claim: claim.last)
+
+
+class GpuIndices:
+    """Remembers the index of each UUID and PCI address, as labels of the best rank give it.
+
+    `version` changes with what is remembered.
+
+    >>> dcgm, minor = LabelledGpu("n", 1, 1, uuid="GPU-a"), LabelledGpu("n", 0, 2, uuid="GPU-a")
+    >>> GpuIndices().places({minor: SAME_TIME, dcgm: SAME_TIME})[minor]
+    PlacedGpu(gpu=1, reason='index_contradicts_uuid')
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._of_uuid: dict[tuple[str, str], _Claim] = {}
+        self._of_pci: dict[tuple[str, str], _Claim] = {}
+        self._owned: dict[tuple[str, int], int] = {}  # rank of the label that gives an index to a GPU with a UUID
+
+        self._before: dict[LabelledGpu, TimeSpan] = {}
+        self._version_before = -1
+        self._placed: dict[LabelledGpu, PlacedGpu] = {}
+
+    def places(self, labelled: Mapping[LabelledGpu, TimeSpan]) -> Mapping[LabelledGpu, PlacedGpu]:
+        """Return the index of each GPU of one answer; their order is irrelevant."""
+        if self._version_before != self.version or labelled != self._before:  # most rounds have the same labels
+            disputed = self._learn(labelled)
+            self._before, self._version_before = dict(labelled), self.version
+            self._placed = {one: self._place(one, disputed) for one in labelled}
+        return self._placed
+
+    def _learn(self, labelled: Mapping[LabelledGpu, TimeSpan]) -> dict[tuple[str, int, int | None], int]:
+        """Remember indices; return the rank of labels that give one index to two UUIDs at once."""
+        uuids: dict[tuple[str, str], _Claim] = {}
+        addresses: dict[tuple[str, str], _Claim] = {}
+        ordered = sorted(labelled.items(), key=lambda item: item[1])
+        for (node, gpu, rank, _, uuid, pci), span in ordered:
+            if gpu is not None:
+                claim = _Claim(rank, *span, gpu)
+                if uuid is not None:
+                    _note(uuids, (node, uuid), claim)
+                if pci is not None:
+                    _note(addresses, (node, _pci_key(pci)), claim)
+        self._remember(self._of_uuid, uuids)
+        self._remember(self._of_pci, addresses)
+        owners: dict[tuple[str, int, int | None], _Claim] = {}
+        for (node, gpu, rank, mig, uuid, _), span in ordered:
+            if gpu is not None and uuid is not None and self._of_uuid[node, uuid].value in (gpu, None):
+                _note(owners, (node, gpu, mig), _Claim(rank, *span, uuid))
+        for (node, gpu, _), claim in owners.items():
+            if claim.rank < self._owned.get((node, gpu), NO_INDEX):
+                self._owned[node, gpu] = claim.rank
+                self.version += 1
+        return {unit: claim.rank for unit, claim in owners.items() if claim.value is None}
+
+    def _remember(self, known: dict[tuple[str, str], _Claim], found: Mapping[tuple[str, str], _Claim]) -> None:
+        if len(known) >= _KEPT:
+            known.clear()
+        for key, claim in found.items():
+            before = known.get(key)
+            if before is None or claim.rank <= before.rank:
+                known[key] = claim
+                if before is None or (before.rank, before.value) != (claim.rank, claim.value):
+                    self.version += 1
+
+    def _place(self, one: LabelledGpu, disputed: Mapping[tuple[str, int, int | None], int]) -> PlacedGpu:
+        node, gpu, rank, mig, uuid, pci = one
+        claim = None if uuid is None else self._of_uuid.get((node, uuid))
+        if claim is not None and claim.rank < rank:
+            if not isinstance(claim.value, int):
+                return PlacedGpu(None, AMBIGUOUS)
+            return PlacedGpu(claim.value, None if gpu is None or gpu == claim.value else CONTRADICTS)
+        claim = None if pci is None else self._of_pci.get((node, _pci_key(pci)))
+        if claim is not None and claim.rank < rank and isinstance(claim.value, int):
+            return PlacedGpu(claim.value)
+        if gpu is None:
+            return PlacedGpu(None, NO_GPU)
+        if uuid is not None and self._owned.get((node, gpu), NO_INDEX) < rank:
+            return PlacedGpu(None, AMBIGUOUS)
+        return PlacedGpu(gpu, AMBIGUOUS if disputed.get((node, gpu, mig), NO_INDEX) <= rank else None)
+
+
+def _note(claims: dict[_Key, _Claim], key: _Key, claim: _Claim) -> None:
+    before = claims.get(key)
+    claims[key] = claim if before is None else before.joined(claim)
+
+
+def _pci_key(written: str) -> str:
+    """An address in one spelling: its domain has four digits, or eight, or is left out.
+
+    >>> _pci_key("00000000:5A:00.0"), _pci_key("0000:5a:00.0"), _pci_key("5a:00.0")
+    ('5a:00.0', '5a:00.0', '5a:00.0')
+    """
+    return written.lower().lstrip("0:")

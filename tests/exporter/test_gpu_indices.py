@@ -1,0 +1,277 @@
+"""GPUs of series that number them differently: the UUID decides, then the PCI address, then the index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+
+from madelake import fill, held, job
+from tachograph.catalog.chunks import ChunkPart
+from tachograph.cli import main
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu, PlacedGpu
+from tachograph.sources.metrics import LabelNames
+from tachograph.sources.prometheus import read_saved
+from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRun, SeriesVocabulary
+from tachograph.sources.series_rows import SeriesRows, series_parts
+
+T = datetime(2026, 3, 1, 12, tzinfo=UTC)
+UTIL, JOB, DUTY = "DCGM_FI_DEV_GPU_UTIL", "nvidia_gpu_jobId", "nvidia_gpu_temperature_celsius"
+Series = tuple[str, dict[str, str], float]
+
+DCGM: list[Series] = [
+    (UTIL, {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10),
+    (UTIL, {"gpu": "1", "UUID": "GPU-b", "Hostname": "n"}, 90),
+]
+SWAPPED: list[Series] = [
+    (JOB, {"minor_number": "0", "uuid": "GPU-b", "instance": "n:9445"}, 7),
+    (DUTY, {"minor_number": "0", "uuid": "GPU-b", "instance": "n:9445"}, 40),
+    (JOB, {"minor_number": "1", "uuid": "GPU-a", "instance": "n:9445"}, 8),
+    (DUTY, {"minor_number": "1", "uuid": "GPU-a", "instance": "n:9445"}, 30),
+]
+
+
+def as_page(series: Sequence[Series]) -> bytes:
+    lines = []
+    for metric, labels, value in series:
+        block = ",".join(f'{name}="{text}"' for name, text in labels.items())
+        lines.append(f"{metric}{{{block}}} {value}\n")
+    return "".join(lines).encode()
+
+
+def as_answer(series: Sequence[Series], t: Sequence[int] = (60_000, 120_000)) -> SeriesAnswer:
+    return SeriesAnswer(
+        [
+            SeriesRun(msgspec.json.encode({"__name__": metric, **labels}), np.array(t), np.full(len(t), float(value)))
+            for metric, labels, value in series
+        ]
+    )
+
+
+def of_pages(*pages: Sequence[Series], memory: SeriesMemory | None = None, t: datetime = T) -> dict[str, ChunkPart]:
+    rows = SeriesRows(memory or SeriesMemory())
+    for number, page in enumerate(pages):
+        rows.add_page(as_page(page), t=t + timedelta(milliseconds=number), node="n")
+    return {part.table: part for part in rows.parts()}
+
+
+def of_answer(series: Sequence[Series], memory: SeriesMemory | None = None) -> dict[str, ChunkPart]:
+    return {part.table: part for part in series_parts(as_answer(series), memory or SeriesMemory(), overlaps=False)}
+
+
+def holders(parts: Mapping[str, ChunkPart]) -> set[tuple[Any, ...]]:
+    return set(parts["allocations"].frame.select("job_id", "gpu").rows())
+
+
+def devices(parts: Mapping[str, ChunkPart]) -> dict[int, str]:
+    return dict(parts["devices"].frame.select("gpu", "uuid").rows())
+
+
+def reasons(parts: Mapping[str, ChunkPart]) -> dict[tuple[str, str], int]:
+    return {(part.table, reject.reason): reject.count for part in parts.values() for reject in part.rejects}
+
+
+def temperatures(parts: Mapping[str, ChunkPart]) -> dict[int, float]:
+    frame = parts["gpu_samples"].frame.drop_nulls("gpu_temp_c")
+    return dict(frame.select("gpu", "gpu_temp_c").rows())
+
+
+def assert_not_swapped(parts: Mapping[str, ChunkPart]) -> None:
+    assert holders(parts) == {("7", 1), ("8", 0)}
+    assert devices(parts) == {0: "GPU-a", 1: "GPU-b"}
+    assert temperatures(parts) == {1: 40.0, 0: 30.0}
+    assert reasons(parts) == {("allocations", "index_contradicts_uuid"): 2}
+
+
+@pytest.mark.parametrize("pages", [(DCGM, SWAPPED), (SWAPPED, DCGM), (SWAPPED + DCGM,), (DCGM + SWAPPED,)])
+def test_pages_of_one_round(pages: tuple[list[Series], ...]) -> None:
+    assert_not_swapped(of_pages(*pages))
+
+
+def test_an_answer_in_every_order() -> None:
+    for order in permutations([*DCGM, *SWAPPED]):
+        assert_not_swapped(of_answer(order))
+
+
+@pytest.mark.parametrize("series", [DCGM + SWAPPED, SWAPPED + DCGM])
+def test_a_saved_answer(series: list[Series], tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    file.write_bytes(saved(series, [60, 120]))
+    assert_not_swapped({part.table: part for part in read_saved(file, SeriesMemory()).parts})
+
+
+def saved(series: Sequence[Series], times: Sequence[int]) -> bytes:
+    result: list[dict[str, Any]] = [
+        {"metric": {"__name__": metric} | labels, "values": [[t, str(value)] for t in times]}
+        for metric, labels, value in series
+    ]
+    return msgspec.json.encode({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+def test_alone_minor_numbers_are_the_index() -> None:
+    parts = of_pages(SWAPPED)
+    assert holders(parts) == {("7", 0), ("8", 1)}
+    assert devices(parts) == {0: "GPU-b", 1: "GPU-a"}
+    assert reasons(parts) == {}
+
+
+def test_indices_are_kept_from_round_to_round() -> None:
+    memory = SeriesMemory()
+    of_pages(DCGM, memory=memory)
+    parts = of_pages(SWAPPED, memory=memory, t=T + timedelta(minutes=1))
+    assert holders(parts) == {("7", 1), ("8", 0)}
+
+
+def test_another_exporter_ends_no_allocation() -> None:
+    """Scraped at other times, without a job: the job named by the first holds its GPU until that names it no more."""
+    memory = SeriesMemory()
+    for minute in range(3):
+        parts = of_pages(DCGM, SWAPPED, memory=memory, t=T + timedelta(minutes=minute))
+    assert "allocations" not in parts or parts["allocations"].frame.is_empty()
+    (answered,) = {
+        len(part.frame)
+        for part in series_parts(phases(), SeriesMemory(), overlaps=False)
+        if part.table == "allocations"
+    }
+    assert answered == 2
+
+
+def phases() -> SeriesAnswer:
+    answer = as_answer(DCGM, range(10_000, 100_000, 30_000))
+    answer.add(as_answer(SWAPPED, range(20_000, 100_000, 30_000)))
+    return answer
+
+
+def test_a_pci_address_decides_where_there_is_no_uuid() -> None:
+    """Spelled with four or eight digits of the domain, in any case."""
+    dcgm = [
+        (UTIL, {"gpu": str(gpu), "pci_bus_id": f"00000000:{bus}:00.0"}, 5.0) for gpu, bus in enumerate(("3A", "5A"))
+    ]
+    jobs = [
+        (JOB, {"minor_number": str(1 - gpu), "pci_bus_id": f"0000:{bus}:00.0"}, 7.0 + gpu)
+        for gpu, bus in enumerate(("3a", "5a"))
+    ]
+    only = [(JOB, {"pci_bus_id": "0000:5a:00.0"}, 9.0)]
+    for pages in permutations((dcgm, jobs, only)):
+        assert holders(of_pages(*pages)) == {("7", 0), ("8", 1), ("9", 1)}
+
+
+def test_a_uuid_comes_before_a_pci_address() -> None:
+    jobs = [(JOB, {"minor_number": "0", "uuid": "GPU-b", "pci_bus_id": "0000:3a:00.0", "Hostname": "n"}, 7.0)]
+    dcgm = [
+        (metric, {**labels, "pci_bus_id": f"00000000:{bus}:00.0"}, value)
+        for (metric, labels, value), bus in zip(DCGM, ("3A", "5A"), strict=True)
+    ]
+    assert holders(of_pages(jobs, dcgm)) == {("7", 1)}
+
+
+def test_series_with_a_uuid_alone() -> None:
+    only = [
+        (UTIL.replace("GPU_UTIL", "POWER_USAGE"), {"UUID": name, "Hostname": "n"}, 300.0) for name in ("GPU-b", "GPU-x")
+    ]
+    for parts in (of_pages(only, DCGM), of_answer([*only, *DCGM])):
+        frame = parts["gpu_samples"].frame.drop_nulls("power_w")
+        assert set(frame["gpu"].to_list()) == {1}
+        assert {reason for _, reason in reasons(parts)} == {"no_gpu"}
+
+
+@pytest.mark.parametrize("make", [of_pages, lambda *pages: of_answer([one for page in pages for one in page])])
+def test_an_unknown_uuid_at_the_index_of_another(make: Any) -> None:
+    """Its job is on the node, on which GPU is not recorded; its samples are of no known GPU."""
+    jobs = [(JOB, {"minor_number": "0", "uuid": "GPU-x", "instance": "n:9445"}, 7.0), *SWAPPED[1:2]]
+    jobs += [(DUTY, {"minor_number": "0", "uuid": "GPU-x", "instance": "n:9445"}, 66.0)]
+    parts = make(jobs, DCGM)
+    assert parts["allocations"].frame.select("job_id", "node", "gpu", "mig", "provenance").rows() == [
+        ("7", "n", None, None, "node_list")
+    ]
+    assert devices(parts) == {0: "GPU-a", 1: "GPU-b"}
+    assert 66.0 not in temperatures(parts).values()
+    counted = reasons(parts)
+    assert counted["allocations", "ambiguous_gpu"] == 1
+    assert counted["gpu_samples", "ambiguous_gpu"] >= 1
+
+
+def test_a_job_is_recorded_with_no_gpu_of_a_node_where_one_is_ambiguous() -> None:
+    jobs = [
+        (JOB, {"minor_number": "0", "uuid": "GPU-x"}, 7.0),
+        (JOB, {"minor_number": "0", "uuid": "GPU-b"}, 7.0),
+        (JOB, {"minor_number": "1", "uuid": "GPU-a"}, 8.0),
+    ]
+    memory = SeriesMemory()
+    assert holders(of_pages(jobs, DCGM, memory=memory)) == {("7", None), ("8", 0)}
+    idle = [(metric, labels, 0.0) for metric, labels, _ in jobs]
+    ended = of_pages(idle, DCGM, memory=memory, t=T + timedelta(minutes=1))["allocations"].frame
+    assert set(ended.filter(pl.col("end").is_not_null())["gpu"].to_list()) == {None, 0}
+
+
+def test_one_index_with_two_uuids_at_once() -> None:
+    other = [(UTIL, {"gpu": "0", "UUID": "GPU-c", "Hostname": "n"}, 10.0)]
+    held = [(metric, {**labels, "hpc_job": "7"}, value) for metric, labels, value in DCGM[:1]]
+    for parts in (of_pages(held, other), of_pages(other, held), of_answer([*held, *other])):
+        assert holders(parts) == {("7", None)}
+        assert reasons(parts) == {("allocations", "ambiguous_gpu"): 1, ("gpu_samples", "ambiguous_gpu"): 1}
+        assert parts["devices"].frame.is_empty() if "devices" in parts else True
+
+
+def test_a_gpu_that_was_replaced_is_no_contradiction() -> None:
+    answer = as_answer([(UTIL, {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10)], (60_000, 120_000))
+    answer.add(as_answer([(UTIL, {"gpu": "0", "UUID": "GPU-c", "Hostname": "n"}, 10)], (180_000, 240_000)))
+    for runs in (answer.runs, answer.runs[::-1]):
+        parts = {part.table: part for part in series_parts(SeriesAnswer(runs), SeriesMemory(), overlaps=False)}
+        assert reasons(parts) == {}
+        assert devices(parts) == {0: "GPU-c"}
+
+
+def test_slices_stay_as_labelled() -> None:
+    slices = [
+        (UTIL.replace("DEV_GPU_UTIL", "PROF_SM_ACTIVE"), {"gpu": "0", "GPU_I_ID": str(mig), "UUID": f"MIG-{mig}"}, 0.5)
+        for mig in (7, 8)
+    ]
+    parts = of_pages(slices, DCGM)
+    rows = parts["gpu_samples"].frame.select("gpu", "mig").rows()
+    assert set(rows) == {(0, None), (1, None), (0, 7), (0, 8)}
+    assert reasons(parts) == {}
+
+
+def test_the_labels_of_a_site_decide() -> None:
+    vocabulary = SeriesVocabulary(labels=LabelNames(gpu=("card",)))
+    own = [(JOB, {"card": "4", "uuid": "GPU-a"}, 7.0)]
+    parts = of_pages(DCGM, own, memory=SeriesMemory(vocabulary))
+    assert holders(parts) == {("7", 4)}
+    assert devices(parts) == {4: "GPU-a", 1: "GPU-b"}
+
+
+def test_the_version_tells_whether_anything_new_is_known() -> None:
+    indices, dcgm = GpuIndices(), LabelledGpu("n", 1, 1, uuid="GPU-a", pci="0:3a:0.0")
+    indices.places({dcgm: (0, 0)})
+    before = indices.version
+    assert indices.places({dcgm: (5, 9)}) == {dcgm: PlacedGpu(1)}
+    assert indices.version == before
+    indices.places({dcgm._replace(gpu=2): (10, 10)})
+    assert indices.version > before
+
+
+@pytest.mark.parametrize("series", [DCGM + SWAPPED, SWAPPED + DCGM])
+def test_each_job_gets_the_numbers_of_its_own_gpu(
+    series: list[Series], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start, end = T, T + timedelta(hours=1)
+    times = range(int(start.timestamp()), int(end.timestamp()), 30)
+    (tmp_path / "answer.json").write_bytes(saved(series, times))
+    jobs = [job(name, start, end, gpus=1) for name in ("7", "8")]
+    fill(Lake.create("lake"), {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]}, chunk="accounting")
+    assert main(["ingest", "prometheus", "answer.json", "--lake", "lake"]) == 0
+    assert main(["analyze", "--lake", "lake"]) == 0
+    found = {row["job_id"]: row for row in read_summaries(Lake.open("lake")).iter_rows(named=True)}
+    assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
+    assert {name: row["gpu_util_mean"] for name, row in found.items()} == pytest.approx({"7": 0.9, "8": 0.1})
