@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.arrays import Floats
@@ -147,6 +147,7 @@ COMPARED = re.compile(r"^[\w /]+? ([\d.<]+)( %| [kMGTP]?B/s) (>=|<) ([\d.]+)( %|
 
 @settings(max_examples=100, deadline=None)
 @given(READINGS, st.booleans())
+@example(GpuReading(sm_active=0.1484375), True)  # written with two digits it is the threshold, 15 %
 def test_the_explanation_of_a_class_is_true(reading: GpuReading, published: bool) -> None:
     """Every comparison in the text holds as printed; an unknown class names all it needs."""
     how = WorkloadSettings(published=published)

@@ -83,16 +83,17 @@ def _io(condition: WorkloadCondition, known: KnownReading, sign: str) -> str:
 
 
 def _percent(value: float, threshold: float) -> str:
-    return f"{_digits(value * 100, threshold * 100)} %" if _near(value, threshold) else text(value, "fraction")
+    alike = _alike(value, threshold, "fraction")
+    return f"{_digits(value * 100, threshold * 100)} %" if alike else text(value, "fraction")
 
 
 def _bytes(value: float, threshold: float) -> str:
-    return f"{_digits(value / 1e9, threshold / 1e9)} GB/s" if _near(value, threshold) else text(value, "B/s")
+    return f"{_digits(value / 1e9, threshold / 1e9)} GB/s" if _alike(value, threshold, "B/s") else text(value, "B/s")
 
 
-def _near(value: float, threshold: float) -> bool:
-    """Whether a value might look like the threshold that it is not."""
-    return value != threshold and abs(value - threshold) < 0.01 * threshold
+def _alike(value: float, threshold: float, unit: str) -> bool:
+    """Whether a value is written like the threshold that it is not."""
+    return value != threshold and text(value, unit) == text(threshold, unit)
 
 
 def _digits(value: float, threshold: float) -> str:
