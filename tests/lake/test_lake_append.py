@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from lake_rows import WAIT, at_once, lying, plain, rows, samples, started
 
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import GPU_SAMPLES, JOBS
+from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
 
 
@@ -157,3 +158,17 @@ def test_the_log_carries_what_readers_choose_files_by(lake: Lake) -> None:
     added = next(json.loads(line)["add"] for line in log if "add" in json.loads(line))
     assert added["size"] == Path(lake.uri(GPU_SAMPLES), file.path).stat().st_size
     assert added["partitionValues"] == {"day": "2026-03-01"}
+
+
+def test_a_lake_whose_allocations_have_no_steps_is_read_and_goes_on(lake: Lake) -> None:
+    before = replace(
+        ALLOCATIONS,
+        key=tuple(name for name in ALLOCATIONS.key if name != "step"),
+        columns=tuple(column for column in ALLOCATIONS.columns if column.name != "step"),
+    )
+    schema = {name: dtype for name, dtype in ALLOCATIONS.schema.items() if name != "seq"}
+    held = {"job_id": "7", "node": "n1", "gpu": 0, "provenance": "explicit"}
+    lake.append(before, pl.DataFrame([held], schema=schema).drop("step"), app_id="a")
+    assert lake.latest(ALLOCATIONS).select("job_id", "step").rows() == [("7", None)]
+    lake.append(ALLOCATIONS, pl.DataFrame([held | {"step": "batch"}], schema=schema), app_id="b")
+    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {("7", None), ("7", "batch")}

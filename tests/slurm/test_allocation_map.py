@@ -258,6 +258,7 @@ def test_a_table(write: Write) -> None:
     assert first == {
         "cluster": "alpha",
         "job_id": "5",
+        "step": None,
         "node": "gpu01",
         "gpu": 0,
         "mig": None,

@@ -176,10 +176,11 @@ JOBS = LakeTable(
 ALLOCATIONS = LakeTable(
     "allocations",
     "one row per (job, node, gpu) and interval; gpu null: on this node, GPUs not recorded",
-    ("cluster", "job_id", "node", "gpu", "mig", "start", "provenance"),
+    ("cluster", "job_id", "step", "node", "gpu", "mig", "start", "provenance"),
     (
         _CLUSTER,
         _JOB_ID,
+        _text("step", "Step of the job, as Slurm names it: 0, 1, batch, extern.", "the job, of no step that is known"),
         _NODE,
         TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"),
         _MIG,

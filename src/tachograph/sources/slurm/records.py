@@ -396,6 +396,7 @@ def allocation_row(
     return {
         "cluster": cluster,
         "job_id": job,
+        "step": None,
         "node": node,
         "gpu": gpu,
         "mig": mig,
