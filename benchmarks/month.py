@@ -6,6 +6,10 @@ processor time and peak memory (of its largest process) are taken; the figures a
 draws. `one more day` fills the next day of the same plan and analyzes again, which looks only at what is new.
 Killed, it is run again with the same folder and goes on where it was; a step that was done is not done again, and a
 fill's speed is that of what its last process landed.
+With `--from-raw` samples come as a site has them: Parquet files of LDMS, one per day and some nodes, rows in the order
+of time. They are written some nodes at a time, ingested with `tachograph ingest ldms` and deleted; then accounting is
+ingested, and `tachograph compact`, `analyze` and `figures` run. Writing the files is simulation and no part of what is
+compared.
 With `--linearity 1e7,1e8` it prints the processor time of a sample for each size, and how far they are apart.
 """
 
@@ -13,24 +17,36 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.simulate import accounting
 from tachograph.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.simulate.samples import allocations_of, by_gpu
+from tachograph.simulate.telemetry import parts_of_nodes, write_telemetry
+from tachograph.simulate.workload import place_runs, sample_requests
 
 PER_NODE_DAY = 4 * 8640
 BYTES_A_SAMPLE = 26  # 20 of samples, 3 of minutes, and some to spare
 SECONDS_A_MILLION = 1.6  # all steps, two cores
 STEPS = ("fill", "analyze", "figures", "more_fill", "more_analyze")
+RAW_STEPS = ("accounting", "compact", "analyze", "figures")  # after the batches of files
+COSTS = ("wall_s", "cpu_s")
+FILES_AT_ONCE = 2  # parts of nodes whose raw files lie on the disk together, all days
 STAGES = {"fill": STEPS[:1], "analyze": STEPS[:2], "figures": STEPS[:3], "all": STEPS}
 OF_EACH_SIZE = (
     *("samples", "jobs_summarized", "fill_samples_per_s", "fill_cpu_us_per_sample", "analyze_cpu_us_per_sample"),
@@ -80,29 +96,80 @@ class Run:
     def lake(self) -> Path:
         return self.folder / "lake"
 
-    def step(self, name: str) -> None:
-        """Run a step that was not done yet."""
+    def step(self, name: str, commands: Sequence[list[str]] = ()) -> None:
+        """Run a step that was not done yet: its own command, or those given, one after the other."""
         if name in self.done:
             return
         print(f"{name} ...", file=sys.stderr, flush=True)
-        self.done[name] = cost_of(self._command(name))
+        self.done[name] = summed([cost_of(command) for command in commands or [self._command(name)]])
         self.folder.mkdir(parents=True, exist_ok=True)
         half = self.file.with_suffix(".half")
         steps = {step: asdict(cost) for step, cost in self.done.items()}
         half.write_text(json.dumps({"samples": self.samples, "steps": steps}, indent=1))
         half.replace(self.file)
 
+    def from_raw(self) -> None:
+        """Write raw files of some nodes, ingest and delete them, until all are done; then everything else."""
+        plan = replace(self.plan, days=self.plan.days - 1)
+        parts = len(parts_of_nodes(plan, plan.nodes()))
+        size = ["--samples", str(self.samples), "--folder", str(self.folder), "--processes", str(self.processes)]
+        self.step("cluster", [[sys.executable, __file__, *size, "--raw-child", "cluster"]])
+        for first in range(0, parts, FILES_AT_ONCE):
+            batch = [str(part) for part in range(first, min(first + FILES_AT_ONCE, parts))]
+            files, name = self.folder / f"raw-{first:04d}", "-".join(batch)
+            self.step(f"raw_{name}", [[sys.executable, __file__, *size, "--raw-child", ",".join(batch)]])
+            self.step(f"ingest_{name}", [self._tachograph("ingest", "ldms", str(files))])
+            shutil.rmtree(files, ignore_errors=True)
+        cluster = self.folder / "cluster"
+        accounting = (
+            ("ingest", "table", str(cluster / "devices.csv"), "--mapping", str(cluster / "devices.toml")),
+            ("ingest", "sacct", str(cluster / "sacct.txt")),
+            ("ingest", "allocation-map", str(cluster / "gpu_map.csv")),
+        )
+        self.step("accounting", [self._tachograph(*words) for words in accounting])
+        for name in RAW_STEPS[1:]:
+            self.step(name)
+
+    def report_raw(self) -> dict[str, Any]:
+        """Return what the way from raw files cost."""
+        ingests = [cost for name, cost in self.done.items() if name.startswith("ingest_")]
+        steps = {"raw": [cost for name, cost in self.done.items() if name.startswith("raw_")], "ingest": ingests}
+        steps |= {name: [self.done[name]] for name in RAW_STEPS if name in self.done}
+        costs = {name: summed(of) for name, of in steps.items() if of}
+        files = Lake.open(str(self.lake)).files(GPU_SAMPLES)
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        found = costs["analyze"].printed
+        wall, cpu = (sum(getattr(cost, what) for name, cost in costs.items() if name != "raw") for what in COSTS)
+        return {
+            "benchmark": "month_from_raw",
+            "gpus": self.plan.gpus,
+            "days": self.plan.days - 1,
+            "processes": self.processes,
+            "samples": rows,
+            "jobs_summarized": found["jobs"],
+            "findings": found["findings"],
+            "bytes_per_sample": _ratio(size, rows, 2),
+            **{f"{name}_{what}": value for name, cost in costs.items() for what, value in _told(cost).items()},
+            **{f"{name}_cpu_us_per_sample": _ratio(cost.cpu_s * 1e6, rows, 3) for name, cost in costs.items()},
+            "raw_files_to_figures_s": round(wall, 1),
+            "raw_files_to_figures_cpu_us_per_sample": _ratio(cpu * 1e6, rows, 3),
+        }
+
+    def _tachograph(self, *words: str) -> list[str]:
+        where = ["--lake", str(self.lake), "--config", str(self.folder / "cluster" / "tachograph.toml"), "--json"]
+        return [sys.executable, "-m", "tachograph", *words, *where]
+
     def _command(self, name: str) -> list[str]:
         days = self.plan.days - (0 if name.startswith("more") else 1)
         if name.endswith("fill"):
             size = ["--samples", str(self.samples), "--folder", str(self.folder)]
             return [sys.executable, __file__, "--child", str(days), *size, "--processes", str(self.processes)]
-        where = ["--lake", str(self.lake), "--config", str(self.folder / "cluster" / "tachograph.toml"), "--json"]
-        program = [sys.executable, "-m", "tachograph"]
         if name == "figures":
-            return [*program, "figures", "-o", str(self.folder / "figures"), *where]
+            return self._tachograph("figures", "-o", str(self.folder / "figures"))
+        if name == "compact":
+            return self._tachograph("compact")
         end = self.plan.start + timedelta(days=days)
-        return [*program, "analyze", "--as-of", end.isoformat(), "--threads", str(self.processes), *where]
+        return self._tachograph("analyze", "--as-of", end.isoformat(), "--threads", str(self.processes))
 
     def report(self) -> dict[str, Any]:
         """Return what was measured so far; what was not is null."""
@@ -155,10 +222,48 @@ def cost_of(command: list[str]) -> Cost:
     return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, kept)
 
 
+def summed(costs: Sequence[Cost]) -> Cost:
+    """Return the cost of steps one after the other, with what the last of them printed."""
+    return Cost(
+        sum(cost.wall_s for cost in costs),
+        sum(cost.cpu_s for cost in costs),
+        max(cost.peak_mib for cost in costs),
+        costs[-1].printed,
+    )
+
+
+def write_cluster(run: Run) -> None:
+    """Write accounting, map of GPUs, devices and configuration as of the plan's end."""
+    plan = replace(run.plan, days=run.plan.days - 1)
+    folder = run.folder / "cluster"
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = place_runs(plan, sample_requests(plan))
+    accounting.write_accounting(plan, folder / "sacct.txt", runs)
+    accounting.write_gpu_map(plan, folder / "gpu_map.csv", runs)
+    accounting.write_devices(plan, folder / "devices.csv")
+    accounting.write_devices_mapping(folder / "devices.toml")
+    accounting.write_configuration(plan, folder / "tachograph.toml")
+
+
+def write_raw(run: Run, parts: Sequence[int]) -> None:
+    """Write the raw files of some parts of the nodes, each part in a process of its own."""
+    folder = run.folder / f"raw-{parts[0]:04d}"
+    shutil.rmtree(folder, ignore_errors=True)
+    plan = replace(run.plan, days=run.plan.days - 1)
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(run.processes, fresh) as pool:
+        for done in [pool.submit(_write_part, plan, folder, part) for part in parts]:
+            done.result()
+
+
+def _write_part(plan: SimulationPlan, folder: Path, part: int) -> None:
+    runs = place_runs(plan, sample_requests(plan))
+    held = allocations_of(runs)
+    write_telemetry(plan, folder, runs, held, by_gpu(held), None, {part}, by_time=True)
+
+
 def fill_now(run: Run, days: int) -> dict[str, Any]:
     """Fill the lake, telling how it goes; return what landed."""
-    from tachograph.catalog.tables import GPU_SAMPLES
-    from tachograph.lake.delta import Lake
     from tachograph.service.fill import fill
 
     began = time.perf_counter()
@@ -246,6 +351,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--stage", choices=STAGES, default="all", help="up to which step (default all)")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="for each step (default 2)")
     parser.add_argument("--linearity", metavar="N,N", help="processor time of a sample at these numbers of samples")
+    parser.add_argument("--from-raw", action="store_true", help="ingest raw files in place of filling the lake")
+    parser.add_argument("--raw-child", metavar="PART,PART", help=argparse.SUPPRESS)
     parser.add_argument("--child", type=int, metavar="DAYS", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -255,14 +362,24 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
     run = Run(folder, int(options.samples), options.processes)
     if options.child:
         return fill_now(run, options.child), True
+    if options.raw_child:
+        if options.raw_child == "cluster":
+            write_cluster(run)
+        else:
+            write_raw(run, [int(part) for part in options.raw_child.split(",")])
+        return {}, True
     sizes = [int(float(size)) for size in options.linearity.split(",")] if options.linearity else []
     folder.mkdir(parents=True, exist_ok=True)
     _say_what_it_takes(max(sizes, default=run.samples), folder, begun=run.lake.exists())
     if sizes:
         return linearity(sizes, folder, options.processes, keep=options.keep), True
-    for name in STAGES[options.stage]:
-        run.step(name)
-    told = run.report()
+    if options.from_raw:
+        run.from_raw()
+        told = run.report_raw()
+    else:
+        for name in STAGES[options.stage]:
+            run.step(name)
+        told = run.report()
     if options.stage == "all" and not options.keep:
         shutil.rmtree(run.lake, ignore_errors=True)
     return told, (told["bytes_per_sample"] or 0) <= GOAL_BYTES_A_SAMPLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -75,8 +75,14 @@ def write_telemetry(
     allocations: Sequence[SimulatedAllocation],
     held: Mapping[tuple[int, int], list[int]],
     progress: Progress | None,
+    parts: Collection[int] | None = None,
+    *,
+    by_time: bool = False,
 ) -> tuple[list[Path], int, TruthSums, DefectLog]:
-    """Write all telemetry; return the files, the rows in them, the sums per allocation and what was broken."""
+    """Write all telemetry; return the files, the rows in them, the sums per allocation and what was broken.
+
+    `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in the order of time, all its nodes mixed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
     drawn = faults.sample_defects(plan, nodes)
@@ -85,12 +91,14 @@ def write_telemetry(
     rows, done = 0, 0
     divided = parts_of_nodes(plan, nodes)
     for number, part in enumerate(divided):
+        if parts is not None and number not in parts:
+            continue
         gpus = plan.groups[part[0].group].gpus
         sources = [NodeTelemetry.first(plan, node, timelines(plan, node, runs, allocations, held)) for node in part]
         for day in range(plan.days):
             date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
             file = folder / (f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet")
-            rows += _write_day(plan, file, sources, day, drawn, sums, log)
+            rows += _write_day(plan, file, sources, day, drawn, sums, log, by_time=by_time)
             files.append(file)
             done += len(part) * gpus * plan.samples_per_day
             if progress is not None:
@@ -115,11 +123,15 @@ def _write_day(
     drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
     sums: TruthSums,
     log: DefectLog,
+    *,
+    by_time: bool,
 ) -> int:
     """Write one file; return its rows."""
     values, times, blocks = day_of_nodes(plan, sources, day, drawn, log, sums)
     frame = as_written(sources, blocks[0].gpus, plan.samples_per_day, times, values)
     frame = faults.apply_rows(frame, blocks, [column_name(name) for name in values], log)
+    if by_time:
+        frame = frame.sort("ts_ns", maintain_order=True)
     frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False, row_group_size=ROWS_PER_GROUP)
     return frame.height
 
