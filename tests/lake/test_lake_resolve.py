@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOB_SUMMARIES, JOBS, LakeTable
-from tachograph.lake.conform import is_resolved, resolve
+from tachograph.lake.conform import conform, is_resolved, resolve, resolve_days
 
 Row = dict[str, Any]
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
@@ -156,3 +158,47 @@ def test_sorted_rows_are_left_alone(times: list[int], answer: bool) -> None:
         {"node": "n1", "gpu": 0, "mig": None, "t": times}, schema_overrides={"t": pl.Int64}, strict=False
     )
     assert is_resolved(frame, GPU_SAMPLES) is answer
+
+
+@pytest.mark.parametrize(("nodes", "first_gpu"), [(3, 0), (300, 0), (2, 30_000)], ids=["few", "many", "far"])
+def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int) -> None:
+    """Rows in any order, of several days, with few and many codes of GPUs: as sorted by Polars, day by day."""
+    rng = np.random.default_rng(nodes)
+    count = 20_000
+    frame = GPU_SAMPLES.empty().select("t", "node", "gpu", "mig", "power_w", "seq")
+    rows = pl.DataFrame(
+        {
+            "t": [T0 + timedelta(seconds=int(s)) for s in rng.integers(0, 4 * 86_400, count)],
+            "node": [f"n{n}" for n in rng.integers(0, nodes, count)],
+            "gpu": rng.integers(0, 2, count) * first_gpu + rng.integers(0, 300, count),
+            "mig": [None if n == 0 else int(n) for n in rng.integers(0, 3, count)],
+            "power_w": rng.random(count),
+            "seq": 1,
+        }
+    ).cast(dict(frame.schema))
+    twice = pl.concat([rows, rows.head(500).with_columns(power_w=None)])
+    found = list(resolve_days(pl.concat([GPU_SAMPLES.empty(), twice], how="diagonal"), GPU_SAMPLES))
+    assert [day for day, _, _ in found] == sorted(set(rows["t"].dt.date()))
+    plain = rows.unique(subset=["t", "node", "gpu", "mig"], keep="last", maintain_order=True)
+    assert sum(merged for _, _, merged in found) == twice.height - plain.height
+    for day, of_day, _ in found:
+        wanted = plain.filter(pl.col("t").dt.date() == day).sort("node", "gpu", "mig", "t")
+        assert of_day.select(wanted.columns).equals(wanted)
+
+
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf, -1.0, 101.0, 1e9, 2147483632.0])
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+def test_one_odd_value_changes_no_other(dtype: type[pl.DataType], odd: float | None) -> None:
+    """Columns without an odd value are converted at once; each value must be the one that it is beside an odd one."""
+    rng = np.random.default_rng(1)
+    percent = pl.Series("gpu_util", np.append(rng.random(1000) * 100, 0.0)).cast(dtype)
+    keys = {"t": pl.lit(T0), "node": pl.lit("n1"), "gpu": pl.int_range(1001, dtype=pl.Int16, eager=True)}
+    plain = pl.DataFrame(percent).with_columns(energy_j=percent * 1000, **keys)
+    beside = plain.with_columns(
+        pl.when(pl.col("gpu") == 1000).then(pl.lit(odd, dtype=dtype)).otherwise(pl.col(name)).alias(name)
+        for name in ("gpu_util", "energy_j")
+    )
+    units = {"gpu_util": "percent", "energy_j": "mJ"}
+    made = [conform(frame, GPU_SAMPLES, now=T0, units=units).frame.head(1000) for frame in (plain, beside)]
+    assert made[0].equals(made[1])
+    assert made[0]["gpu_util"].to_list() == (percent.cast(pl.Float64) * 0.01).cast(pl.Float32).to_list()[:1000]

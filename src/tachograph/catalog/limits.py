@@ -77,6 +77,13 @@ class ValueLimits:
         values[wrong] = np.nan
         return values
 
+    def holds(self, least: float, greatest: float) -> bool:
+        """Return whether all values between these of the first row are valid and none of them may be a mark."""
+        if self.zero_is_missing[0] and least <= 0 <= greatest:
+            return False
+        low, high = sorted((least * self.factors[0], greatest * self.factors[0]))
+        return bool(self.lows[0] <= low and high <= self.highs[0] and np.isfinite(greatest) and greatest < _LEAST_BLANK)
+
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
         """Return which values are removed, by reason, and which are `clamped` to the end of their range."""
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)

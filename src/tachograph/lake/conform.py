@@ -11,24 +11,29 @@ the last row is taken whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 
+import numpy as np
 import polars as pl
 
 from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted, first_as_text
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.limits import ValueLimits
-from tachograph.catalog.tables import GPU_SAMPLES, JOBS, NODE_SAMPLES, STORAGE_TYPES, LakeTable
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS, NODE_SAMPLES, STORAGE_TYPES, TIME, LakeTable
 from tachograph.catalog.units import factor
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
 
 
 CLOCK_TOLERANCE = timedelta(minutes=10)  # a node's clock may run ahead of ours
+
+DAY_US, FIRST_DAY = 86_400_000_000, date(1970, 1, 1)
+_MOST_CODES = 1 << 32
+_RUN = "run of rows of one key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +141,57 @@ def _remove_impossible(
 ) -> tuple[pl.DataFrame, list[Reject]]:
     """Counters in contract units and types; marks, NaN, infinities and values out of range become null."""
     rejects: list[Reject] = []
-    columns: list[pl.Series] = []
-    for counter in counters:
-        if counter.name not in frame.columns:
+    columns: list[pl.Series | pl.Expr] = []
+    given = [counter for counter in counters if counter.name in frame.columns]
+    limits_of = {
+        counter.name: ValueLimits.of(
+            [(counter, units.get(counter.name, counter.unit))], float32=frame.schema[counter.name] == pl.Float32
+        )
+        for counter in given
+    }
+    fine = _within(frame, limits_of)
+    for counter in given:
+        limits, wanted = limits_of[counter.name], STORAGE_TYPES[counter.storage]
+        if counter.name in fine:
+            columns.append(_converted(counter.name, float(limits.factors[0]), frame.schema[counter.name], wanted))
             continue
-        given = frame.get_column(counter.name)
-        float32 = given.dtype == pl.Float32
-        limits = ValueLimits.of([(counter, units.get(counter.name, counter.unit))], float32=float32)
-        raw = given.cast(pl.Float64)
+        raw = frame.get_column(counter.name).cast(pl.Float64)
         numbers = raw.to_numpy()
         kept = pl.Series(counter.name, limits.convert(numbers), nan_to_null=True)
         if kept.null_count() > raw.null_count() or limits.clamps(numbers):
             present = raw.is_not_null()
             for reason, changed in limits.changes(numbers).items():
                 rejects += counted(reason, counter.name, pl.Series(changed) & present, raw)
-        columns.append(kept.cast(STORAGE_TYPES[counter.storage]))
+        columns.append(kept.cast(wanted))
     return frame.with_columns(columns), rejects
+
+
+def _within(frame: pl.DataFrame, limits: Mapping[str, ValueLimits]) -> frozenset[str]:
+    """Columns of which no value is removed or rounded: their least and greatest show it."""
+    floats = [name for name in limits if frame.schema[name].is_float()]
+    numeric = [name for name in limits if frame.schema[name].is_numeric()]
+    if not numeric or frame.is_empty():
+        return frozenset()
+    found = frame.select(
+        *(pl.col(name).min().cast(pl.Float64).alias(f"min {name}") for name in numeric),
+        *(pl.col(name).max().cast(pl.Float64).alias(f"max {name}") for name in numeric),
+        *(pl.col(name).is_nan().any().alias(f"nan {name}") for name in floats),
+    ).row(0, named=True)
+    fine = set()
+    for name in numeric:
+        low, high = found[f"min {name}"], found[f"max {name}"]
+        if not found.get(f"nan {name}") and (low is None or limits[name].holds(low, high)):
+            fine.add(name)
+    return frozenset(fine)
+
+
+def _converted(name: str, by: float, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    """A counter's values, all of them possible, in its unit and type."""
+    value = pl.col(name)
+    if by == 1.0 and (given == wanted or (given.is_integer() and wanted.is_integer())):
+        return value.cast(wanted)
+    value = value.cast(pl.Float64) * by if by != 1.0 else value.cast(pl.Float64)
+    return (value.round(mode="half_to_even") if wanted.is_integer() else value).cast(wanted)
 
 
 def _remove_non_finite(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]:
@@ -181,7 +221,10 @@ def _remove_rows(frame: pl.DataFrame, table: LakeTable, now: datetime) -> tuple[
         checks.append(("start_in_future", "start", pl.col("start") > now + CLOCK_TOLERANCE))
         checks.append(("end_before_start", "end", pl.col("end") < pl.col("start")))
     rejects: list[Reject] = []
+    found = frame.select(expression.any().alias(reason) for reason, _, expression in checks).row(0, named=True)
     for reason, column, expression in checks:
+        if not found[reason]:
+            continue
         mask = frame.select(expression.fill_null(value=False)).to_series()
         if mask.any():
             first = frame.filter(mask).head(1)
@@ -195,23 +238,145 @@ def _remove_rows(frame: pl.DataFrame, table: LakeTable, now: datetime) -> tuple[
 def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
     """Return `frame` sorted by the table's `sort` with each key once, and how many rows were merged away."""
     key = list(table.key)
-    if set(table.sort) == set(key):
-        if is_resolved(frame, table):
-            return frame, 0
-        ordered = frame.sort(*table.sort, *_order(table), nulls_last=False, maintain_order=True)
-        repeated = _repeats(ordered, key)
-    else:
-        ordered = frame.sort(*(table.sort or key), *_order(table), nulls_last=False, maintain_order=True)
-        repeated = ordered.select(pl.struct(key).is_duplicated()).to_series()
-    if not repeated.any():
+    if set(table.sort) == set(key) and is_resolved(frame, table):
+        return frame, 0
+    ordered = _sorted(frame, table)
+    by_key = ordered if set(table.sort) == set(key) else ordered.sort(*key, *_order(table), maintain_order=True)
+    as_above = _as_above(by_key, key)
+    if not as_above.any():
         return ordered, 0
-    several = ordered.filter(repeated).sort(*key, *_order(table), nulls_last=False, maintain_order=True)
-    rest = [pl.col(name) for name in frame.columns if name not in (*key, "seq")]
-    last = [(column.drop_nulls() if table.completes else column).last() for column in rest]
-    last.append(pl.col("seq").max().alias("seq"))  # the last seq shows what is new, even where another row counts
-    merged = several.group_by(key, maintain_order=True).agg(last)
-    result = pl.concat([ordered.filter(~repeated), merged.select(*frame.columns)])
-    return result.sort(*(table.sort or key), nulls_last=False, maintain_order=True), frame.height - result.height
+    result = _merged(by_key, as_above, table)
+    if by_key is not ordered:
+        result = result.sort(*(table.sort or key), nulls_last=False, maintain_order=True)
+    return result, frame.height - result.height
+
+
+def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, pl.DataFrame, int]]:
+    """Yield each day (UTC) of `frame`, its rows resolved, and how many of them were merged away."""
+    if frame.is_empty():
+        return
+    number = frame.get_column("t").to_physical() // DAY_US
+    first, last = int(_number(number.min())), int(_number(number.max()))
+    if first == last:
+        yield FIRST_DAY + timedelta(days=first), *resolve(frame, table)
+        return
+    order = _row_order([number, *(frame.get_column(name) for name in table.sort)])
+    ordered = frame if order is None else _gather(frame, order)
+    number = number if order is None else number.gather(order)
+    for day in range(first, last + 1):
+        if order is None:
+            rows = ordered.filter(number == day)
+        else:
+            begin = int(number.search_sorted(day, "left"))
+            rows = ordered.slice(begin, int(number.search_sorted(day, "right")) - begin)
+        if rows.height:
+            yield FIRST_DAY + timedelta(days=day), *resolve(rows, table)
+
+
+def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
+    """Rows by the table's `sort`; those of one key in the order in which they count."""
+    by = table.sort or table.key
+    if table is not JOBS and frame.get_column("seq").is_sorted():
+        order = _row_order([frame.get_column(name) for name in by])
+        if order is not None:
+            return _gather(frame, order)
+    return frame.sort(*by, *_order(table), nulls_last=False, maintain_order=True)
+
+
+def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
+    """Row numbers in the order of `columns`, of which the last is a time; None where they are not such ones.
+
+    Equal rows stay in their order. The columns but the last become one number per row, by which sorting takes two
+    passes over the rows at most; rows that were in the order of time within it are sorted then.
+    """
+    *groups, times = columns
+    if times.dtype != TIME or times.has_nulls() or not groups:
+        return None
+    size, coded = 1, pl.lit(0, dtype=pl.UInt64)
+    for number, column in enumerate(groups):
+        codes, count = _codes(column)
+        size *= count
+        if codes is None or size > _MOST_CODES:
+            return None
+        coded = coded * count + pl.lit(codes.alias(str(number)))
+    kind = pl.UInt16 if size <= 1 << 16 else pl.UInt32
+    codes_of_rows = pl.select(coded.cast(kind)).to_series().to_numpy()
+    if len(codes_of_rows) != len(times):
+        return None
+    order = np.argsort(codes_of_rows.astype(np.uint16), kind="stable")  # of 16 bits: a radix sort
+    if size > 1 << 16:
+        order = order[np.argsort((codes_of_rows >> 16).astype(np.uint16)[order], kind="stable")]
+    us = times.to_physical().to_numpy()
+    codes_in_order, us_in_order = codes_of_rows[order], us[order]
+    if ((codes_in_order[1:] == codes_in_order[:-1]) & (us_in_order[1:] < us_in_order[:-1])).any():
+        span = int(us.max() - us.min()) + 1
+        if size * span >= 1 << 63:
+            return None
+        order = np.argsort(codes_of_rows.astype(np.int64) * span + (us - us.min()), kind="stable")
+    return pl.Series("row", order)
+
+
+def _codes(column: pl.Series) -> tuple[pl.Series | None, int]:
+    """Whole numbers from 0 in the order of the values, null least, and how many there may be."""
+    if column.dtype.is_integer():
+        low, high = column.min(), column.max()
+        if low is None or high is None:
+            return pl.repeat(0, len(column), dtype=pl.UInt64, eager=True), 1
+        first, count = int(_number(low)), int(_number(high)) - int(_number(low)) + 2
+        if count > _MOST_CODES:
+            return None, 0
+        return (column.cast(pl.Int64) - (first - 1)).fill_null(0).cast(pl.UInt64), count
+    if column.dtype == pl.String:
+        known = column.unique().drop_nulls().sort()
+        codes = column.cast(pl.Enum(known)).to_physical().cast(pl.UInt64) + 1
+        return codes.fill_null(0), len(known) + 1
+    return None, 0
+
+
+def _number(value: object) -> int:
+    """Errors: TypeError for what is no whole number."""
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _gather(frame: pl.DataFrame, order: pl.Series) -> pl.DataFrame:
+    """Rows in another order; what holds no value is not moved."""
+    blank = {column.name for column in frame.get_columns() if column.null_count() == frame.height}
+    moved = frame.select(pl.col(name).gather(order) for name in frame.columns if name not in blank)
+    return moved.with_columns(pl.lit(None, dtype=frame.schema[name]).alias(name) for name in blank).select(
+        frame.columns
+    )
+
+
+def _as_above(ordered: pl.DataFrame, key: list[str]) -> pl.Series:
+    """True for rows whose neighbour above has the same key."""
+    equal = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in key)
+    return ordered.select(equal & (pl.int_range(pl.len()) > 0)).to_series()
+
+
+def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.DataFrame:
+    """The last row of each key, completed from those above it; the greatest seq shows what is new."""
+    run = (~as_above).cum_sum().alias(_RUN)
+    filled = ordered.with_columns(run)
+    gaps = [
+        column.name
+        for column in ordered.get_columns()
+        if table.completes and column.name not in (*table.key, "seq") and 0 < column.null_count() < ordered.height
+    ]
+    distance = 1
+    while (same := run == run.shift(distance)).any():  # each row has then seen twice as many above it
+        above = pl.lit(same.fill_null(value=False))
+        filled = filled.with_columns(
+            *(
+                pl.when(above & pl.col(name).is_null()).then(pl.col(name).shift(distance)).otherwise(pl.col(name))
+                .alias(name)
+                for name in gaps
+            ),
+            pl.when(above).then(pl.max_horizontal("seq", pl.col("seq").shift(distance))).otherwise("seq").alias("seq"),
+        )  # fmt: skip
+        distance *= 2
+    return filled.filter(~as_above.shift(-1, fill_value=False)).drop(_RUN)
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
@@ -229,11 +394,3 @@ def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
 def _order(table: LakeTable) -> list[pl.Expr]:
     """What makes a row later than another of the same key."""
     return [pl.col("end").is_not_null(), pl.col("seq")] if table is JOBS else [pl.col("seq")]
-
-
-def _repeats(ordered: pl.DataFrame, key: list[str]) -> pl.Series:
-    """True for rows whose neighbour above or below has the same key."""
-    as_above = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in key)
-    first = pl.int_range(pl.len()) == 0
-    marked = ordered.select((as_above & ~first).alias("above"))
-    return marked.select(pl.col("above") | pl.col("above").shift(-1, fill_value=False)).to_series()

@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
-from tachograph.lake.conform import resolve
+from tachograph.lake.conform import resolve, resolve_days
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import KEPT_ZSTD_LEVEL as STAYING_ZSTD_LEVEL
 from tachograph.lake.store import is_remote, local_path, store_of, write_compact
@@ -191,7 +191,8 @@ class Lake:
         Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
         """
         stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
-        rows, duplicates = resolve(stamped, table)
+        parts = _resolved_parts(stamped, table)
+        duplicates = frame.height - sum(rows.height for _, rows in parts)
         for attempt in range(COMMIT_ATTEMPTS):
             delta = self._opened(table)
             reached = delta.transaction_version(app_id)
@@ -199,11 +200,10 @@ class Lake:
                 return AppendResult(duplicates, known=True)
             if after is not None and reached is not None and reached > after:
                 return AppendResult(duplicates, known=False, overtaken=True)
-            if seq is None:
-                rows = rows.with_columns(pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq"))
+            stamp = pl.lit(delta.version() + 1 if seq is None else seq, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
-                for day, part in self._split_by_day(table, rows):
-                    written.append(self._write(table, day, part, data_change=True))
+                for day, rows in parts:
+                    written.append(self._write(table, day, rows.with_columns(stamp), data_change=True))
                 if self._commit(delta, table, written, Transaction(app_id, mark, _milliseconds())):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
@@ -430,16 +430,14 @@ class Lake:
         except (DeltaError, OSError):  # then `vacuum` takes what is an orphan
             return
 
-    @staticmethod
-    def _split_by_day(table: LakeTable, frame: pl.DataFrame) -> Iterator[tuple[date | None, pl.DataFrame]]:
-        if frame.is_empty():
-            return
-        if not table.by_day:
-            yield None, frame
-            return
-        days = frame.get_column("t").dt.date()
-        for day in days.unique().sort():
-            yield day, frame.filter(days == day)
+
+def _resolved_parts(frame: pl.DataFrame, table: LakeTable) -> list[tuple[date | None, pl.DataFrame]]:
+    """The rows of each file: of a day where the table has days."""
+    if frame.is_empty():
+        return []
+    if not table.by_day:
+        return [(None, resolve(frame, table)[0])]
+    return [(day, rows) for day, rows, _ in resolve_days(frame, table)]
 
 
 def _new_path(day: date | None) -> str:

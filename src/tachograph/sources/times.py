@@ -112,9 +112,12 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     """Epochs; whole numbers stay whole, because nanoseconds need more digits than a Float64 has."""
     if form not in (AUTO, *EPOCHS):
         raise InputError(f"column {given.name!r} holds numbers, not times written as {form}", do="use format = 'epoch'")
+    whole_numbers = _from_whole_numbers(given, form)
+    if whole_numbers is not None:
+        return whole_numbers
     typical = given.cast(pl.Float64).abs().quantile(0.5, interpolation="lower")
     size = typical if isinstance(typical, float) else 0.0
-    unit = form if form in _PER_US else next((unit for limit, unit in _LIMITS if size < limit), "epoch_ns")
+    unit = form if form in _PER_US else _unit_of(size)
     per_us = _PER_US[unit]
     rough = given.cast(pl.Float64) * per_us
     fits = rough.is_between(_FIRST_US, _LAST_US).fill_null(value=False) & rough.is_finite().fill_null(value=False)
@@ -128,6 +131,23 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     bad = ~fits & given.is_not_null()
     values = us.cast(_NAIVE).dt.replace_time_zone("UTC").alias(given.name)
     return TimeColumn(values, bad, counted("unreadable_time", None, bad, given))
+
+
+def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
+    """The times of whole numbers after 1970 of one size, all of them valid; None of others."""
+    least, greatest = given.min(), given.max()
+    if not given.dtype.is_integer() or not isinstance(least, int) or not isinstance(greatest, int) or least < 0:
+        return None
+    unit = form if form in _PER_US else _unit_of(least)
+    per_us = _PER_US[unit]
+    if (form not in _PER_US and unit != _unit_of(greatest)) or greatest * per_us > _LAST_US - 1:
+        return None
+    us = given.cast(pl.Int64) * int(per_us) if per_us >= 1 else given.cast(pl.Int64) // 1000
+    return TimeColumn(us.cast(TIME).alias(given.name), _none_bad(given))
+
+
+def _unit_of(size: float) -> str:
+    return next((unit for limit, unit in _LIMITS if size < limit), "epoch_ns")
 
 
 def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
