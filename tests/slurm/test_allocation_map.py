@@ -19,8 +19,9 @@ from tachograph.catalog.tables import ALLOCATIONS
 from tachograph.lake.conform import conform
 from tachograph.sources import allocation_map
 from tachograph.sources.allocation_map import AllocationMapReading, read_map
-from tachograph.sources.slurm.allocations import gpu_indices, indices
+from tachograph.sources.slurm.allocations import held_gpus
 from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.gres import indices
 from tachograph.sources.slurm.records import SlurmCluster
 
 Held = set[tuple[str, str, int]]
@@ -40,13 +41,13 @@ def held(reading: AllocationMapReading) -> Held:
         ("gpu:1(IDX:2)", (2,)),
         ("gpu(IDX:0)", (0,)),
         ("gpu:a100:0(IDX:N/A)", ()),
-        ("shard:4(IDX:0),mps:100(IDX:1)", ()),
+        ("shard:4(IDX:0),mps:100(IDX:1)", (0, 1)),
         ("", ()),
         ("(null)", ()),
     ],
 )
 def test_indices_of_a_nodes_gres(gres: str, expected: tuple[int, ...]) -> None:
-    assert gpu_indices(gres) == expected
+    assert tuple(held_gpus(gres)) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,13 +62,13 @@ def test_indices_of_a_nodes_gres(gres: str, expected: tuple[int, ...]) -> None:
 )
 def test_indices_that_are_not_told(gres: str, reason: str) -> None:
     with pytest.raises(BadRowError, match=reason):
-        gpu_indices(gres)
+        held_gpus(gres)
 
 
 @given(st.sets(st.integers(0, 15), min_size=1))
 def test_a_list_of_indices_survives(gpus: set[int]) -> None:
     assert set(indices(",".join(map(str, sorted(gpus))))) == gpus
-    assert set(gpu_indices(f"gpu:a100:{len(gpus)}(IDX:{','.join(map(str, sorted(gpus)))})")) == gpus
+    assert set(held_gpus(f"gpu:a100:{len(gpus)}(IDX:{','.join(map(str, sorted(gpus)))})")) == gpus
 
 
 # who held what when the three clusters were asked, from the text of scontrol
@@ -265,6 +266,7 @@ def test_a_table(write: Write) -> None:
         "start": datetime(2026, 7, 1, 10, tzinfo=UTC),
         "end": datetime(2026, 7, 1, 11, tzinfo=UTC),
         "provenance": "explicit",
+        "shared": None,
     }
     assert [row["mig"] for row in reading.allocations if row["job_id"] == "8"] == [7]
     assert {row["cluster"] for row in reading.allocations} == {"alpha", "home"}

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -162,10 +161,11 @@ def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:
     assert (job["state"], job["start"], job["end"], job["exit_code"]) == ("PENDING", None, None, None)
 
 
-def test_a_job_the_database_still_calls_pending_has_started(read_job: ReadJob) -> None:
-    (job,) = read_job(put("state", "current", value=["PENDING"])).jobs
-    assert job["start"] == datetime.fromtimestamp(1795246617, UTC)
-    assert job["gpus"] == 2
+def test_a_pending_job_holds_nothing_also_where_a_start_and_nodes_are_written(read_job: ReadJob) -> None:
+    reading = read_job(put("state", "current", value=["PENDING"]))
+    (job,) = reading.jobs
+    assert [job[name] for name in ("start", "end", "nodes", "node_list", "gpus")] == [None] * 5
+    assert reading.allocations == []
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def test_a_row_becomes_a_job_and_its_nodes(read_text: ReadText) -> None:
             "start": job["start"],
             "end": job["end"],
             "provenance": "node_list",
+            "shared": None,
         }
         for node in ("n1", "n2")
     ]

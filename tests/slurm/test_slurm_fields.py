@@ -13,12 +13,11 @@ from tachograph.sources.slurm.fields import (
     count_nodes,
     exit_status,
     expand_nodes,
-    gpus,
     job_id,
     seconds,
-    tres,
     whole,
 )
+from tachograph.sources.slurm.gres import gpus, tres
 
 
 @pytest.mark.parametrize(
@@ -62,6 +61,12 @@ def test_what_is_no_job_id_is_refused(written: str) -> None:
         ("CD", "COMPLETED"),
         ("OOM", "OUT_OF_MEMORY"),
         ("EXPEDITING", "EXPEDITING"),
+        ("COMPLETED+", "COMPLETED"),
+        ("CANCELLED by 1000", "CANCELLED"),
+        ("cancelled by ana", "CANCELLED"),
+        ("running", "RUNNING"),
+        ("COMPLETING,RUNNING", "RUNNING"),
+        ("LAUNCH_FAILED", "LAUNCH_FAILED"),
         ("", None),
         ("Unknown", None),
     ],
@@ -70,7 +75,9 @@ def test_states(written: str, state: str | None) -> None:
     assert base_state(written) == state
 
 
-@pytest.mark.parametrize("written", ["2026-01-01T00:00:00", "3:0", "cpu=4", "A" * 41])
+@pytest.mark.parametrize(
+    "written", ["2026-01-01T00:00:00", "3:0", "cpu=4", "A" * 41, "SLEEPING", "COMPL+", "RUNNING,SLEEPING", "+", "C+"]
+)
 def test_what_is_no_state_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_state"):
         base_state(written)

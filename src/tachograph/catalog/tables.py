@@ -108,12 +108,7 @@ NODE_SAMPLES = LakeTable(
     "node_samples",
     "one row per (node, t)",
     ("node", "t"),
-    (
-        _T,
-        _NODE,
-        *map(_counter_column, HOST_COUNTERS),
-        _SEQ,
-    ),
+    (_T, _NODE, *map(_counter_column, HOST_COUNTERS), _SEQ),
     sort=("node", "t"),
     by_day=True,
 )
@@ -161,8 +156,10 @@ JOBS = LakeTable(
         _number("timelimit_s", "s", "Requested time limit.", "unlimited or not known"),
         _count("nodes", "Nodes allocated.", "count"),
         _text("node_list", "Node list as written.", "never ran or not known"),
-        _count("gpus", "GPUs allocated.", "count"),
+        _count("gpus", "Whole GPUs allocated.", "count"),
         _text("gpu_type", "GPU type in the allocation.", "untyped or not known"),
+        _count("shards", "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.", null="none"),
+        _count("mps", "Hundredths of GPUs allocated (gres/mps); other jobs may hold the rest.", null="none"),
         _count("cpus", "CPUs allocated.", "count"),
         _text("constraints", "Requested features.", "none or not known"),
         _text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
@@ -187,6 +184,7 @@ ALLOCATIONS = LakeTable(
         _time("start", "First instant held.", "from the start of the job"),
         _time("end", "First instant no longer held.", "to the end of the job, or still held"),
         TableColumn("provenance", pl.String(), "", "explicit, live_index or node_list: where it comes from.", None),
+        TableColumn("shared", pl.Boolean(), "", "A share of the GPU: other jobs may hold it, too.", "all of it"),
         _SEQ,
     ),
     sort=("node", "gpu", "start"),
@@ -349,8 +347,8 @@ _JOB_COLUMNS = tuple(
     if column.name
     in {
         *("cluster", "display_id", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"),
-        *("state", "submit", "start", "end", "elapsed_s", "timelimit_s", "nodes", "gpus", "hbm_request"),
-        "time_precision_s",
+        *("state", "submit", "start", "end", "elapsed_s", "timelimit_s", "nodes", "gpus", "shards", "mps"),
+        *("hbm_request", "time_precision_s"),
     }
 )
 

@@ -11,62 +11,57 @@ from datetime import datetime
 from tachograph.sources.metrics import short_node
 from tachograph.sources.slurm.fields import (
     BadRowError,
+    base_state,
     expand_nodes,
     instants,
     job_id,
+    job_state,
     json_number,
     json_text,
     json_time,
     json_value,
 )
+from tachograph.sources.slurm.gres import SHARES, indices, read_gres, tres
 from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow, allocation_row
 
-MAX_INDEX = 4095  # a node has fewer GPUs
-
-_GRES = re.compile(r"\bgpu(?::(?P<type>[^:(),]+))?(?::(?P<count>\d+))?\(IDX:(?P<indices>[^)]*)\)")
-_MIG = re.compile(r"(?:^|[_-])\d+g\.\d+")
 _RECORD = re.compile(r"^JobId=", re.MULTILINE)
-_NODE_LINE = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES(?:_IDX)?=([^\n]*)")
+_NODE_LINE = re.compile(r"\bNodes=(?P<nodes>\S+)(?P<rest>(?:\s+(?:CPU_IDs|Mem|GRES(?:_IDX)?)=\S*)+)")
+_GRES = re.compile(r"\bGRES(?:_IDX)?=(\S+)")
+_ALLOCATED = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
+_WITH_GPUS = frozenset({"RUNNING", "SUSPENDED"})  # states in which Slurm names the GPUs of a job that has any
 
 
-def indices(written: str) -> tuple[int, ...]:
-    """Return the GPU indices of a list: `0-1,3`, `0;1`, `[0-3]`.
+def held_gpus(gres: str) -> dict[int, bool]:
+    """Return the GPUs of one node's GRES, {index: whether the job has a share of it only}; {} where there is none.
 
-    >>> indices("0-1,3"), indices("0;1"), indices("[2-3]")
-    ((0, 1, 3), (0, 1), (2, 3))
+    >>> held_gpus("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-3,6-7)") == dict.fromkeys((0, 1, 2, 3, 6, 7), False)
+    True
+    >>> held_gpus("shard:4(IDX:0),nvme:1")
+    {0: True}
 
-    Errors: BadRowError when it is no list of indices.
+    Errors: BadRowError `index_not_told` where no index is reported, `mig_index` for slices: their index is not the
+    GPU's, `index_count_mismatch` for other indices than GPUs.
     """
-    found: list[int] = []
-    for part in re.split(r"[,;\s]+", written.strip().strip("[]").strip()):
-        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)
-        if not ends:
-            raise BadRowError("bad_gpu_index", "gpu")
-        low, high = int(ends[1]), int(ends[2] or ends[1])
-        if high < low or high > MAX_INDEX:
-            raise BadRowError("bad_gpu_index", "gpu")
-        found += range(low, high + 1)
-    return tuple(dict.fromkeys(found))
-
-
-def gpu_indices(gres: str) -> tuple[int, ...]:
-    """Return the GPU indices of one node's GRES; other GRES are left out, () where there is no GPU.
-
-    >>> gpu_indices("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)"), gpu_indices("shard:4(IDX:0)")
-    ((0, 1, 2, 3, 4, 5), ())
-
-    Errors: BadRowError `index_not_told` for `(IDX:N/A)`, `mig_index` for slices: their index is not the GPU's.
-    """
-    found: list[int] = []
-    for match in _GRES.finditer(gres):
-        if match["count"] == "0":
+    found: dict[int, bool] = {}
+    for part in sorted(read_gres(gres), key=lambda part: part.name == "gpu"):  # one that has all of a GPU has no share
+        if part.count == 0:
             continue
-        if match["type"] and _MIG.search(match["type"]):
+        if part.is_mig:
             raise BadRowError("mig_index", "gpu")
-        if match["indices"].strip() in {"", "N/A"}:
+        if not part.devices:
             raise BadRowError("index_not_told", "gpu")
-        found += indices(match["indices"])
-    return tuple(dict.fromkeys(found))
+        if part.name == "gpu" and part.count is not None and part.count != len(part.devices):
+            raise BadRowError("index_count_mismatch", "gpu")
+        found |= dict.fromkeys(part.devices, part.name != "gpu")
+    return found
+
+
+def _with_gpus(state: str | None, allocated: str) -> bool:
+    """Whether Slurm would name the GPUs of a job now: it runs, and has some by its TRES."""
+    if state not in _WITH_GPUS:
+        return False
+    counts = tres(allocated)
+    return any(counts[name] for name in counts if name.startswith("gres/"))
 
 
 def read_scontrol(content: str) -> Iterator[SlurmEntry]:
@@ -85,17 +80,25 @@ def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
     job = re.match(r"JobId=(\d+)\b", record)
     if not job:
         raise BadRowError("bad_job_id")
-    found = [(nodes, gpu_indices(gres)) for nodes, gres in _NODE_LINE.findall(record) if "gpu" in gres]
+    written = re.search(r"\bJobState=(\S+)", record)
+    state = base_state(written[1]) if written else None
+    if state == "PENDING":  # nodes that it was promised, or that it requests
+        return []
+    lines = [(line["nodes"], gres[1]) for line in _NODE_LINE.finditer(record) for gres in _GRES.finditer(line["rest"])]
+    found = [(nodes, held) for nodes, gres in lines if (held := held_gpus(gres))]
     if not found:
+        allocated = _ALLOCATED.search(record)
+        if _with_gpus(state, allocated[1] if allocated else ""):
+            raise BadRowError("index_not_told", "gpu")
         return []
     written = re.search(r"\bStartTime=(\S+)", record)
     times = instants(written[1], cluster.time_zone) if written else ()
     start = times[0] if times else None
     return [
-        allocation_row(cluster.name, job[1], node, gpu, start=start)
+        allocation_row(cluster.name, job[1], node, gpu, start=start, shared=shared)
         for nodes, held in found
         for node in expand_nodes(nodes)
-        for gpu in held
+        for gpu, shared in held.items()
     ]
 
 
@@ -120,8 +123,11 @@ def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> 
     per_node = (
         [str(part) for part in detail] if isinstance(detail, list) else [json_text(detail)] if json_text(detail) else []
     )
-    held = [gpu_indices(part or "") for part in per_node]
+    state = job_state(job.get("job_state"))
+    held = [] if state.base == "PENDING" else [held_gpus(part or "") for part in per_node]
     if not any(held):
+        if _with_gpus(state.base, json_text(job.get("tres_alloc_str")) or ""):
+            raise BadRowError("index_not_told", "gpu")
         return []
     raw = json_number(job.get("job_id"))
     if not raw or raw < 0:
@@ -132,14 +138,14 @@ def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> 
     start = json_time(job.get("start_time"))
     name = json_text(job.get("cluster")) or cluster.name
     return [
-        allocation_row(name, str(raw), node, gpu, start=start)
+        allocation_row(name, str(raw), node, gpu, start=start, shared=shared)
         for node, gpus in zip(nodes, held, strict=True)
-        for gpu in gpus
+        for gpu, shared in gpus.items()
     ]
 
 
 _REQUIRED = frozenset({"job_id", "node", "gpu"})
-_COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster"})
+_COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster", "shards", "mps"})
 
 
 def read_table(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
@@ -207,6 +213,7 @@ def _table_rows(line: str, names: list[str], between: str, cluster: SlurmCluster
             start=start,
             end=end,
             provenance="explicit",
+            shared=_is_share(row.get("shards"), row.get("mps")),
         )
         for node in expand_nodes(row["node"])
         for gpu in held
@@ -229,6 +236,7 @@ class HoldEvent:
     job: str
     node: str
     gpus: tuple[int, ...]
+    shared: bool = False  # it has shares of them only
     restart: str | None = None  # which start of the job, where the log names it
 
     @property
@@ -294,8 +302,20 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
         raise BadRowError("mig_index", "gpu")
     gpus = indices(values["gpus"]) if values.get("gpus") else ()
     return HoldEvent(
-        time, found[2], values.get("cluster") or cluster.name, job.raw, node, gpus, values.get("restart") or None
+        time,
+        found[2],
+        values.get("cluster") or cluster.name,
+        job.raw,
+        node,
+        gpus,
+        shared=any(_is_share(values.get(f"{name}s"), values.get(name)) for name in SHARES),
+        restart=values.get("restart") or None,
     )
+
+
+def _is_share(*written: str | None) -> bool:
+    """Whether a count of shards, or of MPS, is above 0."""
+    return any(value and value.strip("0") for value in written)
 
 
 @dataclass(slots=True)
@@ -327,4 +347,13 @@ class HoldIntervals:
 
 def _held(event: HoldEvent, start: datetime | None, end: datetime | None) -> Iterator[SlurmRow]:
     for gpu in event.gpus:
-        yield allocation_row(event.cluster, event.job, event.node, gpu, start=start, end=end, provenance="explicit")
+        yield allocation_row(
+            event.cluster,
+            event.job,
+            event.node,
+            gpu,
+            start=start,
+            end=end,
+            provenance="explicit",
+            shared=event.shared,
+        )

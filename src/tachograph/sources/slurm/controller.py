@@ -12,7 +12,7 @@ from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.commands import IN_SECONDS, RunProgram, SiteProgram
 from tachograph.sources.slurm.fields import (
     BadRowError,
-    base_state,
+    job_state,
     json_limit_s,
     json_number,
     json_objects,
@@ -20,8 +20,8 @@ from tachograph.sources.slurm.fields import (
     json_time,
     json_value,
     reported_job_id,
-    tres,
 )
+from tachograph.sources.slurm.gres import GPU_NAMES, tres
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow, job_row
 
 HOLDING: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"  # states in which a job has its GPUs
@@ -116,7 +116,9 @@ _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
     """Yield the rows of `jobs` of those that run; records that cannot be read are left to the accounting."""
     jobs = json_objects(json_value(document, "jobs"))
-    names_gpus = any("gres/gpu" in (json_text(job.get("tres_alloc_str")) or "") for job in jobs)
+    names_gpus = any(
+        f"gres/{name}" in (json_text(job.get("tres_alloc_str")) or "") for job in jobs for name in GPU_NAMES
+    )
     known = replace(cluster, tracks_gpus=names_gpus)
     for job in jobs:
         try:
@@ -137,9 +139,8 @@ def polled_at(document: object) -> int | None:
 
 def _runs(job: Mapping[str, object]) -> bool:
     """One that is about to end has its flag beside the state."""
-    state = job.get("job_state")
-    flags = state[1:] if isinstance(state, list) else []
-    return base_state(json_text(state) or "") in _RUNS and "COMPLETING" not in flags
+    state = job_state(job.get("job_state"))
+    return state.base in _RUNS and "COMPLETING" not in state.flags
 
 
 def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
@@ -157,7 +158,7 @@ def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
         account=json_text(job.get("account")),
         partition=json_text(job.get("partition")),
         qos=json_text(job.get("qos")),
-        state=base_state(json_text(job.get("job_state")) or ""),
+        state=job_state(job.get("job_state")).base,
         submit=json_time(job.get("submit_time")),
         start=json_time(job.get("start_time")),
         timelimit_s=json_limit_s(job.get("time_limit")),

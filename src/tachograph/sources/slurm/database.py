@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tachograph.sources.slurm.fields import (
-    base_state,
     folded_exit_code,
+    job_state,
     json_example,
     json_limit_s,
     json_number,
@@ -21,6 +21,7 @@ from tachograph.sources.slurm.fields import (
     json_value,
     reported_job_id,
 )
+from tachograph.sources.slurm.gres import GPU_NAMES
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, requested_exclusive
 
 
@@ -38,7 +39,7 @@ def read_database(document: object) -> Iterator[SlurmEntry]:
 def names_gpus(document: object) -> bool:
     """Return whether any job's TRES names GPUs: where none does, the site does not account for them."""
     return any(
-        row.get("type") == "gres" and str(row.get("name")).partition(":")[0] == "gpu"
+        row.get("type") == "gres" and str(row.get("name")).partition(":")[0] in GPU_NAMES
         for job in json_objects(json_value(document, "jobs"))
         for kind in ("allocated", "requested")
         for row in json_objects(json_value(job, "tres", kind))
@@ -61,8 +62,7 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    # the base state; a list puts it first, flags such as COMPLETING follow
-    state = base_state(json_text(json_value(job, "state", "current") or job.get("job_state")) or "")
+    state = job_state(json_value(job, "state", "current") or job.get("job_state") or job.get("state")).base
     code, signal = _exit_status(job.get("exit_code"), state)
     elapsed = json_number(json_value(job, "time", "elapsed"))
     requested = _tres(json_value(job, "tres", "requested"))
@@ -94,7 +94,7 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         node_list=json_text(job.get("nodes")) or "None assigned",
         allocated=_tres(json_value(job, "tres", "allocated")),
         requested=requested or {},
-        names_gpus="gpu" in (json_text(job.get("used_gres")) or ""),
+        names_gpus=any(gres in (json_text(job.get("used_gres")) or "") for gres in GPU_NAMES),
         cpus=json_number(json_value(job, "required", "CPUs")),
         constraints=json_text(job.get("constraints")),
         submit_line=json_text(job.get("submit_line")),
@@ -134,7 +134,7 @@ def _exit_status(value: object, state: str | None) -> tuple[int | None, int | No
 
 
 def _tres(value: object) -> dict[str, int] | None:
-    """Counts of CPUs, nodes and GPUs; None where the document has no such list."""
+    """Counts of CPUs, nodes, GPUs and shares of them; None where the document has no such list."""
     if not isinstance(value, list):
         return None
     counts: dict[str, int] = {}
@@ -144,6 +144,6 @@ def _tres(value: object) -> dict[str, int] | None:
             continue
         if kind in {"cpu", "node"}:
             counts[kind] = count
-        elif kind == "gres" and name and name.partition(":")[0] == "gpu":
+        elif kind == "gres" and name and name.partition(":")[0] in GPU_NAMES:
             counts[f"gres/{name}"] = count
     return counts

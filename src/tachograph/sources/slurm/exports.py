@@ -134,7 +134,7 @@ def _telemetry(what: str, source: str | None, where: str) -> InputError:
 
 ROWS_PER_CHUNK = 100_000
 
-_TRACKED = re.compile(rb"gres/gpu(?::[^=,|]{1,64})?=\d")
+_TRACKED = re.compile(rb"gres/(?:gpu|shard|mps)(?::[^=,|]{1,64})?=\d")
 _TEXTS = ("name", "user", "account", "submit_line")  # in which people write what they like
 _COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -236,74 +236,72 @@ def job_id(display: str, raw: str = "") -> JobId:
     )
 
 
-STATES = (
+_BASE_STATES = (
     *("PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"),
-    *("BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "COMPLETING"),
-    *("STOPPED", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"),
+    *("BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"),
 )
-_SHORT_FORMS = "PD R S CD CA F TO NF PR BF DL OOM RQ RS RV CF CG ST SI SO SE RH RF RD"  # squeue(1), in this order
-_SHORT = dict(zip(_SHORT_FORMS.split(), STATES, strict=True))
-_STATE = re.compile(r"[A-Z][A-Z_]*")
+_FLAGS = (  # of a job in one of the base states; text has one of them in its place
+    *("REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT"),
+    *("SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "LAUNCH_FAILED", "RECONFIG_FAIL"),
+    *("POWER_UP_NODE", "UPDATE_DB", "EXPEDITING"),
+)
+STATES = (*_BASE_STATES, *_FLAGS)
+_SHORT_FORMS = "PD R S CD CA F TO NF PR BF DL OOM RQ RS RV CF CG ST SI SO SE RH RF RD LF"  # squeue(1), in this order
+_SHORT = dict(zip(_SHORT_FORMS.split(), STATES, strict=False))
+_KNOWN = frozenset(STATES)
 
 
 @lru_cache(maxsize=1024)
 def base_state(written: str) -> str | None:
-    """Return the base state; who cancelled is left out, a state cut off by sacct is completed.
+    """Return the base state; who cancelled is left out, a state cut off by sacct is completed, flags behind it too.
 
     >>> base_state("CANCELLED by 1234"), base_state("OUT_OF_ME+"), base_state("PD"), base_state("")
     ('CANCELLED', 'OUT_OF_MEMORY', 'PENDING', None)
+    >>> base_state("COMPLETING,RUNNING")
+    'RUNNING'
 
-    Errors: BadRowError for what cannot be a state.
+    Errors: BadRowError for what is no state of Slurm.
     """
-    words = written.split(maxsplit=1)
-    if not words or absent(written):
+    if absent(written):
         return None
-    word = words[0].upper()
-    if word.endswith("+"):
-        whole = [state for state in STATES if state.startswith(word[:-1])]
-        word = whole[0] if len(whole) == 1 else word.rstrip("+")
-    if len(word) > 40 or not _STATE.fullmatch(word):
+    found = [_state(word) for word in written.partition(" by ")[0].replace("|", ",").split(",")]
+    return next((state for state in found if state in _BASE_STATES), found[0])
+
+
+def _state(written: str) -> str:
+    word = written.strip().upper()
+    if word in _KNOWN:
+        return word
+    if word.endswith("+") and len(word) > 2:
+        cut = word.rstrip("+")
+        whole = [state for state in STATES if state.startswith(cut)]
+        if cut in _KNOWN or len(whole) == 1:
+            return cut if cut in _KNOWN else whole[0]
+    if word not in _SHORT:
         raise BadRowError("bad_state", "state")
-    return _SHORT.get(word, word)
+    return _SHORT[word]
 
 
-@lru_cache(maxsize=8192)
-def _tres(written: str) -> tuple[tuple[str, int], ...]:
-    pairs = []
-    for part in written.split(","):
-        name, mark, value = part.rpartition("=")
-        if not mark:
-            raise BadRowError("bad_tres", "gpus")
-        name = name.strip().lower()
-        if name in {"cpu", "node"} or name == "gres/gpu" or name.startswith("gres/gpu:"):
-            if not re.fullmatch(r"\d{1,9}", value.strip(), re.ASCII):
-                raise BadRowError("bad_tres", "gpus")
-            pairs.append((name, int(value)))
-    return tuple(pairs)
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The base state of a job, and the flags beside it. base None: not reported."""
+
+    base: str | None
+    flags: frozenset[str] = frozenset()
 
 
-def tres(written: str) -> dict[str, int]:
-    """Return the counts of CPUs, nodes and GPUs of a TRES list; memory, billing and the rest are left out.
+def job_state(value: object) -> JobState:
+    """Return the state of a JSON document, a word or a list in any order.
 
-    >>> tres("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,gres/gpumem=80G,mem=62.50G,node=1")
-    {'cpu': 8, 'gres/gpu:a100': 2, 'gres/gpu': 2, 'node': 1}
+    >>> job_state(["COMPLETING", "RUNNING"]).base, job_state("PENDING").base, job_state(None).base
+    ('RUNNING', 'PENDING', None)
 
-    Errors: BadRowError when it is not one.
+    Errors: BadRowError where one of them is no state of Slurm.
     """
-    return {} if absent(written) else dict(_tres(written))
-
-
-def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
-    """Return (GPUs, type) of a TRES list; None: it names no GPUs. Typed and untyped counts are the same GPUs.
-
-    >>> gpus({"gres/gpu": 4, "gres/gpu:a100": 4}), gpus({"gres/gpu:h200": 2, "gres/gpu:h100": 4}), gpus({"cpu": 1})
-    ((4, 'a100'), (6, 'h100+h200'), (None, None))
-    """
-    typed = {name.partition(":")[2]: count for name, count in counts.items() if name.startswith("gres/gpu:") and count}
-    kind = "+".join(sorted(typed)) or None
-    if "gres/gpu" in counts:
-        return counts["gres/gpu"], kind
-    return (sum(typed.values()), kind) if typed else (None, None)
+    words = [json_text(word) or "" for word in (value if isinstance(value, list) else [value])]
+    found = [state for word in words if (state := base_state(word)) is not None]
+    base = next((state for state in found if state in _BASE_STATES), found[0] if found else None)
+    return JobState(base, frozenset(found) - {base} if base else frozenset())
 
 
 _EXIT = re.compile(r"(\d{1,10}):(\d{1,10})", re.ASCII)

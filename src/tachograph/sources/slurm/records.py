@@ -20,18 +20,17 @@ from tachograph.sources.slurm.fields import (
     count_nodes,
     exit_status,
     expand_nodes,
-    gpus,
     instants,
     job_id,
     seconds,
     settle,
-    tres,
     whole,
 )
+from tachograph.sources.slurm.gres import GPU_NAMES, gpus, gres_counts, shares, tres
 
 _LONGEST_SUBMIT_LINE = 20_000  # characters of a submit line that are looked at
 _TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
-_INTERESTING = re.compile(r"-C|--const|--excl|gpu|-G")
+_INTERESTING = re.compile(r"-C|--const|--excl|gpu|-G|shard|mps")
 _SHORT_WITH_VALUE = frozenset("AaBbCcDdeFGiJLMmNnopqrSTtwx")
 _LONG_OPTIONS = (
     "account array batch bb bbf begin chdir cluster-constraint clusters comment constraint container cores-per-socket "
@@ -119,7 +118,7 @@ def _request(options: list[tuple[str, str]]) -> SubmitRequest:
         elif (
             name in {"G", "gpus"}
             or name.startswith("gpus-per-")
-            or (name in {"gres", "tres-per-task"} and "gpu" in value)
+            or (name in {"gres", "tres-per-task"} and any(gres in value for gres in GPU_NAMES))
         ):
             requests_gpus = True
     return SubmitRequest(constraint, exclusive, requests_gpus)
@@ -252,6 +251,7 @@ def requested_exclusive(written: object) -> bool | None:
 def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord | None:
     """Return the job of a sacct row, {field name in lower case: text}; None for a step.
 
+    `AllocGRES` and `ReqGRES` of Slurm up to 20.11 count where there are no TRES.
     Errors: BadRowError with the reason when it cannot be read.
     """
     get = fields.get
@@ -264,6 +264,8 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord |
     candidates = [instants(get(name, ""), zone) for name in ("submit", "eligible", "start", "end")]
     submit, eligible, start, end = settle(candidates, None if elapsed is None else elapsed + suspended)
     code, signal = exit_status(get("exitcode", ""))
+    nodes = whole(get("nnodes") or get("allocnodes", ""), "nodes")
+    of_gres = gres_counts(get("reqgres", ""))
     return JobRecord(
         id=identity,
         cluster=get("cluster") or cluster.name,
@@ -281,11 +283,11 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord |
         end=end,
         elapsed_s=elapsed,
         timelimit_s=_limit(get("timelimitraw", ""), get("timelimit", "")),
-        nodes=whole(get("nnodes") or get("allocnodes", ""), "nodes"),
+        nodes=nodes,
         node_list=get("nodelist") or None,
-        allocated=tres(fields["alloctres"]) if "alloctres" in fields else None,
-        requested=tres(get("reqtres", "")),
-        names_gpus="gpu" in get("allocgres", "") or "gpu" in get("reqgres", ""),
+        allocated=(gres_counts(get("allocgres", "")) | tres(get("alloctres", ""))) or None,
+        requested=tres(get("reqtres", "")) or (of_gres if nodes == 1 else {}),  # of a node or of all: not documented
+        names_gpus=any(of_gres.values()),
         cpus=whole(get("alloccpus") or get("ncpus", ""), "cpus"),
         constraints=_written(get("constraints", "")),
         submit_line=get("submitline") or None,
@@ -306,10 +308,11 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
 
     Errors: BadRowError for a time order that cannot be, or a broken node list.
     """
-    no_nodes = job.node_list is None or absent(job.node_list)
-    never_ran = no_nodes and (job.node_list is not None or job.state == "PENDING") and job.state != "RUNNING"
+    waits = job.state == "PENDING"  # its start is expected, its nodes are those it was promised or requests
+    no_nodes = waits or job.node_list is None or absent(job.node_list)
+    never_ran = waits or (no_nodes and job.node_list is not None and job.state != "RUNNING")
     start = None if never_ran else job.start
-    end = None if job.state == "PENDING" and never_ran else job.end
+    end = None if waits else job.end
     if start and end and end < start:
         raise BadRowError("end_before_start")
     if job.node_list is not None and not no_nodes:
@@ -319,6 +322,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
     ran = start is not None
     requests_gpus = bool(request and request.requests_gpus)
     count, kind = _held_gpus(job, cluster, requests_gpus=requests_gpus) if ran else (None, None)
+    shards, mps, of_type = shares(job.allocated or job.requested) if ran else (None, None, None)
     return {
         "cluster": job.cluster,
         "job_id": job.id.raw,
@@ -344,7 +348,9 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "nodes": job.nodes if ran else None,
         "node_list": None if no_nodes else job.node_list,
         "gpus": count,
-        "gpu_type": kind,
+        "gpu_type": kind or of_type,
+        "shards": shards,
+        "mps": mps,
         "cpus": (job.allocated or {}).get("cpu", job.cpus) if ran else None,
         "constraints": constraints,
         "hbm_request": hbm_tier(constraints) or (hbm_tier(request.constraint) if request else None),
@@ -355,10 +361,12 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
 
 
 def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, requests_gpus: bool) -> tuple[int | None, str | None]:
-    """GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
+    """Whole GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
     counts = job.allocated or job.requested
     if not counts:
         return None, None
+    if any(shares(counts)[:2]):
+        return gpus(counts)[0] or 0, gpus(counts)[1]
     found = gpus(counts)
     if found[0] is not None:
         return found
@@ -391,6 +399,7 @@ def allocation_row(
     start: object = None,
     end: object = None,
     provenance: str = "live_index",
+    shared: bool = False,
 ) -> SlurmRow:
     """Return one row of `allocations`."""
     return {
@@ -403,6 +412,7 @@ def allocation_row(
         "start": start,
         "end": end,
         "provenance": provenance,
+        "shared": shared or None,
     }
 
 
@@ -411,9 +421,17 @@ def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
 
     Errors: BadRowError when the node list cannot be expanded.
     """
-    if row["start"] is None or row["node_list"] is None or row["gpus"] == 0:
+    shared = bool(row["shards"] or row["mps"]) and not row["gpus"]
+    if row["start"] is None or row["node_list"] is None or (row["gpus"] == 0 and not shared):
         return
     for node in expand_nodes(str(row["node_list"])):
         yield allocation_row(
-            row["cluster"], row["job_id"], node, None, start=row["start"], end=row["end"], provenance="node_list"
+            row["cluster"],
+            row["job_id"],
+            node,
+            None,
+            start=row["start"],
+            end=row["end"],
+            provenance="node_list",
+            shared=shared,
         )

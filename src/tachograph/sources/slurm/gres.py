@@ -1,0 +1,213 @@
+"""Generic resources as Slurm writes them: `gpu:a100:2`, `shard:4(IDX:0)`, `gres/mps=50`, of a node or of a job.
+
+Slurm gives a GPU whole (gres/gpu), or in parts that several jobs hold at once: shards (gres/shard) or hundredths
+(gres/mps), never both at a time. https://slurm.schedmd.com/gres.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from tachograph.sources.slurm.fields import BadRowError, absent
+
+SHARES: Final = ("shard", "mps")  # parts of GPUs, which other jobs may hold at the same time
+GPU_NAMES: Final = ("gpu", *SHARES)
+_MIG = re.compile(r"(?:^|[_-])\d+g\.\d+")
+_PART = re.compile(
+    r"(?:gres[/:])?(?P<name>[^\s:=/()]+)(?:[:=](?P<middle>(?:\(null\)|[^()])*?))??(?:[:=](?P<count>\d+(?:\.\d+)?[KMGTP]?))?"
+    r"(?P<notes>(?:\([^()]*\))*)",
+    re.ASCII | re.IGNORECASE,
+)
+_NOTE = re.compile(r"\(([^()]*)\)")
+_PER_DEVICE = re.compile(r"\d+/\d+(?:,\d+/\d+)*", re.ASCII)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+_NO_TYPE = frozenset({"", "(null)", "no_consume"})
+
+
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """One generic resource of a list. type None: untyped; count None: not written; devices None: not reported."""
+
+    name: str
+    type: str | None = None
+    count: int | None = None
+    devices: tuple[int, ...] | None = None
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it counts MIG slices: their index is not that of the GPU."""
+        return bool(self.type and _MIG.search(self.type))
+
+
+@lru_cache(maxsize=8192)
+def read_gres(written: str) -> tuple[Gres, ...]:
+    """Return the GPUs, shards and MPS shares of a list; other resources are left out.
+
+    >>> read_gres("gpu:(null):2(IDX:0,3),nvme:1")
+    (Gres(name='gpu', type=None, count=2, devices=(0, 3)),)
+    >>> read_gres("shard:a100:3(0/4,3/4)")[0].devices, read_gres("gpu:1(CNT:1)")[0].devices
+    ((1,), None)
+
+    Errors: BadRowError `bad_gres` where one of them cannot be read, `bad_gpu_index` for an invalid index.
+    """
+    if absent(written):
+        return ()
+    found = [_part(part.strip()) for part in _split(written) if part.strip()]
+    return tuple(part for part in found if part is not None)
+
+
+def _split(written: str) -> list[str]:
+    """The parts between commas that are in no brackets."""
+    parts, depth, begun = [], 0, 0
+    for place, letter in enumerate(written):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append(written[begun:place])
+            begun = place + 1
+    return [*parts, written[begun:]]
+
+
+def _part(written: str) -> Gres | None:
+    found = _PART.fullmatch(written)
+    if found is None:
+        if any(name in written.lower() for name in GPU_NAMES):
+            raise BadRowError("bad_gres", "gpu")
+        return None
+    name = _GRES_IDS.get(found["name"], found["name"].lower())
+    if name not in GPU_NAMES:
+        return None
+    kind = ":".join(word for word in (found["middle"] or "").split(":") if word.lower() not in _NO_TYPE) or None
+    return Gres(name, kind, _count(found["count"]), _devices(found["notes"]))
+
+
+def _count(written: str | None) -> int | None:
+    if written is None:
+        return None
+    number, suffix = (written, "") if written[-1].isdigit() else (written[:-1], written[-1].lower())
+    count = float(number) * _FACTORS[suffix]
+    if not count.is_integer() or count >= 1 << 31:
+        raise BadRowError("bad_gres", "gpu")
+    return int(count)
+
+
+def _devices(notes: str) -> tuple[int, ...] | None:
+    """Indices of `(IDX:0-1,3)`, or of the devices with a share in `(0/4,3/4)`; sockets and counts name none."""
+    for note in _NOTE.findall(notes):
+        kind, mark, value = note.partition(":")
+        if mark and kind.strip().upper() in {"IDX", "INDEX"} and not absent(value):
+            return indices(value)
+        if _PER_DEVICE.fullmatch(note):
+            return tuple(place for place, of in enumerate(note.split(",")) if not of.startswith("0/"))
+    return None
+
+
+def _gres_id(name: str) -> str:
+    """The number that databases up to Slurm 20.11 hold in place of a name: its letters, eight bits each.
+
+    >>> _gres_id("gpu")
+    '7696487'
+    """
+    return str(sum(ord(letter) << (place * 8 % 32) for place, letter in enumerate(name)) & 0xFFFFFFFF)
+
+
+_GRES_IDS: Mapping[str, str] = {_gres_id(name): name for name in GPU_NAMES}
+
+
+def gres_counts(written: str) -> dict[str, int]:
+    """Return counts under the names of TRES; one without a count is 1. `AllocGRES` counts over all nodes of a job.
+
+    >>> gres_counts("gpu:v100:2,gpu:k80:1,nvme:1"), gres_counts("7696487:4"), gres_counts("gpu")
+    ({'gres/gpu:v100': 2, 'gres/gpu:k80': 1}, {'gres/gpu': 4}, {'gres/gpu': 1})
+
+    Errors: BadRowError as `read_gres`.
+    """
+    counts: dict[str, int] = {}
+    for part in read_gres(written):
+        name = f"gres/{part.name}:{part.type}" if part.type else f"gres/{part.name}"
+        counts[name] = counts.get(name, 0) + (1 if part.count is None else part.count)
+    return counts
+
+
+MAX_INDEX = 4095  # a node has fewer GPUs
+
+
+def indices(written: str) -> tuple[int, ...]:
+    """Return the GPU indices of a list: `0-1,3`, `0;1`, `[0-3]`.
+
+    >>> indices("0-1,3"), indices("0;1"), indices("[2-3]")
+    ((0, 1, 3), (0, 1), (2, 3))
+
+    Errors: BadRowError when it is no list of indices.
+    """
+    found: list[int] = []
+    for part in re.split(r"[,;\s]+", written.strip().strip("[]").strip()):
+        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)
+        if not ends:
+            raise BadRowError("bad_gpu_index", "gpu")
+        low, high = int(ends[1]), int(ends[2] or ends[1])
+        if high < low or high > MAX_INDEX:
+            raise BadRowError("bad_gpu_index", "gpu")
+        found += range(low, high + 1)
+    return tuple(dict.fromkeys(found))
+
+
+_COUNTED_GRES = frozenset({"gres/gpu", "gres/shard", "gres/mps"})
+
+
+@lru_cache(maxsize=8192)
+def _tres(written: str) -> tuple[tuple[str, int], ...]:
+    pairs = []
+    for part in written.split(","):
+        name, mark, value = part.rpartition("=")
+        if not mark:
+            raise BadRowError("bad_tres", "gpus")
+        name = name.strip().lower()
+        if name in {"cpu", "node"} or name.partition(":")[0] in _COUNTED_GRES:
+            if not re.fullmatch(r"\d{1,9}", value.strip(), re.ASCII):
+                raise BadRowError("bad_tres", "gpus")
+            pairs.append((name, int(value)))
+    return tuple(pairs)
+
+
+def tres(written: str) -> dict[str, int]:
+    """Return the counts of CPUs, nodes, GPUs and shares of them in a TRES list; memory and the rest are left out.
+
+    >>> tres("billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,gres/gpumem=80G,mem=62.50G,node=1")
+    {'cpu': 8, 'gres/gpu:a100': 2, 'gres/gpu': 2, 'node': 1}
+
+    Errors: BadRowError when it is not one.
+    """
+    return {} if absent(written) else dict(_tres(written))
+
+
+def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
+    """Return (GPUs, type) of a TRES list; None: it names no GPUs. Typed and untyped counts are the same GPUs.
+
+    >>> gpus({"gres/gpu": 4, "gres/gpu:a100": 4}), gpus({"gres/gpu:h200": 2, "gres/gpu:h100": 4}), gpus({"cpu": 1})
+    ((4, 'a100'), (6, 'h100+h200'), (None, None))
+    """
+    return _gres_count(counts, "gpu")
+
+
+def shares(counts: Mapping[str, int]) -> tuple[int | None, int | None, str | None]:
+    """Return (shards, hundredths of GPUs by MPS, type of their GPUs) of a TRES list; None: it names none.
+
+    >>> shares({"gres/shard": 4, "gres/shard:a100": 4}), shares({"gres/mps": 50}), shares({"gres/gpu": 1})
+    ((4, None, 'a100'), (None, 50, None), (None, None, None))
+    """
+    (shards, of_shards), (mps, of_mps) = _gres_count(counts, "shard"), _gres_count(counts, "mps")
+    return shards or None, mps or None, of_shards or of_mps
+
+
+def _gres_count(counts: Mapping[str, int], name: str) -> tuple[int | None, str | None]:
+    """The number of one GRES, and its types; typed and untyped counts are the same ones."""
+    prefix = f"gres/{name}"
+    typed = {key[len(prefix) + 1 :]: count for key, count in counts.items() if key.startswith(f"{prefix}:") and count}
+    kind = "+".join(sorted(typed)) or None
+    if prefix in counts:
+        return counts[prefix], kind
+    return (sum(typed.values()), kind) if typed else (None, None)
