@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from in_memory import Unit, owners
+from in_memory import Unit, owners, with_seq
 from madelake import configured, held, job, utc
 from tachograph.catalog.config import SlurmOptions
-from tachograph.pipeline.attribution import Attribution
+from tachograph.pipeline.attribution import Attribution, with_raw_ids
 
 T = utc(23, 12)
 FOUR: list[Unit] = [("n1", gpu, None) for gpu in range(4)]
@@ -357,3 +357,66 @@ def test_records_to_the_minute_join_those_to_the_second() -> None:
 def test_runs_to_the_minute_stay_apart() -> None:
     jobs = [{**ran("1", 60 * start, 60 * start + 60, gpus=4), "time_precision_s": 60.0} for start in (0, 5)]
     assert owners(jobs, on_nodes(jobs, "n1"), FOUR).runs.height == 2
+
+
+def sampled(job_id: str, start: float, end: float, gpus: Sequence[int] = (0,), **given: Any) -> list[dict[str, Any]]:
+    """What samples name: a job on GPUs of n1 from the first of them to the last."""
+    return held(job_id, "n1", gpus, after(start), after(end), provenance="samples", **given)
+
+
+def test_samples_name_the_gpus_of_a_job_without_nodes() -> None:
+    """It held them before the first sample, in gaps and after the last one, too."""
+    jobs = [ran("1", 0, 1000), ran("2", 2000, 3000)]
+    names = [*sampled("1", 100, 300, (0, 1)), *sampled("1", 500, 600, (0, 1)), *sampled("2", 2010, 2900)]
+    found = owners(jobs, names, FOUR)
+    assert told(found) == {"1": ["explicit"], "2": ["explicit"]}
+    assert stretches(found) == whole("1", "n1", (0, 1), 0, 1000) | whole("2", "n1", (0,), 2000, 3000)
+
+
+def test_samples_of_another_job_end_what_a_job_held() -> None:
+    jobs = [ran("1", 0, 1000), ran("2", 400, 700)]
+    names = [*sampled("1", 100, 300), *sampled("2", 450, 600), *sampled("1", 800, 900)]
+    found = owners(jobs, names, FOUR)
+    owned = {(job, start, end) for job, _, _, _, start, end in stretches(found)}
+    assert ("2", 400, 700) not in owned
+    assert {job for job, start, end in owned if start <= 450 and end >= 600} == {"2"}
+    assert {job for job, start, end in owned if start <= 100 and end >= 300} == {"1"}
+
+
+def test_samples_come_before_accounting_and_the_scheduler() -> None:
+    jobs = [ran("1", 0, 1000, gpus=1), ran("2", 0, 1000, gpus=1)]
+    live = [row for job, gpu in (("1", 0), ("2", 1)) for row in held(job, "n1", [gpu], provenance="live_index")]
+    found = owners(jobs, [*live, *sampled("1", 0, 1000, (2,))], FOUR)
+    assert stretches(found) == whole("1", "n1", [2], 0, 1000) | whole("2", "n1", [1], 0, 1000)
+
+
+def test_samples_that_name_more_gpus_than_were_allocated_are_ambiguous() -> None:
+    """Some samplers write the job of the node, which on a shared node is one of several."""
+    jobs = [ran("1", 0, 1000, gpus=2), ran("2", 0, 1000, gpus=2)]
+    found = owners(jobs, [*sampled("1", 0, 1000, range(4)), *on_nodes(jobs, "n1")], FOUR)
+    assert told(found) == {"1": ["ambiguous"], "2": ["ambiguous"]}
+    assert found.intervals.height == 0
+
+
+def test_a_map_and_samples_that_differ_are_contested() -> None:
+    jobs = [ran("1", 0, 1000), ran("2", 0, 1000)]
+    found = owners(jobs, [*held("2", "n1", [0]), *sampled("1", 200, 800)], FOUR)
+    assert found.contested.height == 1
+    assert stretches(found) == {("2", "n1", 0, None, 0, 200), ("2", "n1", 0, None, 800, 1000)}
+
+
+def test_jobs_that_only_samples_name_last_from_the_first_to_the_last() -> None:
+    found = owners([], [*sampled("9", 100, 300), *sampled("9", 250, 500, (1,))], FOUR)
+    assert found.runs.select("start", "end", "accounted").rows() == [(after(100), after(500), False)]
+    assert stretches(found) == whole("9", "n1", (0, 1), 100, 500)
+
+
+def test_a_job_that_nothing_names_is_listed() -> None:
+    found = owners([ran("1", 0, 100), ran("2", 0, 100, node_list="n1")], [], FOUR)
+    assert told(found) == {"1": ["ambiguous"]}
+
+
+def test_samples_may_name_tasks_as_people_write_them() -> None:
+    jobs = with_seq("jobs", [ran("127", 0, 100, display_id="123_4"), ran("128", 0, 100, display_id="123_5")])
+    names = with_raw_ids(with_seq("allocations", sampled("123_4", 0, 90)), jobs)
+    assert names.get_column("job_id").to_list() == ["127"]

@@ -109,7 +109,7 @@ def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
     assert busy.get_column("gr_engine_active").drop_nulls().to_list()[3] < 0.01
     (held,) = allocations.frame.to_dicts()
     assert held == {
-        "cluster": "perlmutter", "job_id": "51906088", "node": "nid001912", "gpu": None, "mig": None,
+        "cluster": "perlmutter", "job_id": "51906088", "step": None, "node": "nid001912", "gpu": None, "mig": None,
         "start": None, "end": None, "provenance": "node_list",
     }  # fmt: skip
 

@@ -183,7 +183,7 @@ ALLOCATIONS = LakeTable(
         _MIG,
         _time("start", "First instant held.", "from the start of the job"),
         _time("end", "First instant no longer held.", "to the end of the job, or still held"),
-        TableColumn("provenance", pl.String(), "", "explicit, live_index or node_list: where it comes from.", None),
+        TableColumn("provenance", pl.String(), "", "explicit, samples, live_index or node_list: its source.", None),
         TableColumn("shared", pl.Boolean(), "", "A share of the GPU: other jobs may hold it, too.", "all of it"),
         _SEQ,
     ),

@@ -36,21 +36,21 @@ FINAL_STATES = (
 
 
 def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOptions, now: datetime) -> pl.DataFrame:
-    """Return one row per run of a job that has started: the columns of `jobs`, `run` (0, 1, ...) and `job_key`.
+    """Return one row per run of a job that has started: columns of `jobs`, `run` (0, 1, ...), `job_key`, `accounted`.
 
     `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself stays null. Where
     the run is over by its state, `until` is its start plus `elapsed_s`, or its start where that is null.
     A job that still waits is none, even if its record has a start. A null `cluster` is that of the job's other
     rows, or the only one there is.
-    Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map names get
-    a row whose accounting columns are null.
+    Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map or samples name
+    get a row whose accounting columns are null, `accounted` false.
     """
     names = _clusters(jobs, allocations)
     known = _merge(_named(jobs, names)).drop("seq")
     allocations = _named(allocations, names)
     waiting = (pl.col("state") == "PENDING").fill_null(value=False) & pl.col("end").is_null()
-    started = known.filter(pl.col("start").is_not_null() & ~waiting)
-    mapped = _from_maps(allocations, known)
+    started = known.filter(pl.col("start").is_not_null() & ~waiting).with_columns(accounted=pl.lit(value=True))
+    mapped = _from_maps(allocations, known).with_columns(accounted=pl.lit(value=False))
     runs = pl.concat([started, mapped], how="diagonal").select(*started.columns)
     runs = runs.with_columns(
         until=pl.coalesce("end", _looked_at(now)),
@@ -139,6 +139,16 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return `allocations` with raw job ids where they name a task or component as people write it (123_4, 123+1)."""
+    shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).select(job_id="display_id", raw="job_id").unique()
+    single = shown.filter(pl.col("job_id").is_unique()).join(jobs, on="job_id", how="anti")
+    if single.is_empty():
+        return allocations
+    joined = allocations.join(single, on="job_id", how="left", maintain_order="left")
+    return joined.with_columns(job_id=pl.coalesce("raw", "job_id")).drop("raw")
+
+
 def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Expr:
     """Configured names of partitions and QOS first, then the accounting."""
     shared, alone = _matching(runs, slurm.shared), _matching(runs, slurm.exclusive)
@@ -155,6 +165,7 @@ def _matching(runs: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
 
 
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
+BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
 HANDOVER = timedelta(seconds=60)  # a job's recorded end may lie this far behind its successor's start
 
 INTERVALS_SCHEMA = {
@@ -189,27 +200,31 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     `inventory` has one row per (node, gpu, mig) known to exist. Order of rows is irrelevant.
     """
     placed = _place(runs, allocations)
-    best = placed.with_columns(rank=pl.col("provenance").replace_strict(RANK, default=3, return_dtype=pl.Int8))
+    ranks = {**RANK, BY_SAMPLES: RANK["explicit"]}
+    best = placed.with_columns(rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8))
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
-    known, overruled = _finer(best.filter(pl.col("gpu").is_not_null()))
+    finest, overruled = _finer(best.filter(pl.col("gpu").is_not_null()))
+    known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, _accompanied(placed, runs))
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     intervals, contested = separate(claims)
+    unknown = [unclear, overruled, too_many]
     per_node = pl.concat(
         [
-            known.select("run", "rank"),
+            known.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
             whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
-            *(frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)) for frame in (unclear, overruled)),
+            *(frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)) for frame in unknown),
         ]
     )
     worst = per_node.group_by("run").agg(pl.col("rank").max())
-    named = runs.join(worst, on="run", how="left").with_columns(
+    ranked = runs.join(worst, on="run", how="left").with_columns(
         attribution=pl.col("rank")
         .fill_null(RANK["ambiguous"])
         .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String)
     )
-    held = named.filter((pl.col("gpus").is_null() & pl.col("rank").is_not_null()) | (pl.col("gpus") > 0)).drop("rank")
+    named_somewhere = pl.col("rank").is_not_null() | pl.col("node_list").is_null()
+    held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop("rank")
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")
     unambiguous = held.join(ambiguous, on="run", how="anti")
     unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
@@ -236,6 +251,38 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
     kept = clipped.filter(~(of_earlier & (rest | pl.col("open"))).fill_null(value=False))
     return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
+
+
+def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(Claims of named GPUs, those of runs of which samples name more GPUs than were allocated).
+
+    Samples show a job on a GPU from the first to the last of them. It held the GPU before, between and after as well,
+    from the start to the end of its run, as far as samples name no other job there; of these rests any better record
+    is another's.
+    """
+    ours = pl.col("provenance") == BY_SAMPLES
+    others = named.filter(~ours).drop("provenance")
+    sampled = named.filter(ours).drop("provenance")
+    if sampled.is_empty():
+        return others, sampled
+    unit = list(GPU_KEY)
+    latest = pl.col("end").cum_max().shift(1).over("run", *unit)
+    ordered = sampled.sort(*unit, "start", "end").with_columns(new=(pl.col("start") > latest).fill_null(value=True))
+    stretch = pl.col("new").cum_sum().over("run", *unit).alias("stretch")
+    merged = ordered.with_columns(stretch).group_by("run", *unit, "stretch", "rank", maintain_order=True)
+    shown = merged.agg(pl.col("start").min(), pl.col("end").max()).drop("stretch").sort(*unit, "start", "run")
+    times = shown.join(runs.select("run", "gpus", first="start", last="until"), on="run", maintain_order="left")
+    before = pl.col("end").cum_max().shift(1).over(unit)
+    after = pl.col("start").shift(-1).over(unit)
+    of_last = (pl.col("run").shift(-1).over(unit) != pl.col("run")).fill_null(value=True)
+    ahead = times.with_columns(start=pl.max_horizontal("first", before), end="start")
+    behind = times.with_columns(start="end", end=pl.min_horizontal("last", after))
+    rests = pl.concat([ahead, behind.filter(of_last)])
+    rests = rests.filter(pl.col("start") < pl.col("end")).with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8))
+    named_gpus = times.group_by("run", "gpus").agg(named=pl.struct("node", "gpu").n_unique())  # slices count as GPUs
+    too_many = named_gpus.filter((pl.col("gpus") > 0) & (pl.col("named") > pl.col("gpus"))).select("run")
+    claims = pl.concat([others, *(frame.select(others.columns) for frame in (shown, rests))])
+    return claims, too_many
 
 
 def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -315,7 +362,17 @@ def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
             target = contested if run is None else owned
             target.append((run, *key, start, end))
     frames = [pl.DataFrame(rows, schema=INTERVALS_SCHEMA, orient="row") for rows in (owned, contested)]
-    return pl.concat([clean, frames[0]]).sort(*unit, "start"), frames[1].drop("run")
+    return _joined(pl.concat([clean, frames[0]]).sort(*unit, "start")), frames[1].drop("run")
+
+
+def _joined(intervals: pl.DataFrame) -> pl.DataFrame:
+    """Sorted intervals, those of one run that follow each other on a GPU made one."""
+    goes_on = (pl.col("run") == pl.col("run").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
+    piece = (~goes_on.over(*GPU_KEY).fill_null(value=False)).cum_sum().alias("piece")
+    numbered = intervals.with_columns(piece)
+    ends = (pl.col("start").first(), pl.col("end").last())
+    whole = numbered.group_by("piece", "run", *GPU_KEY, maintain_order=True).agg(ends)
+    return whole.select(*INTERVALS_SCHEMA)
 
 
 def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:

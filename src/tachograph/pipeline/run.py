@@ -33,7 +33,7 @@ from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
-from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
+from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory, with_raw_ids
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.pipeline.partition import Labeller
@@ -115,8 +115,9 @@ def analyze(
     if news.nothing:
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
     units = inventory(lake.latest(DEVICES), configuration.nodes)
-    allocations = lake.latest(ALLOCATIONS)
-    runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=now)
+    jobs = lake.latest(JOBS)
+    allocations = with_raw_ids(lake.latest(ALLOCATIONS), jobs)
+    runs = build_runs(jobs, allocations, slurm=configuration.slurm, now=now)
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)

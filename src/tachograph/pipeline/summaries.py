@@ -254,17 +254,20 @@ def summarize_jobs(
     frame = frame.join(_spatial(imbalance, gpus, analysis), on="run", how="left")
     frame = frame.join(_histograms(intensities), on="run", how="left")
     ambiguous = pl.col("attribution") == "ambiguous"
+    some = _is_part()
     wall_s = (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6
     frame = frame.with_columns(
         as_of=pl.coalesce("end", pl.lit(now, dtype=frame.schema["until"])),
         elapsed_s=pl.when(pl.col("end").is_null()).then(wall_s).otherwise(pl.coalesce("accounted_s", wall_s)),
-        gpus=pl.coalesce("gpus", "gpus_held"),
+        gpus=pl.coalesce("gpus", pl.when(~some).then("gpus_held")),
+        nodes=pl.coalesce("nodes", "nodes_held"),
         samples=pl.when(~ambiguous).then(pl.col("samples").fill_null(0)),
         gpus_seen=pl.when(~ambiguous).then(pl.col("gpus_seen").fill_null(0)),
+        part=some,
     )
     frame = frame.with_columns(
         gpu_hours=pl.col("gpus") * pl.col("elapsed_s") / 3600,
-        coverage=_coverage(ambiguous),
+        coverage=_coverage(ambiguous) * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
             pl.col("energy_j") / pl.col("span_sum_s")
         ),
@@ -296,6 +299,7 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
     """What the GPUs of a run add up to."""
     expressions: list[pl.Expr] = [
         pl.len().cast(pl.Int64).alias("gpus_held"),
+        pl.col("node").n_unique().cast(pl.Int64).alias("nodes_held"),
         pl.col("samples").sum(),
         (pl.col("samples") > 0).sum().cast(pl.Int64).alias("gpus_seen"),
         (_weighted_median("interval_us") * 1e-6).alias("interval_s"),
@@ -351,6 +355,12 @@ def _coverage(ambiguous: pl.Expr) -> pl.Expr:
     share = pl.min_horizontal(pl.col("samples") / expected, pl.lit(1.0))
     known = pl.when(pl.col("interval_s").is_not_null()).then(share)
     return pl.when(~ambiguous).then(pl.when(pl.col("samples") == 0).then(0.0).otherwise(known))
+
+
+def _is_part() -> pl.Expr:
+    """Whether GPUs are known by name on fewer nodes than the job had, and their number from nothing else."""
+    named = pl.col("attribution").is_in(["explicit", "live_index"]) & pl.col("gpus").is_null()
+    return (named & (pl.col("nodes_held") < pl.col("nodes"))).fill_null(value=False)
 
 
 def _roofline() -> dict[str, pl.Expr]:

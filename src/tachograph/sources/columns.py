@@ -211,6 +211,14 @@ TIME_NAMES = ("t", "ts_ns", "timestamp", "ts", "time", "#time", "datetime", "dat
 NODE_NAMES = ("node", "hostname", "producername", "host", "nodename")
 GPU_NAMES = ("gpu", "gpu_id", "gpuid", "gpu_index")
 MIG_NAMES = ("mig", "gpu_i_id", "gpu_instance_id")
+JOB_NAMES = (
+    *("jobid", "job_id", "job id", "slurm_job_id", "slurm_jobid", "slurm_job", "slurmjobid", "hpc_job", "hpc_jobid"),
+    *("hpc_job_id", "jobidraw"),
+)
+STEP_NAMES = (
+    *("step", "stepid", "step_id", "job_step", "jobstep", "slurm_step", "slurm_stepid", "slurm_step_id", "hpc_step"),
+    *("srun_step",),
+)
 NODE_VALUES: Mapping[str, str] = MappingProxyType(
     {
         "cpu_power": "cpu_power_w",
@@ -235,10 +243,10 @@ DEVICE_VALUES: Mapping[str, str] = MappingProxyType(
         "dcgm_fi_dev_fb_total": "hbm_mib",
     }
 )
-# row numbers, jobs (the accounting records which job held a GPU), and LDMS's own bookkeeping;
+# row numbers, jobs of samples that are of no GPU, and LDMS's own bookkeeping;
 # component_id is the number of the node, not of the GPU
 IGNORED = frozenset(
-    {"", "(last)", "index", "unnamed: 0", "__index_level_0__", "jobid", "job_id", "job id", "app_id", "userid"}
+    {"", "(last)", "index", "unnamed: 0", "__index_level_0__", "app_id", "userid", *JOB_NAMES}
     | {"component_id", "time_usec", "dt_usec", "seq"}
 )
 
@@ -258,11 +266,13 @@ class RecognisedColumns:
     instance: str | None  # what distinguishes rows of one node, where host counters come in a row each
     repeated: tuple[str, ...]  # a second column for what another one already gives
     unknown: tuple[str, ...]
+    job: str | None = None  # of samples of GPUs: the job that held it, and the step
+    step: str | None = None
 
     @property
     def used(self) -> tuple[str, ...]:
         """Columns worth reading."""
-        keys = (self.time, self.node, self.gpu, self.mig, self.instance)
+        keys = (self.time, self.node, self.gpu, self.mig, self.instance, self.job, self.step)
         host = (name for found in self.host.values() for name in found.columns)
         reported = (name for name in keys if name is not None)
         return tuple(dict.fromkeys((*reported, *self.counters, *self.node_values, *host, *self.device_values)))
@@ -299,6 +309,8 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
         else:
             given[lower] = name
     time, node, gpu, mig = (_first(given, wanted) for wanted in (TIME_NAMES, NODE_NAMES, GPU_NAMES, MIG_NAMES))
+    job, step = (_first(given, wanted) if gpu else None for wanted in (JOB_NAMES, STEP_NAMES))
+    step = step if job else None
     counters: dict[str, tuple[str, str]] = {}
     node_values: dict[str, str] = {}
     device_values: dict[str, str] = {}
@@ -306,7 +318,10 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
     unknown: list[str] = []
     taken: set[str] = set()
     for lower, name in given.items():
-        if name in (time, node, gpu, mig) or lower in IGNORED:
+        if name in (time, node, gpu, mig, job, step) or (lower in IGNORED and not (job and lower in JOB_NAMES)):
+            continue
+        if job and lower in JOB_NAMES:
+            repeated.append(name)
             continue
         meaning = counter_names().get(lower)
         into = meaning[0] if meaning else NODE_VALUES.get(lower) or DEVICE_VALUES.get(lower)
@@ -330,8 +345,9 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
         host |= {column: HostColumns((name,), HOST_UNITS[column]) for name, column in node_values.items()}
         node_values = {}
     left = tuple(name for name in unknown if name != instance)
+    second = (*repeated, *again)
     return RecognisedColumns(
-        time, node, gpu, mig, counters, node_values, device_values, host, instance, (*repeated, *again), left
+        time, node, gpu, mig, counters, node_values, device_values, host, instance, second, left, job, step
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,6 +47,7 @@ from tachograph.sources.files import (
     read_parquet,
     records,
 )
+from tachograph.sources.sample_allocations import sample_allocations
 from tachograph.sources.times import is_local, read_times
 
 NAME = "ldms"
@@ -160,8 +161,10 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
     return joined.get_column("short").alias(nodes.name)
 
 
-def parts(frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin: str) -> tuple[ChunkPart, ...]:
-    """Return the parts of a frame: gpu_samples, node_samples, devices, those that its columns give.
+def parts(
+    frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin: str, cluster: str | None = None
+) -> tuple[ChunkPart, ...]:
+    """Return the parts of a frame: gpu_samples, node_samples, devices, allocations, those that its columns give.
 
     A row whose time cannot be read is rejected and counted, once, in the first part.
     Errors: InputError naming the column that is missing.
@@ -192,6 +195,10 @@ def parts(frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin:
         device = _kept(keyed.drop("t").with_columns(facts), keep)
         keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
         made.append(ChunkPart("devices", device.unique(subset=keys_of, keep="last", maintain_order=True)))
+    if found.job is not None and found.counters:
+        named = [(found.job, "job"), *([(found.step, "step")] if found.step is not None else [])]
+        of_job = [rows.get_column(column).alias(name) for column, name in named]
+        made += sample_allocations(_kept(keyed.with_columns(of_job), keep), cluster=cluster)
     return tuple(made)
 
 
@@ -265,7 +272,7 @@ def _read_parquet(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[C
     written_local = kind == pl.String or (isinstance(kind, pl.Datetime) and kind.time_zone is None)
     rows = None if written_local and is_local("auto", setting.zone_name) else setting.rows
     for frame in read_parquet(path, found.used, rows=rows):
-        yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
+        yield _chunk(path, print_of, frame, _parts(frame, found, path, setting))
 
 
 def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:
@@ -275,7 +282,7 @@ def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk
     for frame in blocks:
         _refuse_job_records(frame.rows.columns, str(path))
         found = recognise(frame.rows.columns, sampler_of(path))
-        yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
+        yield _chunk(path, print_of, frame, _parts(frame, found, path, setting))
 
 
 def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
@@ -298,8 +305,12 @@ def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
     if not rows.width:
         return _chunk(path, print_of, frame, ())
     _refuse_job_records(rows.columns, str(path))
-    made = parts(frame, recognise(rows.columns, sampler_of(path)), zone_name=setting.zone_name, origin=str(path))
+    made = _parts(frame, recognise(rows.columns, sampler_of(path)), path, setting)
     return _chunk(path, print_of, frame, (*made, *_held(made, job_id, setting)))
+
+
+def _parts(frame: FilePiece, found: RecognisedColumns, path: Path, setting: LdmsOptions) -> tuple[ChunkPart, ...]:
+    return parts(frame, found, zone_name=setting.zone_name, origin=str(path), cluster=setting.cluster)
 
 
 def _held(made: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions) -> tuple[ChunkPart, ...]:
@@ -348,7 +359,7 @@ def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object],
             pl.lit(f"job-{job_id}").alias("node"),
             pl.lit(0, dtype=pl.Int16).alias("gpu"),
         )
-        found = recognise(rows.columns, sampler_of(path))
+        found = replace(recognise(rows.columns, sampler_of(path)), job=None, step=None)
         made += parts(FilePiece(rows, 0, rows.height), found, zone_name="UTC", origin=str(path))
         nodes = pl.Series([f"job-{job_id}"])
         held = _allocation(job_id, nodes, gpu=0, provenance="explicit", setting=setting)

@@ -37,8 +37,12 @@ _MIG = ("GPU_I_ID", "gpu_i_id")
 _UUID = ("UUID", "uuid", "gpu_uuid")
 _PCI = ("pci_bus_id",)
 _MODEL = ("modelName", "model_name", "name")
-_JOB = ("exported_hpc_job", "hpc_job", "jobid")
+_JOB = ("hpc_job", "jobid", "slurm_job_id", "slurm_jobid", "slurm_job", "job_id", "slurmjobid", "hpc_job_id")
+_STEP = ("slurm_step", "slurm_step_id", "slurm_stepid", "hpc_step", "step_id", "stepid", "jobstep", "step")
 _PARTS_OF_A_GPU = ("nvlink", "nvswitch", "cpu", "cpucore")  # links, switches, Grace CPUs: not the GPU itself
+
+# what stands where no job is, lower case
+NO_JOB = frozenset({"", "0", "-1", "-", "n/a", "na", "nan", "none", "null", "(null)", "unknown", "<null>"})
 
 # which label names the index; the better numbering first
 OWN_INDEX, DCGM_INDEX, MINOR_NUMBER, NO_INDEX = range(4)

@@ -25,7 +25,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import SampleReader, read_latest
 from tachograph.live.selection import is_of
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
-from tachograph.pipeline.attribution import attribute, build_runs
+from tachograph.pipeline.attribution import attribute, build_runs, with_raw_ids
 from tachograph.sources.recording import SpooledRecording
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ def _recorder_notes(location: str) -> Iterator[Mapping[str, Any]]:
 
 def _allocations_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
     """Allocations, as in an analysis."""
-    jobs, allocations = read_latest(lake, JOBS), read_latest(lake, ALLOCATIONS)
+    jobs = read_latest(lake, JOBS)
+    allocations = with_raw_ids(read_latest(lake, ALLOCATIONS), jobs)
     if allocations.is_empty():
         return []
     runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=last)

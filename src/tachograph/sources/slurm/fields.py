@@ -201,7 +201,10 @@ _DISPLAY = re.compile(r"([1-9]\d{0,17})(?:_(\d{1,10}|\[[^\]]*\](?:%\d+)?)|\+(\d{
 _RAW = re.compile(r"([1-9]\d{0,17})(?:\.(\S+))?", re.ASCII)
 
 
-def job_id(display: str, raw: str = "") -> JobId:
+_FRACTION = re.compile(r"(?<=\d)\.0*\Z")  # of a whole number that a program took for another
+
+
+def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     """Return the parts of a job id: `123`, `123_4` (array), `123_[5-9%2]` (not yet split), `123+1` (het), `123.batch`.
 
     >>> parts = job_id("3_0", "14"); parts.raw, parts.display, parts.array_job_id, parts.array_task_id
@@ -210,9 +213,12 @@ def job_id(display: str, raw: str = "") -> JobId:
     (1, True, None)
 
     Without a raw id the display id of a task or component is the key: it is unique, but not what the nodes know.
+    `has_steps`: steps stand in another field, so `123.0` is the job 123.
     Errors: BadRowError for anything else.
     """
     display, raw = display.strip(), raw.strip()
+    if has_steps:
+        display, raw = _FRACTION.sub("", display), _FRACTION.sub("", raw)
     shown = _DISPLAY.fullmatch(display) if display else None
     reported = _RAW.fullmatch(raw) if raw else None
     if (display and not shown) or (raw and not reported) or not (shown or reported):

@@ -255,8 +255,8 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord |
     Errors: BadRowError with the reason when it cannot be read.
     """
     get = fields.get
-    identity = job_id(get("jobid", ""), get("jobidraw", ""))
-    if identity.is_step:
+    identity = job_id(*(get(name, "") for name in ("jobid", "jobidraw")), has_steps="step" in fields)
+    if identity.is_step or not absent(get("step", "")):
         return None
     elapsed = seconds(get("elapsedraw", ""), get("elapsed", ""), "elapsed_s")
     suspended = seconds("", get("suspended", ""), "elapsed_s") or 0.0

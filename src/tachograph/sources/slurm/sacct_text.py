@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +15,8 @@ from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.records import SlurmEntry
 
 DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
+QUOTING = (",", ";", "\t")  # what programs that write CSV put between fields
+_QUOTED = re.compile(r'(?:^|[,;\t])"', re.MULTILINE)
 
 # sacct -P -n -X -D of Open XDMoD, and the fields this project requests (spec: submit line last)
 _XDMOD = (
@@ -122,7 +126,7 @@ def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, w
         raise InputError(
             "this is no sacct text with delimiters", where=where, do="export with `sacct --parsable2` or `sacct --json`"
         )
-    parts = [part.strip().lower() for part in line.split(between)]
+    parts = [part.strip().strip('"').lower() for part in line.split(between)]
     if parts[-1] == "" and len(parts) > 1:  # --parsable: a delimiter behind the last field
         parts.pop()
     if "jobid" in parts or "jobidraw" in parts:
@@ -175,16 +179,42 @@ def read_text(
     first = next((line for line in lines if line.strip()), "")
     layout = find_layout(first, fields=fields, delimiter=delimiter, where=where)
     header = first.rstrip("\r") if layout.has_header else None
-    for place, record in _records(lines, layout, header):
-        values = _split(record, layout)
+    quoted = layout.has_header and layout.delimiter in QUOTING and _QUOTED.search(text)
+    records = ((place, record, _split(record, layout)) for place, record in _records(lines, layout, header))
+    numbers = _are_numbers(lines, layout)
+    for place, record, values in _csv_records(text, layout) if quoted else records:
         if values is None:
             yield SlurmEntry(place, _replace(record), reason="field_count")
             continue
-        named = dict(zip(layout.names, values, strict=True))
+        named = dict(zip(layout.names, values, strict=True)) | numbers
         if not clean and not record.isascii():
             named = {name: _counted_replace(name, value, replaced) for name, value in named.items()}
             record = _replace(record)
         yield SlurmEntry(place, record, named)
+
+
+def _are_numbers(lines: Iterable[str], layout: SacctLayout) -> dict[str, str]:
+    """A column of no steps where all ids are written 605717.0: a program took them for numbers, they are no steps."""
+    if not layout.has_header or layout.names[0] != "jobid" or "step" in layout.names:
+        return {}
+    ids = [line.split(layout.delimiter, 1)[0].strip('"') for line in lines if line[:1].isdigit() or line[:1] == '"']
+    records = [one for one in ids if one[:1].isdigit()]
+    return {"step": ""} if records and all(one.endswith(".0") for one in records) else {}
+
+
+def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, list[str] | None]]:
+    """Place, text and fields of the records of a CSV file, in which fields are quoted; no fields: not as many."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=layout.delimiter)
+    begin = 1
+    try:
+        for values in reader:
+            begin, place = reader.line_num + 1, begin
+            names = tuple(value.strip().partition("%")[0].lower() for value in values)
+            if any(values) and names != layout.names:
+                text_of = layout.delimiter.join(values)
+                yield place, text_of, values if len(values) == len(layout.names) else _split(text_of, layout)
+    except csv.Error as problem:
+        yield begin, str(problem), None
 
 
 def _records(lines: Iterable[str], layout: SacctLayout, header: str | None) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,140 @@
+"""The layout of the published study, read as it is: samples that name their job, accounting without nodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from neighbours import neighbour
+from simulated_lake import command, lake_of
+
+from tachograph.catalog.tables import ALLOCATIONS, JOB_SUMMARIES, JOBS
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_gpus, read_summaries
+
+layouts = neighbour("../benchmarks", "notebook_layout")
+# what devices.csv adds on the ordinary way, and the accounting that the study's file does not have
+OTHERS = {"hbm_mib", "hbm_peak_fraction", "timelimit_s", "seq"}
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The layout, the lake made of it, and the lake of the same jobs made on the ordinary way."""
+
+    layout: Any
+    lake: Lake
+    ordinary: Lake
+    folder: Path
+
+
+def read_layout(layout: Any, files: list[Path], lake: Path, *, configuration: Path | None = None) -> Lake:
+    """Return the lake of the study's files, analyzed."""
+    common = ["--config", str(configuration or layout.tachograph / "tachograph.toml"), "--lake", str(lake)]
+    command("ingest", "ldms", *map(str, files), *common)
+    command("ingest", "sacct", str(layout.notebooks / "slurm.csv"), *common)
+    command("analyze", "--as-of", layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
+    return Lake.open(str(lake))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("layout")
+    layout = layouts.write(40_000, folder, seed=5, median_hours=0.5)
+    sets = [layout.notebooks / f"ldms_set{number}.parquet" for number in (1, 2)]
+    lake = read_layout(layout, sets, folder / "study")
+    return Study(layout, lake, lake_of(layout.tachograph, folder / "lake", layout.cluster.plan.end), folder)
+
+
+def numbers(summaries: pl.DataFrame) -> dict[str, dict[str, float | int | None]]:
+    """{job: {column: number}}"""
+    names = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype.is_numeric() and name not in OTHERS]
+    return {row["job_id"]: {name: row[name] for name in names} for row in summaries.iter_rows(named=True)}
+
+
+def test_numbers_of_jobs_are_those_of_the_ordinary_way(study: Study) -> None:
+    found, expected = numbers(read_summaries(study.lake)), numbers(read_summaries(study.ordinary))
+    assert found.keys() == expected.keys() == set(study.layout.jobs.get_column("job_id"))
+    for job, row in expected.items():
+        for name, value in row.items():
+            assert found[job][name] == (None if value is None else pytest.approx(value, rel=1e-6)), (job, name)
+
+
+def test_samples_are_all_of_their_jobs(study: Study) -> None:
+    summaries = read_summaries(study.lake)
+    assert set(summaries.get_column("attribution")) == {"explicit"}
+    assert summaries.get_column("samples").sum() == study.layout.samples
+    assert set(study.lake.latest(ALLOCATIONS).get_column("provenance")) == {"samples"}
+
+
+def test_gpus_are_those_of_the_truth(study: Study) -> None:
+    gpus = read_gpus(study.lake, read_summaries(study.lake))
+    found = set(gpus.select("job_id", "node", "gpu").rows())
+    held = study.layout.cluster.gpus.join(study.layout.jobs, on="run", how="semi")
+    assert found == set(held.select("job_id", "node", "gpu").rows())
+
+
+def test_a_quoted_submit_line_is_what_was_submitted(study: Study) -> None:
+    lines = [
+        dict(lake.latest(JOBS).select("job_id", "submit_line").iter_rows()) for lake in (study.lake, study.ordinary)
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_the_study_is_drawn(study: Study) -> None:
+    out = study.folder / "figures"
+    command("figures", "-o", str(out), "--lake", str(study.lake.location), "--format", "png")
+    document = json.loads((out / "study.json").read_text())
+    assert document["dataset"]["jobs"] == study.layout.jobs.height
+
+
+def test_chunks_of_any_size_give_the_same(study: Study, tmp_path: Path) -> None:
+    """A job that goes on in the next file has rows of both, which add up."""
+    rows = pl.read_parquet(study.layout.notebooks / "ldms_set1.parquet").sort("ts_ns")
+    files = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for number, file in enumerate(files):
+        rows.slice(number * (rows.height // 3 + 1), rows.height // 3 + 1).write_parquet(file)
+    lake = read_layout(study.layout, files, tmp_path / "lake")
+    columns = ["job_id", "samples", "gpus", "gpu_hours", "gpu_util_mean", "spatial_imbalance", "coverage"]
+    found, whole = (read_summaries(lake).select(columns).sort("job_id") for lake in (lake, study.lake))
+    assert found.select("job_id", "samples", "gpus").equals(whole.select("job_id", "samples", "gpus"))
+    for name in columns[3:]:
+        assert found[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-6)
+
+
+def test_numbers_as_programs_write_them(study: Study, tmp_path: Path) -> None:
+    """Ids, steps and counts of nodes that went through a table of floats."""
+    rows = pl.read_parquet(study.layout.notebooks / "ldms_set1.parquet")
+    file = tmp_path / "samples.parquet"
+    rows.with_columns(pl.col("JobID").cast(pl.Float64), pl.lit(0.0).alias("step")).write_parquet(file)
+    accounting = pl.read_csv(study.layout.notebooks / "slurm.csv")
+    accounting.with_columns(pl.col("JobID", "NNodes").cast(pl.Float64)).write_csv(tmp_path / "slurm.csv")
+    common = ["--config", str(study.layout.tachograph / "tachograph.toml"), "--lake", str(tmp_path / "lake")]
+    command("ingest", "ldms", str(file), *common)
+    command("ingest", "sacct", str(tmp_path / "slurm.csv"), *common)
+    lake = Lake.open(str(tmp_path / "lake"))
+    jobs = set(study.layout.jobs.get_column("job_id"))
+    assert set(lake.latest(JOBS).get_column("job_id")) == jobs
+    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {(job, "0") for job in jobs}
+
+
+def test_fewer_nodes_than_the_accounting_has(study: Study, tmp_path: Path) -> None:
+    """GPUs of nodes without samples are unknown: coverage is that of all nodes, GPU-hours are not known."""
+    accounting = pl.read_csv(study.layout.notebooks / "slurm.csv", schema_overrides={"JobID": pl.String})
+    first = accounting.item(0, "JobID")
+    twice = pl.when(pl.col("JobID") == first).then(pl.col("NNodes") * 2).otherwise("NNodes")
+    accounting.with_columns(twice.alias("NNodes")).write_csv(tmp_path / "slurm.csv")
+    common = ["--config", str(study.layout.tachograph / "tachograph.toml"), "--lake", str(tmp_path / "lake")]
+    command("ingest", "ldms", str(study.layout.notebooks / "ldms_set1.parquet"), *common)
+    command("ingest", "sacct", str(tmp_path / "slurm.csv"), *common)
+    command("analyze", "--as-of", study.layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
+    found, whole = (
+        read_summaries(lake).filter(pl.col("job_id") == first).row(0, named=True)
+        for lake in (Lake.open(str(tmp_path / "lake")), study.lake)
+    )
+    assert found["coverage"] == pytest.approx(whole["coverage"] / 2)
+    assert (found["gpus"], found["gpu_hours"]) == (None, None)
+    assert found["gpu_util_mean"] == pytest.approx(whole["gpu_util_mean"])
