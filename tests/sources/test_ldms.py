@@ -110,7 +110,7 @@ def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
     (held,) = allocations.frame.to_dicts()
     assert held == {
         "cluster": "perlmutter", "job_id": "51906088", "step": None, "node": "nid001912", "gpu": None, "mig": None,
-        "start": None, "end": None, "provenance": "node_list",
+        "start": None, "end": None, "provenance": "node_list", "shared": None,
     }  # fmt: skip
 
 
