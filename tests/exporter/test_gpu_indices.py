@@ -18,8 +18,8 @@ from tachograph.catalog.chunks import ChunkPart
 from tachograph.cli import main
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
+from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu, PlacedGpu
-from tachograph.sources.metrics import LabelNames
 from tachograph.sources.prometheus import read_saved
 from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRun, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows, series_parts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.metrics import (
     DCGM_INDEX,
     MINOR_NUMBER,
     NO_INDEX,
     OWN_INDEX,
-    LabelNames,
     SeriesLocation,
     UnusableLabels,
     locate,

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tachograph.catalog.chunks import ChunkPart
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
-from tachograph.sources.metrics import LabelNames
+from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.series import SeriesMemory, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 

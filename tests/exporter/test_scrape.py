@@ -24,7 +24,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, MAX_ENDPOINTS, ExporterSettings, expand_url
-from tachograph.sources.metrics import LabelNames
+from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.registry import load_feed, settings_of
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"

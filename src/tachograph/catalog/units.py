@@ -22,6 +22,7 @@ DAY_US = 86_400_000_000
 _FACTORS: dict[tuple[str, str], float] = {
     ("percent", "fraction"): 0.01,
     ("mJ", "J"): 1e-3,
+    ("uJ", "J"): 1e-6,
     ("kJ", "J"): 1e3,
     ("Wh", "J"): 3600.0,
     ("kWh", "J"): 3.6e6,

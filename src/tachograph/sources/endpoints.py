@@ -12,8 +12,9 @@ import msgspec
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from tachograph.catalog.errors import ConfigError
+from tachograph.sources.exporter_mapping import USUAL_LABELS, LabelNames
 from tachograph.sources.http import LEAST_ACCESS, HttpServer, ServerAccess
-from tachograph.sources.metrics import USUAL_LABELS, LabelNames, host_of, refuse_unknown_metrics
+from tachograph.sources.metrics import host_of, refuse_unknown_metrics
 from tachograph.sources.registry import refuse_less
 
 DCGM_EXPORTER = "dcgm-exporter"
@@ -32,7 +33,7 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
     timeout_s: float = 5.0
     attempts: int = 1  # the next round polls again
     parallel: int = 64
-    metrics: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {a metric of the site: (counter, unit)}
+    metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # {a metric of the site: its mapping}
     labels: LabelNames = USUAL_LABELS
 
 

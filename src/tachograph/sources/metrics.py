@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Literal
-
-import msgspec
 
 from tachograph.catalog.counters import (
     COUNTERS_BY_NAME,
@@ -27,6 +25,19 @@ from tachograph.catalog.counters import (
 )
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import factor
+from tachograph.sources.exporter_mapping import (
+    CAPACITY,
+    HOLDER,
+    JOB_NUMBER,
+    MAPPED_FACTS,
+    OF_CAPACITY,
+    USUAL_LABELS,
+    ExporterMapping,
+    LabelNames,
+    MetricJoining,
+    MetricKey,
+)
+from tachograph.sources.exporters import exporter_mappings
 
 # in order of preference; labels of the exporter come before those of the scraper
 _NODE = ("exported_Hostname", "Hostname", "exported_hostname", "hostname", "nodename", "exported_node", "node", "host")
@@ -47,22 +58,12 @@ NO_JOB = frozenset({"", "0", "-1", "-", "n/a", "na", "nan", "none", "null", "(nu
 # which label names the index; the better numbering first
 OWN_INDEX, DCGM_INDEX, MINOR_NUMBER, NO_INDEX = range(4)
 
-_INDEX = re.compile(r"(?:nvidia)?(\d{1,4})", re.ASCII)
+_INDEX = re.compile(r"(?:nvidia|card)?(\d{1,4})", re.ASCII)
+_WRITTEN_UUID = re.compile(r"(?:GPU|MIG)-\S+", re.IGNORECASE)
+_BARE_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 _ADDRESS_PARTS = re.compile(r"(?:\w+://)?(\[[^\]]*\]|[^/:]*)(?::\d+)?(?:/.*)?")
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node calls itself so
-
-
-class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site's own label names, tried before the usual ones."""
-
-    node: tuple[str, ...] = ()
-    gpu: tuple[str, ...] = ()
-    mig: tuple[str, ...] = ()
-    uuid: tuple[str, ...] = ()
-    pci: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    job: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,9 @@ class UnusableLabels:
     example: str
 
 
-USUAL_LABELS = LabelNames()
-
-
-def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> SeriesLocation | UnusableLabels:
+def locate(
+    labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS, over: str = ""
+) -> SeriesLocation | UnusableLabels:
     """Return what the labels of one series name.
 
     >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
@@ -103,6 +103,7 @@ def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> Se
     >>> locate({"gpu": "all"})
     UnusableLabels(reason='bad_gpu', example='gpu=all')
 
+    over: the label of the parts of a GPU whose values are joined.
     Misplaced: `bad_gpu` and `bad_mig`, an index that is no number; `not_a_gpu`, one link of a GPU, a switch, a CPU.
     """
     found = _gpu(labels, names.gpu)
@@ -112,11 +113,12 @@ def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> Se
     if isinstance(mig, UnusableLabels):
         return mig
     gpu, rank = found
-    uuid, pci = _first(labels, (*names.uuid, *_UUID)), _first(labels, (*names.pci, *_PCI))
+    uuid, pci = _uuid(labels, names), _first(labels, (*names.pci, *_PCI))
     node = _node(labels, names.node)
+    job = job_of(_first(labels, (*names.job, *_JOB)))
     if gpu is None and uuid is None and pci is None:
-        return SeriesLocation(node)
-    part = next((name for name in _PARTS_OF_A_GPU if labels.get(name)), None)
+        return SeriesLocation(node, job=job)
+    part = next((name for name in _PARTS_OF_A_GPU if labels.get(name) and name != over), None)
     if part is not None:
         return UnusableLabels("not_a_gpu", f"{part}={labels[part]}"[:200])
     return SeriesLocation(
@@ -126,7 +128,7 @@ def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> Se
         uuid,
         pci,
         _first(labels, (*names.model, *_MODEL)),
-        job_of(_first(labels, (*names.job, *_JOB))),
+        job,
         rank,
     )
 
@@ -183,6 +185,18 @@ def _first(labels: Mapping[str, str], wanted: tuple[str, ...]) -> str | None:
     return next((labels[name] for name in wanted if labels.get(name)), None)
 
 
+def _uuid(labels: Mapping[str, str], names: LabelNames) -> str | None:
+    """The UUID: NVML's prefix is added to one that nvidia-smi exporters strip; some write it as the index."""
+    own = _first(labels, names.uuid)
+    found = own or _first(labels, _UUID)
+    if found is None:
+        return next(
+            (labels[name] for name in (*names.gpu, *_GPU) if _WRITTEN_UUID.fullmatch(labels.get(name, ""))), None
+        )
+    stripped = own is None and not labels.get("gpu_uuid") and _BARE_UUID.fullmatch(found)
+    return f"GPU-{found.lower()}" if stripped else found
+
+
 def _node(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
     """The first name; an address only where no label gives a name."""
     given = [labels[name] for name in (*own, *_NODE, *_ADDRESS) if labels.get(name)]
@@ -206,7 +220,7 @@ def _index(labels: Mapping[str, str], wanted: tuple[str, ...], reason: str) -> i
     """The first index; `device` counts only where it names a GPU, since disks and interfaces are called so, too."""
     for name in wanted:
         written = labels.get(name)
-        if not written:
+        if not written or _WRITTEN_UUID.fullmatch(written):
             continue
         found = _INDEX.fullmatch(written)
         if found:
@@ -217,7 +231,7 @@ def _index(labels: Mapping[str, str], wanted: tuple[str, ...], reason: str) -> i
 
 
 TableName = Literal["gpu_samples", "node_samples", "devices", "allocations"]
-SiteMetrics = Mapping[str, tuple[str, str]]  # {a site's metric: (counter, unit it is written in)}
+SiteMetrics = Mapping[str, tuple[str, ...]]  # {METRIC{label="value"}: (column, unit it is written in, joining...)}
 NO_SITE_METRICS: SiteMetrics = MappingProxyType({})
 
 
@@ -225,26 +239,39 @@ NO_SITE_METRICS: SiteMetrics = MappingProxyType({})
 class MetricTarget:
     """Where the values of a metric belong, and their unit.
 
-    `devices`: a fact that hardly changes; `allocations`: the value is the id of the job that holds the GPU, 0 for none.
-    `adds_up`: series of one node that differ in other labels (CPUs, interfaces) are added up. Otherwise they are the
-    same value, written once for every job, pod or container.
+    `devices`: a fact that hardly changes; `allocations`: the value is the id of the job that holds the GPU, 0 for none,
+    or (`job`) the labels name it. `adds_up`: series of one node that differ in other labels (CPUs, interfaces) are
+    added up. Otherwise they are the same value, written once for every job, pod or container.
+    `joining`: how parts of one GPU are joined; `part`: the part of one series. `labels`: names of the exporter.
     """
 
     table: TableName
     column: str
     unit: str
     adds_up: bool = False
+    joining: MetricJoining = field(default=MetricJoining(), repr=False)
+    part: str = field(default="", repr=False)
+    labels: LabelNames = field(default=USUAL_LABELS, compare=False, repr=False)
+
+    @property
+    def whole(self) -> MetricTarget:
+        """The target without its part, and of a fallback the one it stands in for."""
+        if not self.part and not self.joining.fallback:
+            return self
+        return replace(self, part="", joining=replace(self.joining, fallback=False))
+
+    def of_part(self, labels: Mapping[str, str]) -> MetricTarget:
+        """Return the target of the part that the labels of a series name."""
+        part = labels.get(self.joining.over, "") if self.joining.over else ""
+        return replace(self, part=part) if part else self
 
 
 @dataclass(frozen=True, slots=True)
 class _MetricChoice:
-    """A target for the series of a metric that have these labels."""
+    """A target for the series of a metric that have the labels of the key."""
 
     target: MetricTarget
-    labels: Mapping[str, str]
-
-    def fits(self, labels: Mapping[str, str]) -> bool:
-        return all(labels.get(name) == value for name, value in self.labels.items())
+    key: MetricKey
 
 
 _CLOCK = "nvidia_gpu_clock"
@@ -268,12 +295,11 @@ def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = 
     >>> metric_target("gpu_busy", {}, own={"gpu_busy": ("gpu_util", "fraction")}).unit
     'fraction'
     """
-    if metric in own:
-        return _own_target(*own[metric])
-    choices = _choices().get(metric)
-    if choices is None or labels.get("device") == _LOOPBACK:
+    choices = _choices_of(metric, own)
+    if not choices or _LOOPBACK in (labels.get("device"), labels.get("interface")):
         return None
-    return next((choice.target for choice in choices if choice.fits(labels)), None)
+    found = next((choice.target for choice in choices if choice.key.fits(labels)), None)
+    return None if found is None else found.of_part(labels)
 
 
 def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
@@ -282,38 +308,86 @@ def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> 
     >>> metric_target_of_all("DCGM_FI_DEV_GPU_UTIL").column, metric_target_of_all("node_cpu_seconds_total")
     ('gpu_util', None)
     """
-    if metric in own:
-        return _own_target(*own[metric])
-    choices = _choices().get(metric, ())
-    alike = len(choices) == 1 and not choices[0].labels and not choices[0].target.adds_up
-    return choices[0].target if alike else None
+    choices = _choices_of(metric, own)
+    alike = len(choices) == 1 and not choices[0].key.labels
+    target = choices[0].target if alike else None
+    return None if target is None or target.adds_up or target.joining.over else target
 
 
 def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
-    """Return every metric for which `metric_target` has a target."""
-    return tuple(dict.fromkeys((*own, *_choices())))
+    """Return every metric for which `metric_target` has a target, and those of `why_unread`."""
+    return tuple(dict.fromkeys((*(MetricKey.parse(one).metric for one in own), *_choices(), *_unread())))
+
+
+def why_unread(metric: str) -> str | None:
+    """Return why a metric that looks like a counter is not read; None for others.
+
+    >>> why_unread("gpu_prof_sm_active")
+    'the share of time with vector instructions (VALU busy), not with resident wavefronts'
+    """
+    return _unread().get(metric)
 
 
 def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
-    """Check a site's own metric names.
+    """Check a site's own metrics.
 
-    Errors: ConfigError naming a counter that does not exist or a unit that cannot be converted.
+    Errors: ConfigError naming a counter that does not exist, a unit that cannot be converted, another notation.
     """
-    for metric, (counter, unit) in own.items():
-        inside = COUNTERS_BY_NAME[counter].unit if counter in COUNTERS_BY_NAME else HOST_UNITS.get(counter)
+    for written, (counter, *rest) in own.items():
+        inside = _unit_inside(counter)
         if inside is None:
-            what, do = f"metrics.{metric}: no counter {counter!r}", "see docs/counters.md"
+            what, do = f"metrics.{written}: no counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)
         try:
-            factor(unit, inside)
+            MetricKey.parse(written)
+            MetricJoining.parse(rest[1:])
+            if not rest:
+                raise ValueError("the unit is missing")
+            if rest[0] != OF_CAPACITY or counter not in COUNTERS_BY_NAME:
+                factor(rest[0], inside)
         except InputError as problem:
-            raise ConfigError(f"metrics.{metric}: {problem.what}", where=where, do=problem.do) from None
+            raise ConfigError(f"metrics.{written}: {problem.what}", where=where, do=problem.do) from None
+        except ValueError as problem:
+            do = """write it like 'METRIC{label="value"}' = ["counter", "unit"], with "sum LABEL" behind the unit"""
+            raise ConfigError(f"metrics.{written}: {problem}", where=where, do=do) from None
 
 
-def _own_target(counter: str, unit: str) -> MetricTarget:
-    if counter in COUNTERS_BY_NAME:
-        return MetricTarget("gpu_samples", counter, unit)
-    return next(t for t in _host_targets(unit) if t.column == counter)
+def _unit_inside(column: str) -> str | None:
+    """The unit of a column of a mapping; None for an unknown one."""
+    if column in MAPPED_FACTS:
+        return "MiB" if column == CAPACITY else ""
+    return COUNTERS_BY_NAME[column].unit if column in COUNTERS_BY_NAME else HOST_UNITS.get(column)
+
+
+def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
+    """The target of one line of a mapping."""
+    column, unit = given[0], given[1]
+    joining = MetricJoining.parse(given[2:])
+    if column in COUNTERS_BY_NAME:
+        return MetricTarget("gpu_samples", column, unit, joining=joining, labels=labels)
+    if column in MAPPED_FACTS:
+        table: TableName = "allocations" if column in (HOLDER, JOB_NUMBER) else "devices"
+        return MetricTarget(table, column, unit, labels=labels)
+    return replace(next(t for t in _host_targets(unit) if t.column == column), labels=labels)
+
+
+def _choices_of(metric: str, own: SiteMetrics) -> tuple[_MetricChoice, ...]:
+    found = _own_choices(tuple(own.items())).get(metric) if own else None
+    return found or _choices().get(metric, ())
+
+
+@lru_cache(maxsize=64)
+def _own_choices(own: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, tuple[_MetricChoice, ...]]:
+    found: dict[str, tuple[_MetricChoice, ...]] = {}
+    for written, given in own:
+        key = MetricKey.parse(written)
+        found[key.metric] = (*found.get(key.metric, ()), _MetricChoice(_mapped(given), key))
+    return found
+
+
+@cache
+def _unread() -> Mapping[str, str]:
+    return MappingProxyType({name: why for one in exporter_mappings() for name, why in one.unread.items()})
 
 
 @cache
@@ -328,14 +402,28 @@ def _choices() -> Mapping[str, tuple[_MetricChoice, ...]]:
 def _all_choices() -> Iterator[tuple[str, _MetricChoice]]:
     for metric, (counter, unit) in (*outside_names().items(), *jobstats_names().items()):
         if metric not in COUNTERS_BY_NAME:  # a metric called like one of our counters may be anything
-            yield metric, _MetricChoice(MetricTarget("gpu_samples", counter, unit), {})
+            yield _choice(metric, MetricTarget("gpu_samples", counter, unit))
     for kind, counter in _CLOCK_TYPES:
-        yield _CLOCK, _MetricChoice(MetricTarget("gpu_samples", counter, "MHz"), {"type": kind})
+        yield _choice(_CLOCK, MetricTarget("gpu_samples", counter, "MHz"), {"type": kind})
     for metric, fact in _FACTS:
-        yield metric, _MetricChoice(fact, {})
+        yield _choice(metric, fact)
     for counter_row, host in zip(HOST_COUNTERS, _host_targets(), strict=True):
         for metric, labels in counter_row.node_exporter:
-            yield metric, _MetricChoice(host, labels)
+            yield _choice(metric, host, labels)
+    for exporter in exporter_mappings():
+        yield from _exporter_choices(exporter)
+
+
+def _choice(
+    metric: str, target: MetricTarget, labels: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, _MetricChoice]:
+    return metric, _MetricChoice(target, MetricKey(metric, labels))
+
+
+def _exporter_choices(exporter: ExporterMapping) -> Iterator[tuple[str, _MetricChoice]]:
+    for written, given in exporter.metrics.items():
+        key = MetricKey.parse(written)
+        yield key.metric, _MetricChoice(_mapped(given, exporter.labels), key)
 
 
 def _host_targets(unit: str | None = None) -> Iterable[MetricTarget]:

@@ -90,7 +90,10 @@ def settings_of_options(options: argparse.Namespace, configuration: Configuratio
 
 
 def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[str, object]:
-    """The selected entry of the configuration; none where a server is named and no entry."""
+    """The selected entry of the configuration; none where a server is named and no entry.
+
+    Saved answers are read with the names of the only entry, so that they mean what the server's own mean.
+    """
     entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
     if options.name is not None:
         entries = [entry for entry in entries if entry.get("name", PROMETHEUS) == options.name]
@@ -98,8 +101,11 @@ def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[st
             raise UsageError(
                 f"no [[sources]] entry of {PROMETHEUS} is called {options.name!r}", do="see tachograph.toml"
             )
-    elif options.url or options.files:
+    elif options.url:
         return {}
+    elif options.files:
+        kept = ("labels", "metrics", "refresh_s")
+        return {key: entries[0][key] for key in kept if key in entries[0]} if len(entries) == 1 else {}
     if len(entries) > 1:
         names = ", ".join(str(entry.get("name", PROMETHEUS)) for entry in entries)
         raise UsageError(f"several [[sources]] entries of {PROMETHEUS}", do=f"choose one with --name: {names}")

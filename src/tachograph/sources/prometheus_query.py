@@ -14,8 +14,9 @@ import numpy as np
 from tachograph.catalog.arrays import Bytes, Floats
 from tachograph.catalog.compiled import compiled
 from tachograph.catalog.errors import ConfigError
+from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.http import LEAST_ACCESS, HttpAnswer, HttpServer, RequestError, ServerAccess, read_json
-from tachograph.sources.metrics import LabelNames, refuse_unknown_metrics
+from tachograph.sources.metrics import refuse_unknown_metrics
 from tachograph.sources.registry import refuse_less
 from tachograph.sources.series import SeriesAnswer, SeriesRun
 
@@ -38,7 +39,7 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
     from_: str = msgspec.field(name="from", default="1h")  # where a feed begins that has read nothing yet
     parallel: int = 4
     labels: LabelNames = LabelNames()
-    metrics: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {metric: (counter, unit)}
+    metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # {a metric of the site: its mapping}
 
 
 def matchers(selector: str) -> str:

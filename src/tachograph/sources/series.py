@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Floats, Longs
+from tachograph.sources.exporter_mapping import USUAL_LABELS, LabelNames, joined_labels
 from tachograph.sources.exposition import labels_of
 from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu
 from tachograph.sources.metrics import (
     NO_SITE_METRICS,
     NODE_INFO,
-    USUAL_LABELS,
-    LabelNames,
     MetricTarget,
     SeriesLocation,
     SiteMetrics,
@@ -32,11 +31,13 @@ from tachograph.sources.metrics import (
     metric_target,
     metric_target_of_all,
     short_node,
+    why_unread,
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id
 
 _KEPT = 1 << 20  # series whose identity is remembered; every pod and job adds labels
 _NAME = "__name__"
+OTHER_QUANTITY = "other_quantity"  # a metric that looks like a counter and measures something else
 _NEARLY = 0.9  # a scrape may come a little earlier than the exporter's next reading of its GPUs
 
 GpuUnit = tuple[str, int | None, int | None]  # node, GPU, MIG slice; no GPU: one of the node, unknown which
@@ -103,7 +104,7 @@ class SeriesVocabulary:
         self.wanted = frozenset(self.names)
         self._identities: dict[bytes, SeriesIdentity | UnusableLabels | None] = {}
         self._targets: dict[tuple[str, str], MetricTarget | None] = {}
-        self._locations: dict[str, SeriesLocation | UnusableLabels] = {}
+        self._locations: dict[tuple[LabelNames, str], dict[str, SeriesLocation | UnusableLabels]] = {}
         self.indices = GpuIndices()
         self._hosts: dict[str, str] = {}
 
@@ -111,9 +112,9 @@ class SeriesVocabulary:
         """Return the column of a series; None for an unknown metric, and for a series that is not needed."""
         return metric_target_of_all(metric, own=self.metrics) or metric_target(metric, labels, own=self.metrics)
 
-    def location(self, labels: Mapping[str, str]) -> SeriesLocation | UnusableLabels:
-        """Return the GPU or node that labels name."""
-        return locate(labels, names=self.labels)
+    def location(self, labels: Mapping[str, str], target: MetricTarget) -> SeriesLocation | UnusableLabels:
+        """Return the GPU or node that the labels of a series with this target name."""
+        return locate(labels, names=joined_labels(self.labels, target.labels), over=target.joining.over)
 
     def identity(self, labels: bytes) -> SeriesIdentity | UnusableLabels | None:
         """Return what a series is, its name and labels given as a JSON object; None for one that is not needed.
@@ -135,13 +136,14 @@ class SeriesVocabulary:
             self._targets[key] = metric_target(metric, labels_of(block), own=self.metrics)
         return self._targets[key]
 
-    def location_in_page(self, block: str) -> SeriesLocation | UnusableLabels:
+    def location_in_page(self, block: str, target: MetricTarget) -> SeriesLocation | UnusableLabels:
         """Return the GPU or node of labels as a page writes them."""
-        if block not in self._locations:
-            if len(self._locations) >= _KEPT:
-                self._locations.clear()
-            self._locations[block] = self.location(labels_of(block))
-        return self._locations[block]
+        known = self._locations.setdefault((target.labels, target.joining.over), {})
+        if block not in known:
+            if len(known) >= _KEPT:
+                known.clear()
+            known[block] = self.location(labels_of(block), target)
+        return known[block]
 
     def node(self, identity: SeriesIdentity) -> str | None:
         """Return the node: the host that its node_exporter names, else the one in the labels."""
@@ -168,9 +170,12 @@ class SeriesVocabulary:
             return None
         target = self.target(metric, labels)
         if target is None:
+            unread = why_unread(metric)
+            if unread is not None:
+                return UnusableLabels(OTHER_QUANTITY, f"{metric}: {unread}")
             known = metric in self.wanted
             return None if known else UnusableLabels("unknown_metric", metric or "a series without a name")
-        location = self.location(labels)
+        location = self.location(labels, target)
         return (
             location
             if isinstance(location, UnusableLabels)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
 from typing import TypeVar
@@ -19,9 +19,11 @@ from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
+from tachograph.sources.exporter_mapping import CAPACITY, DEVICE, HOLDER, INDEX, OF_CAPACITY, LabelNames
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import (
+    DCGM_INDEX,
     NODE_INFO,
     MetricTarget,
     SeriesLocation,
@@ -30,8 +32,10 @@ from tachograph.sources.metrics import (
     job_of,
     metric_target_of_all,
     short_node,
+    why_unread,
 )
 from tachograph.sources.series import (
+    OTHER_QUANTITY,
     AllocationSpan,
     GpuUnit,
     Mask,
@@ -42,14 +46,19 @@ from tachograph.sources.series import (
     labelled_gpu,
     named_host,
 )
+from tachograph.sources.series_points import (
+    NONE,
+    PointColumns,
+    SeriesPoints,
+    allocation_rows,
+    points_disagree,
+    targets_by_column,
+    union_of_times,
+)
 from tachograph.sources.slurm.fields import BadRowError, job_id
 
 _T = TypeVar("_T")
-_NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
 _LAST_STAMP_S = 1e11
-_LARGEST_KEY = 1 << 62
-
-_Points = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
 
 
 class SeriesRows:
@@ -57,7 +66,8 @@ class SeriesRows:
 
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
-    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, and those of `parse_page`; `reread` counts rows,
+    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, and those of
+    `parse_page`; `reread` counts rows,
     `server_warning` removes nothing. `index_contradicts_uuid` and `ambiguous_gpu` count GPUs; a sample that
     `ambiguous_gpu` removes counts as one, too.
 
@@ -70,11 +80,13 @@ class SeriesRows:
         self._units: dict[LabelledGpu | str, int] = {}
         self._spans: dict[LabelledGpu, TimeSpan] = {}
         self._placed: Mapping[LabelledGpu, PlacedGpu] = {}
-        self._points: dict[MetricTarget, list[_Points]] = {}
+        self._points: dict[MetricTarget, list[SeriesPoints]] = {}
+        self._by_column: Mapping[MetricTarget, Sequence[MetricTarget]] = {}
         self._devices: dict[LabelledGpu, dict[str, str | float | None]] = {}
         self._facts: Counter[tuple[LabelledGpu, TableName]] = Counter()
         self._seen: dict[LabelledGpu, list[Longs]] = {}
         self._jobs: dict[LabelledGpu, dict[str, list[Longs]]] = {}
+        self._of_nodes: dict[str, dict[str | None, list[Longs]]] = {}  # {node: {job of the node, or none: when}}
         self._removed: Counter[tuple[TableName, str, str | None]] = Counter()
         self._examples: dict[tuple[TableName, str, str | None], str] = {}
 
@@ -109,8 +121,11 @@ class SeriesRows:
         for metric, same in groupby(samples.names):
             begin, end = end, end + len(list(same))
             target = metric_target_of_all(metric, own=vocabulary.metrics)
+            unread = why_unread(metric) if target is None else None
             if target is not None:
                 scrape.add(target, range(begin, end))
+            elif unread is not None:
+                self.reject("gpu_samples", OTHER_QUANTITY, None, end - begin, f"{metric}: {unread}")
             elif metric != NODE_INFO:
                 for one, places in self._by_target(metric, samples, range(begin, end)):
                     scrape.add(one, places)
@@ -124,6 +139,7 @@ class SeriesRows:
         `overlaps`: some samples may be in the lake already.
         """
         self._place()
+        self._measure_by_capacity()
         made = [
             *self._samples("gpu_samples", overlaps=overlaps),
             *self._samples("node_samples", overlaps=overlaps),
@@ -160,8 +176,13 @@ class SeriesRows:
         if location.model is not None:
             facts["model"] = location.model
 
-    def describe_capacity(self, unit: LabelledGpu, target: MetricTarget, value: float) -> None:
-        """Note the memory of a device."""
+    def describe_by(self, unit: LabelledGpu, location: SeriesLocation, target: MetricTarget, value: float) -> None:
+        """Note the memory of a device, or its index, where the value is one; labels alone are noted already."""
+        if target.column == INDEX and value >= 0 and value == int(value):
+            span = self._spans.get(unit, SAME_TIME)
+            self.describe(LabelledGpu(unit.node, int(value), DCGM_INDEX, unit.mig, unit.uuid, unit.pci), location, span)
+        if target.column != CAPACITY:
+            return
         mib = value * factor(target.unit, "MiB")
         self._facts[unit, "devices"] += 1
         self._devices.setdefault(unit, {})[target.column] = mib if mib > 0 else None
@@ -176,6 +197,14 @@ class SeriesRows:
             self.memory.naming.add(unit)
         except BadRowError as problem:
             self.reject("allocations", problem.reason, "job_id", 1, job)
+
+    def see_holder(self, node: str, t: Longs, job: str | None) -> None:
+        """Note which job holds a whole node, or that none does."""
+        try:
+            named = None if job is None else job_id(job).raw
+            self._of_nodes.setdefault(node, {}).setdefault(named, []).append(t)
+        except BadRowError as problem:
+            self.reject("allocations", problem.reason, "job_id", 1, job or "")
 
     def see_job_numbers(self, unit: LabelledGpu, t: Longs, values: Floats) -> None:
         """Note the jobs of a series whose values are job ids; 0 is none."""
@@ -203,6 +232,9 @@ class SeriesRows:
             self.add(target, self.unit(node), t, run.values)
             return
         unit = labelled_gpu(node, location)
+        if unit is None and target.column == HOLDER:
+            self.see_holder(node, t[run.values > 0], location.job)
+            return
         if unit is None:
             self.reject(target.table, NO_GPU, None, t.size, run.labels.decode())
             return
@@ -212,14 +244,21 @@ class SeriesRows:
         if target.table == "gpu_samples":
             self.add(target, self.unit(unit), t, run.values)
             self.see(unit, t, location.job)
+        elif target.column == HOLDER:
+            self.see(unit, t, location.job)
         elif target.table == "allocations":
             self.see_job_numbers(unit, t, run.values)
         else:
-            self.describe_capacity(unit, target, float(run.values[-1]))
+            self.describe_by(unit, location, target, float(run.values[-1]))
 
     def _place(self) -> None:
         """Give each GPU its index, and count those without one and those whose labels contradict each other."""
-        self._placed = self.memory.vocabulary.indices.places(self._spans)
+        self._placed = {**self.memory.vocabulary.indices.places(self._spans)}
+        for one in self._jobs:  # one index, several jobs, other values for each: an index within the job
+            if len(self._jobs[one]) > 1 and one.uuid is None and one.pci is None and one in self._units:
+                number = self._units[one]
+                if any(points_disagree(points, number) for points in self._points.values()):
+                    self._placed[one] = PlacedGpu(None, AMBIGUOUS)
         gone: dict[int, tuple[str, str]] = {}
         for one, (gpu, reason) in self._placed.items():
             if reason is None:
@@ -239,12 +278,32 @@ class SeriesRows:
         if gone:
             self._remove(gone)
 
+    def _measure_by_capacity(self) -> None:
+        """Turn memory in percent of the capacity into MiB; without a capacity it is unknown."""
+        for target in [target for target in self._points if target.unit == OF_CAPACITY]:
+            capacities = np.full(len(self._units), np.nan)
+            for one, number in self._units.items():
+                if isinstance(one, LabelledGpu):
+                    written = self.memory.devices.get((one.node, self._placed[one].gpu, one.mig), (None,))[-1]
+                    mib = self._devices.get(one, {}).get(CAPACITY) or written
+                    capacities[number] = mib if isinstance(mib, float) else np.nan
+            for units, t, percent in self._points.pop(target):
+                values = percent * capacities[units] / 100
+                unknown = int(np.isnan(values).sum())
+                if unknown:
+                    self.reject(target.table, "no_capacity", target.column, unknown, "percent of an unknown capacity")
+                known = ~np.isnan(values)
+                of_each = np.full(t.size, units) if isinstance(units, int) else units
+                if known.any():
+                    into = replace(target, unit="MiB")
+                    self._points.setdefault(into, []).append((of_each[known], t[known], values[known]))
+
     def _remove(self, gone: Mapping[int, tuple[str, str]]) -> None:
         """Remove the samples of GPUs without an index."""
         lost = np.zeros(len(self._units), np.bool_)
         lost[list(gone)] = True
         for target in [target for target in self._points if target.table == "gpu_samples"]:
-            kept: list[_Points] = []
+            kept: list[SeriesPoints] = []
             for units, t, values in self._points.pop(target):
                 of_each = np.full(t.size, units) if isinstance(units, int) else units
                 left = ~lost[of_each]
@@ -259,27 +318,28 @@ class SeriesRows:
                 self._points[target] = kept
 
     def _name(self, unit: LabelledGpu | str) -> tuple[str, int, int]:
-        """Node, GPU and slice of a unit; of nodes, and of GPUs without an index, _NONE."""
+        """Node, GPU and slice of a unit; of nodes, and of GPUs without an index, NONE."""
         if isinstance(unit, str):
-            return unit, _NONE, _NONE
+            return unit, NONE, NONE
         gpu = self._placed[unit].gpu
-        return unit.node, _NONE if gpu is None else gpu, _NONE if unit.mig is None else unit.mig
+        return unit.node, NONE if gpu is None else gpu, NONE if unit.mig is None else unit.mig
 
     def _by_target(
         self, metric: str, samples: PageSamples, places: Iterable[int]
     ) -> Iterable[tuple[MetricTarget, list[int]]]:
         """The samples of one metric, by place, grouped by the column that their labels choose."""
-        found: dict[str, tuple[MetricTarget, list[int]]] = {}
+        found: dict[tuple[str, str], tuple[MetricTarget, list[int]]] = {}
         for place in places:
             target = self.memory.vocabulary.target_in_page(metric, samples.labels[place])
             if target is not None:
-                found.setdefault(target.column, (target, []))[1].append(place)
+                found.setdefault((target.column, target.part), (target, []))[1].append(place)
         return found.values()
 
     def _samples(self, table: TableName, *, overlaps: bool) -> Iterator[ChunkPart]:
         """The samples of a table; two columns in different units go to different parts."""
+        self._by_column = targets_by_column(self._points)
         layers: list[dict[str, MetricTarget]] = []
-        for target in self._points:
+        for target in self._by_column:
             if target.table == table:
                 layer = next((one for one in layers if target.column not in one), None)
                 if layer is None:
@@ -294,65 +354,19 @@ class SeriesRows:
         units = [self._name(unit) for unit in self._units]
         names = sorted(set(units))
         place = {name: number for number, name in enumerate(names)}
-        unit, t, columns = self._aligned(targets, names, np.array([place[name] for name in units], np.int64))
+        made = PointColumns(self._points, self._by_column, self.reject)
+        unit, t, columns = made.aligned(targets, names, np.array([place[name] for name in units], np.int64))
         if table == "gpu_samples" and self.memory.rereads.refresh_s:
             fresh = self._fresh(layer, names, unit, t, columns)
             unit, t, columns = unit[fresh], t[fresh], {name: values[fresh] for name, values in columns.items()}
         of_row = pl.Series(unit)
         keys = {"node": pl.Series([name[0] for name in names], dtype=pl.String).gather(of_row)}
         if table == "gpu_samples":
-            slices = [None if name[2] == _NONE else name[2] for name in names]
+            slices = [None if name[2] == NONE else name[2] for name in names]
             keys["gpu"] = pl.Series([name[1] for name in names], dtype=pl.Int16).gather(of_row)
             keys["mig"] = pl.Series(slices, dtype=pl.Int16).gather(of_row)
         series = {name: pl.Series(values, nan_to_null=True) for name, values in columns.items()}
         return pl.DataFrame({"t": pl.Series(t).cast(TIME), **keys, **series})
-
-    def _aligned(
-        self, targets: Mapping[str, MetricTarget], names: Sequence[tuple[str, int, int]], ranks: Longs
-    ) -> tuple[Longs, Longs, dict[str, Floats]]:
-        """(place of the unit in `names`, time, values of each column at them, NaN where there is none), sorted.
-
-        ranks: the place of each numbered unit; several may be one GPU.
-        """
-        keys = _RowKeys.of([t for target in targets.values() for _, t, _ in self._points[target]], len(names))
-        combined = {name: self._combined(target, ranks, names, keys) for name, target in targets.items()}
-        rows = next(iter(combined.values()))[0]
-        others = [found for found, _ in combined.values() if not np.array_equal(found, rows)]
-        if others:
-            rows = np.unique(np.concatenate([rows, *others]))
-        columns: dict[str, Floats] = {}
-        for name, (found, values) in combined.items():
-            if found.size == rows.size:
-                columns[name] = values
-            else:
-                columns[name] = np.full(rows.size, np.nan)
-                columns[name][np.searchsorted(rows, found)] = values
-        unit, t = keys.split(rows)
-        return unit, t, columns
-
-    def _combined(
-        self, target: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: _RowKeys
-    ) -> tuple[Longs, Floats]:
-        """(key of each row, its value): copies of one value are one, CPUs and interfaces of a node are added up."""
-        points = self._points[target]
-        if all(isinstance(units, int) for units, _, _ in points):  # series of one GPU each; copies stay in order
-            points = sorted(points, key=lambda one: int(ranks[one[0]]))
-        found = np.concatenate([keys.join(ranks[units], t) for units, t, _ in points])
-        values = np.concatenate([values for _, _, values in points])
-        if (found[1:] > found[:-1]).all():
-            return found, values
-        order = np.argsort(found, kind="stable")
-        found, values = found[order], values[order]
-        first = np.flatnonzero(np.diff(found, prepend=found[0] - 1))
-        if target.adds_up:
-            return found[first], np.add.reduceat(values, first)
-        kept = np.repeat(values[first], np.diff(first, append=found.size))
-        differs = np.flatnonzero(kept != values)
-        if differs.size:
-            node, gpu, _ = names[int(keys.split(found[differs[:1]])[0][0])]
-            example = f"{node} {'' if gpu == _NONE else f'GPU {gpu}'}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
-            self.reject(target.table, "conflicting_value", target.column, differs.size, example)
-        return found[first], values[first]
 
     def _fresh(
         self, layer: int, names: Sequence[tuple[str, int, int]], unit: Longs, t: Longs, columns: Mapping[str, Floats]
@@ -414,11 +428,16 @@ class SeriesRows:
                 seen.setdefault(shown, []).extend(self._seen[one])
             for job, times in self._jobs.get(one, {}).items() if reason != NO_GPU else ():
                 jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(job, []).extend(times)
+        for node, of_node in self._of_nodes.items():
+            for job_of_node, times in of_node.items():
+                seen.setdefault((node, None, None), []).extend(times)
+                if job_of_node is not None:
+                    jobs.setdefault((node, None, None), {}).setdefault(job_of_node, []).extend(times)
         spans: list[AllocationSpan] = []
         for unit in seen:
             if unit in jobs or tracker.now.get(unit):
-                named = {job: _union(times) for job, times in jobs.get(unit, {}).items()}
-                spans += tracker.changes(unit, _union(seen[unit]), named)
+                named = {job: union_of_times(times) for job, times in jobs.get(unit, {}).items()}
+                spans += tracker.changes(unit, union_of_times(seen[unit]), named)
         return ChunkPart("allocations", allocation_rows(spans), overlaps=True)
 
 
@@ -429,56 +448,14 @@ def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) 
     return rows.parts(overlaps=overlaps)
 
 
-def allocation_rows(spans: Iterable[AllocationSpan]) -> pl.DataFrame:
-    """Return rows of `allocations`; their provenance is the recording itself, `explicit`.
-
-    Where it shows no more than the node it is `node_list`: what names the GPU has priority.
-    """
-    rows = [
-        (span.job, *span.unit, span.start, span.end, "node_list" if span.unit[1] is None else "explicit")
-        for span in spans
-    ]
-    schema = {"job_id": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
-    times = {"start": pl.Int64, "end": pl.Int64}
-    frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
-    return frame.with_columns(pl.col(*times).cast(TIME))
-
-
-@dataclass(frozen=True, slots=True)
-class _RowKeys:
-    """One number per (unit, time) that sorts as they do. `moments`: all times, where units times span is too large."""
-
-    low: int
-    span: int
-    moments: Longs | None = None
-
-    @classmethod
-    def of(cls, times: Sequence[Longs], units: int) -> _RowKeys:
-        """Return the keys for some times, of which none is empty."""
-        low = min(int(t.min()) for t in times)
-        span = max(int(t.max()) for t in times) - low + 1
-        if span <= _LARGEST_KEY // units:
-            return cls(low, span)
-        moments = np.unique(np.concatenate(times))
-        return cls(0, moments.size, moments)
-
-    def join(self, units: Longs | np.int64, t: Longs) -> Longs:
-        return units * self.span + (t - self.low if self.moments is None else np.searchsorted(self.moments, t))
-
-    def split(self, keys: Longs) -> tuple[Longs, Longs]:
-        """(units, times)"""
-        units, rest = np.divmod(keys, self.span)
-        return units, rest + self.low if self.moments is None else self.moments[rest]
-
-
 @dataclass(slots=True)
 class _PageSeries:
-    """What one set of labels of a page is about: the numbers of its GPU and its node. _NONE: it is none, and why."""
+    """What one set of labels of a page is about: the numbers of its GPU and its node. NONE: it is none, and why."""
 
     t_us: int = 0
     unit: LabelledGpu | None = None
-    gpu: int = _NONE
-    node: int = _NONE
+    gpu: int = NONE
+    node: int = NONE
     problem: str = "no_gpu"
     example: str = ""
 
@@ -491,6 +468,8 @@ class _PageScrape:
         self._stamped = any(stamp is not None for stamp in samples.stamps)
         self._t = np.array([t_us])
         self._node = None if node is None else short_node(node)
+        self._names: tuple[LabelNames, str] | None = None
+        self._of_names: dict[tuple[LabelNames, str], dict[str | tuple[str, float | None], _PageSeries]] = {}
         self._series: dict[str | tuple[str, float | None], _PageSeries] = {}
         self._hosts: dict[tuple[str | None, float | None], _PageSeries] = {}
         self._same_blocks: list[str] = []
@@ -502,7 +481,14 @@ class _PageScrape:
         """Put the values of one column where they belong; places: of its samples in the page."""
         rows = self._rows
         rows.known += len(places)
-        series = self._of(places)
+        names = (target.labels, target.joining.over)
+        if names != self._names:
+            self._names, self._same_blocks, self._same_series, self._same = names, [], [], None
+            self._series = self._of_names.setdefault(names, {})
+        series = self._of(places, target)
+        if target.column == HOLDER:
+            self._see_holders(target, places, series)
+            return
         if target.table == "node_samples":
             units = np.array([one.node for one in series], np.int64)
         elif series is self._same:
@@ -510,10 +496,10 @@ class _PageScrape:
         else:
             units = np.array([one.gpu for one in series], np.int64)
             self._same, self._same_units = series, units
-        if units.size and units.min() == _NONE:
+        if units.size and units.min() == NONE:
             places = self._left(target, places, units, series)
-            series = [one for one, unit in zip(series, units.tolist(), strict=True) if unit != _NONE]
-            units = units[units != _NONE]
+            series = [one for one, unit in zip(series, units.tolist(), strict=True) if unit != NONE]
+            units = units[units != NONE]
         values = np.array(_at(self._samples.values, places), np.float64)
         t = np.array([one.t_us for one in series], np.int64) if self._stamped else np.repeat(self._t, values.size)
         if target.table in ("gpu_samples", "node_samples"):
@@ -522,19 +508,32 @@ class _PageScrape:
         for place, one in enumerate(series):
             if one.unit is not None and target.table == "allocations":
                 rows.see_job_numbers(one.unit, t[place : place + 1], values[place : place + 1])
-            elif one.unit is not None:
-                rows.describe_capacity(one.unit, target, float(values[place]))
+            elif one.unit is not None and target.column != DEVICE:
+                block = self._samples.labels[places[place]]
+                location = rows.memory.vocabulary.location_in_page(block, target)
+                if not isinstance(location, UnusableLabels):
+                    rows.describe_by(one.unit, location, target, float(values[place]))
 
-    def _of(self, places: Sequence[int]) -> list[_PageSeries]:
+    def _see_holders(self, target: MetricTarget, places: Sequence[int], series: Sequence[_PageSeries]) -> None:
+        """Note the jobs that labels name, of a GPU or of a whole node."""
+        for place, one in zip(places, series, strict=True):
+            location = self._rows.memory.vocabulary.location_in_page(self._samples.labels[place], target)
+            node = None if isinstance(location, UnusableLabels) else location.node or self._node
+            if node is None or isinstance(location, UnusableLabels):
+                self._rows.reject(target.table, one.problem, None, 1, one.example or self._samples.names[place])
+            elif one.unit is None and self._samples.values[place] > 0:
+                self._rows.see_holder(node, np.array([one.t_us]), location.job)
+
+    def _of(self, places: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
         """What samples are about. Most metrics of a page have the same labels in the same order."""
         known = self._series
         blocks = _at(self._samples.labels, places)
         if self._stamped:
             stamps = _at(self._samples.stamps, places)
-            return [known.get(key) or self._new(*key) for key in zip(blocks, stamps, strict=True)]
+            return [known.get(key) or self._new(*key, target) for key in zip(blocks, stamps, strict=True)]
         if blocks != self._same_blocks:
             self._same_blocks = blocks
-            self._same_series = [known.get(block) or self._new(block, None) for block in blocks]
+            self._same_series = [known.get(block) or self._new(block, None, target) for block in blocks]
         return self._same_series
 
     def _left(
@@ -543,15 +542,15 @@ class _PageScrape:
         """The places of samples that are about something; the others are counted."""
         left = []
         for place, unit, one in zip(places, units.tolist(), series, strict=True):
-            if unit == _NONE:
+            if unit == NONE:
                 example = one.example or f"{self._samples.names[place]}{{{self._samples.labels[place]}}}"
                 self._rows.reject(target.table, one.problem, None, 1, example)
             else:
                 left.append(place)
         return left
 
-    def _new(self, block: str, stamp: float | None) -> _PageSeries:
-        found = self._rows.memory.vocabulary.location_in_page(block)
+    def _new(self, block: str, stamp: float | None, target: MetricTarget) -> _PageSeries:
+        found = self._rows.memory.vocabulary.location_in_page(block, target)
         if isinstance(found, UnusableLabels):
             series = _PageSeries(problem=found.reason, example=found.example)
         elif found.gpu is None and found.uuid is None and found.pci is None:  # the same for all CPUs of a node
@@ -590,11 +589,3 @@ def _host_of_page(samples: PageSamples) -> str | None:
         return None
     blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
     return named_host((NODE_INFO, labels_of(block)) for block in blocks)
-
-
-def _union(times: Sequence[Longs]) -> Longs:
-    """All times, once each; most often all metrics have the same."""
-    different = {t.tobytes(): t for t in times if t.size}
-    if not different:
-        return np.empty(0, np.int64)
-    return np.unique(np.concatenate(list(different.values()))) if len(different) > 1 else next(iter(different.values()))

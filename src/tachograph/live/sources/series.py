@@ -15,6 +15,7 @@ from tachograph.catalog.arrays import Flags, Floats, Longs
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS, Counter
 from tachograph.catalog.limits import DeviceFact, ValueLimits
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceProblem
+from tachograph.sources.exporter_mapping import OF_CAPACITY
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 from tachograph.sources.gpu_indices import AMBIGUOUS, SAME_TIME, LabelledGpu
 from tachograph.sources.metrics import (
@@ -96,14 +97,15 @@ def series_layout(
     node = named_host(series) or node
     node = None if node is None else short_node(node)
     found: list[tuple[int, MetricTarget, SeriesLocation, LabelledGpu]] = []
-    known: dict[int, tuple[SeriesLocation, LabelledGpu] | None] = {}
+    known: dict[tuple[int, int], tuple[SeriesLocation, LabelledGpu] | None] = {}
     for number, (metric, labels) in enumerate(series):
         of = vocabulary.target(metric, labels) or (_SLOWDOWN_TARGET if metric == SLOWDOWN else None)
         if of is None or of.table == "node_samples":
             continue
-        if id(labels) not in known:  # the labels of one GPU are one object for all metrics
-            known[id(labels)] = _located(labels, vocabulary, node)
-        located = known[id(labels)]
+        key = (id(labels), id(of.labels))  # the labels of one GPU are one object for all metrics
+        if key not in known:
+            known[key] = _located(labels, of, vocabulary, node)
+        located = known[key]
         if located is not None:
             found.append((number, of, *located))
     placed = vocabulary.indices.places(dict.fromkeys((labelled for _, _, _, labelled in found), SAME_TIME))
@@ -115,7 +117,8 @@ def series_layout(
         if index is None or (reason == AMBIGUOUS and of.table == "allocations"):
             continue
         gpu = GpuId(labelled.node, index, labelled.mig)
-        spots.append((number, of, gpu))
+        if of.unit != OF_CAPACITY and (not of.part or of.joining.largest):  # these need other series, too
+            spots.append((number, of, gpu))
         if gpu not in places or where.rank < places[gpu].rank:
             places[gpu] = where if reason != AMBIGUOUS else replace(where, uuid=None, pci=None)
         job = raw_job_id(where.job)
@@ -125,9 +128,9 @@ def series_layout(
 
 
 def _located(
-    labels: Mapping[str, str], vocabulary: SeriesVocabulary, node: str | None
+    labels: Mapping[str, str], of: MetricTarget, vocabulary: SeriesVocabulary, node: str | None
 ) -> tuple[SeriesLocation, LabelledGpu] | None:
-    where = vocabulary.location(labels)
+    where = vocabulary.location(labels, of)
     host = None if isinstance(where, UnusableLabels) else where.node or node
     if isinstance(where, UnusableLabels) or host is None:
         return None
@@ -143,8 +146,10 @@ def _laid(
     gpus = tuple(sorted(places, key=GpuId.order))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     kept: dict[int, tuple[int, int, str]] = {}  # {cell: (series, column, unit)}
-    for number, of, gpu in spots:
-        column = _COLUMN[of.column] if of.table == "gpu_samples" else _FACTS[of.column]
+    for number, of, gpu in sorted(spots, key=lambda spot: spot[1].joining.fallback):
+        column = _COLUMN[of.column] if of.table == "gpu_samples" else _FACTS.get(of.column)
+        if column is None:  # labels alone
+            continue
         kept.setdefault(column * len(gpus) + rows[gpu], (number, column, of.unit))
     columns = {column for _, column, _ in kept.values() if column < _HBM}
     return SeriesLayout(

@@ -1,0 +1,129 @@
+"""How the metrics of an exporter, or of a site, are mapped: `METRIC{label="value"}` to column, unit and joining.
+
+The same notation serves the files of `tachograph.sources.exporters` and the key `metrics` of a configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+
+import msgspec
+
+# columns beside the counters
+CAPACITY = "hbm_mib"  # the memory of the device
+DEVICE = "device"  # the value is nothing, the labels describe the device: model, UUID, PCI address, index
+INDEX = "index"  # the value is the index of the GPU that the labels name by its UUID
+HOLDER = "job"  # the labels name the job that holds the GPU, or the node
+JOB_NUMBER = "job_id"  # the value is the number of the job that holds the GPU, 0 for none
+MAPPED_FACTS = (CAPACITY, DEVICE, INDEX, HOLDER, JOB_NUMBER)
+OF_CAPACITY = "percent_of_capacity"  # unit of memory in use: percent of the capacity that the device reports
+
+_KEY = re.compile(r"([^{}\s]+?)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_CONDITION = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII)
+_JOINING = re.compile(r"(sum|max)\s+([a-zA-Z_][a-zA-Z0-9_]*)|(fallback)", re.ASCII)
+
+
+class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Label names of a site or an exporter, tried before the usual ones."""
+
+    node: tuple[str, ...] = ()
+    gpu: tuple[str, ...] = ()
+    mig: tuple[str, ...] = ()
+    uuid: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+
+
+USUAL_LABELS = LabelNames()
+
+
+@lru_cache(maxsize=256)
+def joined_labels(first: LabelNames, then: LabelNames) -> LabelNames:
+    """Return the names of both, those of the first tried first."""
+    if USUAL_LABELS in (first, then):
+        return then if first == USUAL_LABELS else first
+    return LabelNames(**{one: (*getattr(first, one), *getattr(then, one)) for one in LabelNames.__struct_fields__})
+
+
+@dataclass(frozen=True, slots=True)
+class MetricKey:
+    """The left side of a mapping: a metric, and the labels that its series must have; their case is irrelevant."""
+
+    metric: str
+    labels: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, written: str) -> MetricKey:
+        """Return what `METRIC{label="value"}` names.
+
+        >>> MetricKey.parse('nvlink_bytes{direction="TX"}').labels["direction"]
+        'tx'
+
+        Errors: ValueError for another notation.
+        """
+        found = _KEY.fullmatch(written.strip())
+        if not found:
+            raise ValueError(f"no metric: {written!r}")
+        labels: dict[str, str] = {}
+        rest = (found[2] or "").strip()
+        while rest:
+            condition = _CONDITION.match(rest)
+            if not condition:
+                raise ValueError(f"no label: {rest!r}")
+            labels[condition[1]] = condition[2].lower()
+            rest = rest[condition.end() :].strip()
+        return cls(found[1], MappingProxyType(labels))
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        """Return whether a series has these labels."""
+        return all(labels.get(name, "").lower() == value for name, value in self.labels.items())
+
+
+@dataclass(frozen=True, slots=True)
+class MetricJoining:
+    """How the series of one GPU are joined: over which label, by their sum or the largest.
+
+    `fallback`: read only where no other metric gives the column.
+    """
+
+    over: str = ""
+    largest: bool = False
+    fallback: bool = False
+
+    @classmethod
+    def parse(cls, written: Iterable[str]) -> MetricJoining:
+        """Return what the words behind column and unit mean: `sum LABEL`, `max LABEL`, `fallback`.
+
+        >>> MetricJoining.parse(["sum link"])
+        MetricJoining(over='link', largest=False, fallback=False)
+
+        Errors: ValueError for other words.
+        """
+        over, largest, fallback = "", False, False
+        for one in written:
+            found = _JOINING.fullmatch(one.strip())
+            if not found:
+                raise ValueError(f"{one!r} is none of `sum LABEL`, `max LABEL`, `fallback`")
+            fallback = fallback or bool(found[3])
+            over, largest = (found[2], found[1] == "max") if found[2] else (over, largest)
+        return cls(over, largest, fallback)
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterMapping:
+    """The metrics of one exporter: {METRIC{label="value"}: (column, unit, joining...)}.
+
+    Columns are counters of GPUs or hosts, or those of MAPPED_FACTS. `unread`: {metric: why}, metrics that look like a
+    counter and measure something else; they are counted. `source`: where names, units and labels are documented.
+    """
+
+    name: str
+    source: str
+    metrics: Mapping[str, tuple[str, ...]]
+    labels: LabelNames = USUAL_LABELS
+    unread: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,25 @@
+"""Exporters beside dcgm-exporter, node_exporter and jobstats: one file each with its EXPORTER, and a line here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from tachograph.sources.exporter_mapping import ExporterMapping
+
+EXPORTER_MODULES: tuple[str, ...] = (
+    "nvidia_gpu_exporter",
+    "slurm_job_exporter",
+    "omnistat",
+    "amd_device_metrics",
+)
+
+
+@cache
+def exporter_mappings() -> tuple[ExporterMapping, ...]:
+    """Return the mappings in the order of EXPORTER_MODULES; of two for one metric the first counts."""
+    found: list[ExporterMapping] = []
+    for name in EXPORTER_MODULES:
+        mapping: ExporterMapping = import_module(f"{__name__}.{name}").EXPORTER
+        found.append(mapping)
+    return tuple(found)

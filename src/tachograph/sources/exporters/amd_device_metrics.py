@@ -1,0 +1,64 @@
+"""AMD device-metrics-exporter: names in lower case, in upper case (first versions), or with the prefix `amd_`.
+
+`tensor_active` is the MFMA utilisation. `dram_active` is the activity of the memory controllers (UMC), which the
+firmware of CDNA 3 derives from the bandwidth in use; NVIDIA counts cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from tachograph.sources.exporter_mapping import ExporterMapping, LabelNames
+
+_T = TypeVar("_T")
+
+_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gpu_gfx_activity": ("gpu_util", "percent"),
+        "gpu_umc_activity": ("dram_active", "percent"),
+        "gpu_prof_tensor_active_percent": ("tensor_active", "percent"),
+        "gpu_used_vram": ("hbm_used_mib", "MiB"),
+        "gpu_used_visible_vram": ("hbm_used_mib", "MiB", "fallback"),
+        "gpu_free_vram": ("hbm_free_mib", "MiB"),
+        "gpu_free_visible_vram": ("hbm_free_mib", "MiB", "fallback"),
+        "gpu_total_vram": ("hbm_mib", "MiB"),
+        "gpu_package_power": ("power_w", "W"),
+        "gpu_average_package_power": ("power_w", "W", "fallback"),
+        "gpu_power_usage": ("power_w", "W", "fallback"),
+        "gpu_energy_consumed": ("energy_j", "uJ"),
+        "gpu_junction_temperature": ("gpu_temp_c", "C"),
+        "gpu_edge_temperature": ("gpu_temp_c", "C", "fallback"),
+        "gpu_memory_temperature": ("mem_temp_c", "C"),
+        'gpu_clock{clock_type="GPU_CLOCK_TYPE_SYSTEM"}': ("sm_clock_mhz", "MHz", "max clock_index"),
+        'gpu_clock{clock_type="GPU_CLOCK_TYPE_MEMORY"}': ("mem_clock_mhz", "MHz", "max clock_index"),
+        'gpu_clock{clock_type="system"}': ("sm_clock_mhz", "MHz", "max clock_index"),
+        'gpu_clock{clock_type="memory"}': ("mem_clock_mhz", "MHz", "max clock_index"),
+        "pcie_replay_count": ("pcie_replays", "count"),
+    }
+)
+_UNREAD: Mapping[str, str] = MappingProxyType(
+    {
+        "gpu_prof_sm_active": "the share of time with vector instructions (VALU busy), not with resident wavefronts",
+        "gpu_prof_occupancy_percent": "occupancy while the GPU is active, not per elapsed cycle",
+    }
+)
+
+
+def _spelled(table: Mapping[str, _T]) -> Mapping[str, _T]:
+    """The table under every spelling of its names."""
+    found: dict[str, _T] = {}
+    for written, value in table.items():
+        name, brace, rest = written.partition("{")
+        found |= {f"{one}{brace}{rest}": value for one in (name, name.upper(), f"amd_{name}")}
+    return MappingProxyType(found)
+
+
+EXPORTER = ExporterMapping(
+    "AMD device-metrics-exporter",
+    "ROCm/device-metrics-exporter, docs/configuration/metricslist.md",
+    _spelled(_METRICS),
+    LabelNames(model=("card_series", "card_model"), job=("job_id",), pci=("pcie_bus_id",)),
+    _spelled(_UNREAD),
+)

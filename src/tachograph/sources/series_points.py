@@ -1,0 +1,192 @@
+"""Points of series put together: keys that sort, copies of one value, parts of one GPU, and rows of allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import polars as pl
+
+from tachograph.catalog.arrays import Floats, Longs
+from tachograph.catalog.tables import TIME
+from tachograph.sources.metrics import MetricTarget, TableName
+from tachograph.sources.series import AllocationSpan
+
+NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
+_LARGEST_KEY = 1 << 62
+
+SeriesPoints = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
+
+
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """One number per (unit, time) that sorts as they do. `moments`: all times, where units times span is too large."""
+
+    low: int
+    span: int
+    moments: Longs | None = None
+
+    @classmethod
+    def of(cls, times: Sequence[Longs], units: int) -> RowKeys:
+        """Return the keys for some times, of which none is empty."""
+        low = min(int(t.min()) for t in times)
+        span = max(int(t.max()) for t in times) - low + 1
+        if span <= _LARGEST_KEY // units:
+            return cls(low, span)
+        moments = np.unique(np.concatenate(times))
+        return cls(0, moments.size, moments)
+
+    def join(self, units: Longs | np.int64, t: Longs) -> Longs:
+        """Return the key of each unit and time."""
+        return units * self.span + (t - self.low if self.moments is None else np.searchsorted(self.moments, t))
+
+    def split(self, keys: Longs) -> tuple[Longs, Longs]:
+        """Return (units, times)."""
+        units, rest = np.divmod(keys, self.span)
+        return units, rest + self.low if self.moments is None else self.moments[rest]
+
+
+@dataclass(frozen=True, slots=True)
+class PointColumns:
+    """Points of series as columns. `by_column`: as `targets_by_column` groups them; `reject` counts conflicts."""
+
+    points: Mapping[MetricTarget, Sequence[SeriesPoints]]
+    by_column: Mapping[MetricTarget, Sequence[MetricTarget]]
+    reject: Callable[[TableName, str, str | None, int, str], None]
+
+    def aligned(
+        self, targets: Mapping[str, MetricTarget], names: Sequence[tuple[str, int, int]], ranks: Longs
+    ) -> tuple[Longs, Longs, dict[str, Floats]]:
+        """Return (place of the unit in `names`, time, values of each column at them, NaN where there is none), sorted.
+
+        ranks: the place of each numbered unit; several may be one GPU.
+        """
+        every = [one for target in targets.values() for one in self.by_column[target]]
+        keys = RowKeys.of([t for target in every for _, t, _ in self.points[target]], len(names))
+        combined = {name: self._column(target, ranks, names, keys) for name, target in targets.items()}
+        rows = next(iter(combined.values()))[0]
+        others = [found for found, _ in combined.values() if not np.array_equal(found, rows)]
+        if others:
+            rows = np.unique(np.concatenate([rows, *others]))
+        columns: dict[str, Floats] = {}
+        for name, (found, values) in combined.items():
+            if found.size == rows.size:
+                columns[name] = values
+            else:
+                columns[name] = np.full(rows.size, np.nan)
+                columns[name][np.searchsorted(rows, found)] = values
+        unit, t = keys.split(rows)
+        return unit, t, columns
+
+    def _column(
+        self, whole: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: RowKeys
+    ) -> tuple[Longs, Floats]:
+        """(key of each row, its value): parts of a GPU are joined, a fallback fills what no other metric gives."""
+        column: tuple[Longs, Floats] | None = None
+        for _, some in groupby(self.by_column[whole], key=lambda one: one.joining.fallback):
+            parts = list(some)
+            made = [self._combined(one, ranks, names, keys) for one in parts]
+            found, values = made[0]
+            if len(made) > 1:
+                largest = parts[0].joining.largest
+                found, values = (np.concatenate(one) for one in zip(*made, strict=True))
+                found, values = joined_parts(found, values, largest=largest)
+            column = (found, values) if column is None else filled_by(*column, found, values)
+        if column is None:
+            raise ValueError(f"no points of {whole.column}")
+        return column
+
+    def _combined(
+        self, target: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: RowKeys
+    ) -> tuple[Longs, Floats]:
+        """(key of each row, its value): copies of one value are one, CPUs and interfaces of a node are added up."""
+        points = self.points[target]
+        if all(isinstance(units, int) for units, _, _ in points):  # series of one GPU each; copies stay in order
+            points = sorted(points, key=lambda one: int(ranks[one[0]]))
+        found = np.concatenate([keys.join(ranks[units], t) for units, t, _ in points])
+        values = np.concatenate([values for _, _, values in points])
+        if (found[1:] > found[:-1]).all():
+            return found, values
+        order = np.argsort(found, kind="stable")
+        found, values = found[order], values[order]
+        first = np.flatnonzero(np.diff(found, prepend=found[0] - 1))
+        if target.adds_up:
+            return found[first], np.add.reduceat(values, first)
+        kept = np.repeat(values[first], np.diff(first, append=found.size))
+        differs = np.flatnonzero(kept != values)
+        if differs.size:
+            node, gpu, _ = names[int(keys.split(found[differs[:1]])[0][0])]
+            example = f"{node} {'' if gpu == NONE else f'GPU {gpu}'}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
+            self.reject(target.table, "conflicting_value", target.column, differs.size, example)
+        return found[first], values[first]
+
+
+def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
+    """Return one value per key: the sum, or the largest.
+
+    >>> keys, values = joined_parts(np.array([3, 1, 3]), np.array([1.0, 5.0, 2.0]), largest=False)
+    >>> keys.tolist(), values.tolist()
+    ([1, 3], [5.0, 3.0])
+    """
+    order = np.argsort(found, kind="stable")
+    found, values = found[order], values[order]
+    first = np.flatnonzero(np.diff(found, prepend=found[0] - 1))
+    joined: Floats = (np.maximum if largest else np.add).reduceat(values, first)
+    return found[first], joined
+
+
+def filled_by(found: Longs, values: Floats, others: Longs, of_others: Floats) -> tuple[Longs, Floats]:
+    """Return the points, with those of a fallback at keys that have none.
+
+    >>> keys, values = filled_by(np.array([1]), np.array([5.0]), np.array([1, 2]), np.array([9.0, 7.0]))
+    >>> keys.tolist(), values.tolist()
+    ([1, 2], [5.0, 7.0])
+    """
+    missing = ~np.isin(others, found)
+    keys = np.concatenate([found, others[missing]])
+    order = np.argsort(keys, kind="stable")
+    return keys[order], np.concatenate([values, of_others[missing]])[order]
+
+
+def targets_by_column(targets: Iterable[MetricTarget]) -> Mapping[MetricTarget, Sequence[MetricTarget]]:
+    """Return {whole target: its parts and fallbacks, these last}."""
+    found: dict[MetricTarget, list[MetricTarget]] = {}
+    for target in targets:
+        found.setdefault(MetricTarget(target.table, target.column, target.unit, target.adds_up), []).append(target)
+    return {whole: sorted(some, key=lambda one: one.joining.fallback) for whole, some in found.items()}
+
+
+def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
+    """Return whether two values of one unit and time differ."""
+    seen: dict[int, float] = {}
+    for units, t, values in points:
+        mine = np.full(t.size, units == unit) if isinstance(units, int) else units == unit
+        for moment, value in zip(t[mine].tolist(), values[mine].tolist(), strict=True):
+            if seen.setdefault(moment, value) != value:
+                return True
+    return False
+
+
+def allocation_rows(spans: Iterable[AllocationSpan]) -> pl.DataFrame:
+    """Return rows of `allocations`; their provenance is the recording itself, `explicit`.
+
+    Where it shows no more than the node it is `node_list`: what names the GPU has priority.
+    """
+    rows = [
+        (span.job, *span.unit, span.start, span.end, "node_list" if span.unit[1] is None else "explicit")
+        for span in spans
+    ]
+    schema = {"job_id": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
+    times = {"start": pl.Int64, "end": pl.Int64}
+    frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
+    return frame.with_columns(pl.col(*times).cast(TIME))
+
+
+def union_of_times(times: Sequence[Longs]) -> Longs:
+    """All times, once each; most often all metrics have the same."""
+    different = {t.tobytes(): t for t in times if t.size}
+    if not different:
+        return np.empty(0, np.int64)
+    return np.unique(np.concatenate(list(different.values()))) if len(different) > 1 else next(iter(different.values()))
