@@ -12,6 +12,7 @@ import pytest
 from neighbours import neighbour
 from simulated_lake import command, lake_of
 
+from in_process import run_here
 from tachograph.catalog.tables import ALLOCATIONS, JOB_SUMMARIES, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
@@ -138,3 +139,52 @@ def test_fewer_nodes_than_the_accounting_has(study: Study, tmp_path: Path) -> No
     assert found["coverage"] == pytest.approx(whole["coverage"] / 2)
     assert (found["gpus"], found["gpu_hours"]) == (None, None)
     assert found["gpu_util_mean"] == pytest.approx(whole["gpu_util_mean"])
+
+
+def analyzed(folder: Path, *ingested: tuple[str, Path], zone: str) -> tuple[dict[str, Any], str]:
+    """What `analyze` of a new lake prints, as JSON and on stderr."""
+    (folder / "own.toml").write_text(f'[site]\ntime_zone = "{zone}"\n')
+    common = ["--config", "own.toml", "--lake", "lake"]
+    for source, file in ingested:
+        command("ingest", source, str(file), "--config", str(folder / "own.toml"), "--lake", str(folder / "lake"))
+    done = run_here(["analyze", "--as-of", "2025-06-01T00:00:00Z", "--threads", "1", "--json", *common], folder, {})
+    assert done.returncode == 0
+    return json.loads(done.stdout), done.stderr
+
+
+def page_of(folder: Path, job: str) -> str:
+    done = run_here(["job", job, "--config", "own.toml", "--lake", "lake"], folder, {})
+    assert done.returncode == 0
+    return " ".join(done.stdout.split())
+
+
+def test_accounting_of_another_zone_is_named(study: Study, tmp_path: Path) -> None:
+    """The accounting has Pacific times, the configuration says UTC: no sample lies within its job."""
+    sources = ("ldms", study.layout.notebooks / "ldms_set1.parquet"), ("sacct", study.layout.notebooks / "slurm.csv")
+    report, messages = analyzed(tmp_path, *sources, zone="UTC")
+    jobs = study.layout.jobs.height
+    assert (report["jobs"], report["ambiguous"], report["misplaced"]) == (jobs, jobs, jobs)
+    assert report["misplaced_by_s"] == 8 * 3600
+    assert f"{jobs} jobs named by samples or maps only outside of the accounted times, most 8 h later" in messages
+    assert "site.time_zone" in page_of(tmp_path, study.layout.jobs.item(0, "job_id"))
+
+
+def test_jobs_that_nothing_places_are_listed(study: Study, tmp_path: Path) -> None:
+    """Accounting alone: every job is listed, with why nothing is known of its GPUs."""
+    report, messages = analyzed(tmp_path, ("sacct", study.layout.notebooks / "slurm.csv"), zone=layouts.ZONE)
+    jobs = study.layout.jobs.height
+    assert (report["jobs"], report["unplaced"], report["misplaced"]) == (jobs, jobs, 0)
+    assert "no node list in the accounting, and no sample or map names them" in messages
+    assert "no sample or map names it" in page_of(tmp_path, study.layout.jobs.item(0, "job_id"))
+
+
+def test_jobs_without_accounting_are_counted(study: Study, tmp_path: Path) -> None:
+    """Samples alone: jobs last from their first to their last sample."""
+    report, messages = analyzed(tmp_path, ("ldms", study.layout.notebooks / "ldms_set1.parquet"), zone="UTC")
+    jobs = study.layout.jobs.height
+    assert (report["jobs"], report["unaccounted"]) == (jobs, jobs)
+    assert report["unaccounted_samples"] == report["attributed"] == study.layout.samples
+    assert "not in the accounting, known from samples or maps alone" in messages
+    found = read_summaries(Lake.open(str(tmp_path / "lake")))
+    assert found.select("state", "user").unique().rows() == [(None, None)]
+    assert set(found.get_column("attribution")) == {"explicit"}

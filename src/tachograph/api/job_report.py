@@ -8,7 +8,14 @@ import polars as pl
 
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import choose_job
-from tachograph.lake.query import read_consistently, read_gpus, read_minutes, read_summaries, read_verdicts
+from tachograph.lake.query import (
+    read_consistently,
+    read_evidence,
+    read_gpus,
+    read_minutes,
+    read_summaries,
+    read_verdicts,
+)
 from tachograph.report.job import JobReport, build_job_report
 
 
@@ -33,6 +40,7 @@ def read_job(
             now,
             zone_name=zone_name,
             other_runs=chosen.other_runs,
+            evidence=read_evidence(lake, chosen.row),
         )
 
     return read_consistently(lake, read)

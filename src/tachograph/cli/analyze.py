@@ -63,6 +63,8 @@ def run(arguments: Arguments) -> int:
         )
     for problem in report.rule_problems:
         remark(f"rule skipped: {problem}")
+    for caveat in caveats(report):
+        remark(caveat)
     if arguments.json:
         output.print_json(report)
     else:
@@ -97,12 +99,38 @@ def seen_from_anywhere(lake: Lake) -> Lake:
     return lake if is_remote(lake.location) else Lake(str(Path(lake.location).absolute()))
 
 
+def caveats(report: AnalysisReport) -> Iterator[str]:
+    """Yield what is missing where jobs and samples were not brought together, each with what to ingest."""
+    if report.unaccounted:
+        samples = plural(report.unaccounted_samples, "sample")
+        yield (
+            f"{plural(report.unaccounted, 'job')} with {samples} not in the accounting, known from samples or maps "
+            "alone: their times are those of the records; ingest the accounting of that time"
+        )
+    if report.misplaced:
+        later = report.misplaced_by_s
+        by = "" if later is None else f", most {abs(later) / 3600:g} h {'later' if later > 0 else 'earlier'}"
+        yield (
+            f"{plural(report.misplaced, 'job')} named by samples or maps only outside of the accounted times{by}: "
+            "set site.time_zone to the zone of the accounting and ingest it into a new lake"
+        )
+    unplaced = report.unplaced - report.misplaced
+    if unplaced > 0:
+        yield (
+            f"{plural(unplaced, 'job')} of which nothing records where they ran: no node list "
+            "in the accounting, and no sample or map names them"
+        )
+
+
 def sentence(report: AnalysisReport) -> str:
     """Return the result of an analysis as one line of text."""
     if not report.jobs and not report.samples:
         return "nothing new; all jobs unchanged"
     if not report.jobs:
-        return f"{plural(report.samples, 'sample')} read, none of a known job: ingest the accounting of that time"
+        return (
+            f"{plural(report.samples, 'sample')} read, none of a known job: ingest the accounting of that time, "
+            "with node lists, a map, or samples that name their job"
+        )
     share = report.attributed / report.samples if report.samples else 0.0
     read = plural(report.samples, "sample")
     of_no_job = (

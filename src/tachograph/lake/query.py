@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED, check_codes, known_codes
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import (
+    ALLOCATIONS,
     ANALYSES,
     FINDINGS,
     GPU_SAMPLES,
@@ -60,6 +61,20 @@ def read_summaries(lake: Lake) -> pl.DataFrame:
 def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
     """Return the rows of a table that sources fill, one per key, the last of each: jobs, allocations, devices."""
     return lake.latest(table)
+
+
+def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
+    """Return what records where a run was: samples, map, live_index, node_list; elsewhere; nothing.
+
+    `row`: of job_summaries. elsewhere: what names the job does so at other times.
+    """
+    ids = [name for name in (row["job_id"], row["display_id"]) if name]
+    with lake_errors(lake.uri(ALLOCATIONS)):
+        named = lake.scan(ALLOCATIONS).filter(pl.col("job_id").is_in(ids)).collect()
+    before, after = pl.col("end") <= row["start"], pl.col("start") >= row["as_of"]
+    inside = named.filter(~(before | after).fill_null(value=False)).get_column("provenance").unique().to_list()
+    best = next((name for name in ("samples", "explicit", "live_index", "node_list") if name in inside), None)
+    return best or ("elsewhere" if named.height else "nothing")
 
 
 def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame, rows: pl.LazyFrame | None = None) -> pl.LazyFrame:

@@ -19,7 +19,7 @@ from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import GPU_KEY, PIPES, TIME
 
-COARSE_S = 60.0
+COARSE_S, QUARTER_S = 60.0, 900.0
 FINAL_STATES = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -139,6 +139,31 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """Jobs of the accounting that samples or maps name only at other times, and how much later most of them do."""
+
+    jobs: int
+    later_s: float | None
+
+
+def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
+    """Return the jobs with runs of which every record has another time; `later_s` where half of them agree.
+
+    Often the zone of the accounting is not the configured one: differences are rounded to quarters of hours.
+    """
+    named = allocations.filter(pl.col("start").is_not_null(), pl.col("end").is_not_null())
+    ours = runs.filter("accounted").select("job_id", "until", first="start")
+    joined = named.select("job_id", "start", "end").join(ours, on="job_id", how="inner")
+    inside = (pl.col("start") < pl.col("until")) & (pl.col("end") > pl.col("first"))
+    quarters = ((pl.col("start").min() - pl.col("first").min()).dt.total_seconds() / QUARTER_S).round()
+    jobs = joined.group_by("job_id").agg(inside=inside.any(), quarters=quarters).filter(~pl.col("inside"))
+    if jobs.is_empty():
+        return Misplaced(0, None)
+    number, count = jobs.get_column("quarters").value_counts(sort=True).row(0)
+    return Misplaced(jobs.height, number * QUARTER_S if number and 2 * count >= jobs.height else None)
+
+
 def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return `allocations` with raw job ids where they name a task or component as people write it (123_4, 123+1)."""
     shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).select(job_id="display_id", raw="job_id").unique()
@@ -182,7 +207,7 @@ INTERVALS_SCHEMA = {
 class Attribution:
     """Who owns what.
 
-    runs: one row per run that held or may have held GPUs, with `attribution`.
+    runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record names a node of it.
     intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
     contested: stretches that two runs claim with equal right; their samples belong to no run.
     unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
@@ -219,9 +244,10 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     )
     worst = per_node.group_by("run").agg(pl.col("rank").max())
     ranked = runs.join(worst, on="run", how="left").with_columns(
+        unplaced=pl.col("rank").is_null(),
         attribution=pl.col("rank")
         .fill_null(RANK["ambiguous"])
-        .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String)
+        .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String),
     )
     named_somewhere = pl.col("rank").is_not_null() | pl.col("node_list").is_null()
     held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop("rank")

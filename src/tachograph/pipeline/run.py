@@ -33,7 +33,16 @@ from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
-from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory, with_raw_ids
+from tachograph.pipeline.attribution import (
+    Attribution,
+    Misplaced,
+    attribute,
+    build_runs,
+    gpu_facts,
+    inventory,
+    misplaced,
+    with_raw_ids,
+)
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.pipeline.partition import Labeller
@@ -88,6 +97,11 @@ class AnalysisReport:
     findings: int
     full: bool
     rule_problems: tuple[str, ...] = ()  # why rules of the site's folder were left out
+    unaccounted: int = 0  # jobs that only samples or maps name
+    unaccounted_samples: int = 0
+    unplaced: int = 0  # jobs of which nothing records where they ran
+    misplaced: int = 0  # jobs that samples or maps name only at other times
+    misplaced_by_s: float | None = None  # how much later than accounted, most of them
 
 
 def analyze(
@@ -122,6 +136,7 @@ def analyze(
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
     analysis = _Analysis(lake, configuration, judging, owned, touched, units, seen, now, progress)
+    analysis.misplaced = misplaced(runs, allocations)
     if pool is not None:
         return analysis.run(pool, full=news.everything)
     with ThreadPool(threads) as own:
@@ -225,6 +240,7 @@ class _Analysis:
         self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
         self.open_runs = OpenRuns(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
+        self.misplaced = Misplaced(0, None)
         self.summaries: list[pl.DataFrame] = []
         self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
         self.reported = 0
@@ -237,7 +253,13 @@ class _Analysis:
         finally:
             self.minutes.discard()  # nothing, where all is committed
             self.hosts.discard()
+        unaccounted = jobs.join(self.runs.filter(~pl.col("accounted")), on="job_key", how="semi")
         report = AnalysisReport(
+            unaccounted=unaccounted.height,
+            unaccounted_samples=int(unaccounted.get_column("samples").sum()),
+            unplaced=self.runs.filter("unplaced").height,
+            misplaced=self.misplaced.jobs,
+            misplaced_by_s=self.misplaced.later_s,
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
             samples=tally.samples,

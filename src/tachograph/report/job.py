@@ -40,6 +40,15 @@ _ATTRIBUTION = {
     "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
     "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
 }
+_EVIDENCE = {  # by attribution and what records where the run was
+    ("explicit", "samples"): "Its GPUs are known from samples that name it.",
+    ("ambiguous", "samples"): "Samples name it on more GPUs than it was allocated: which were its own is not known.",
+    (
+        "ambiguous",
+        "nothing",
+    ): "Where it ran is unknown: its accounting has no node list, no sample or map names it.",
+    ("ambiguous", "elsewhere"): "Samples or maps name it at other times only than its accounting: see site.time_zone.",
+}
 _OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
 _EXCLUDED_BECAUSE = {
     "ambiguous_attribution": "its GPUs are not known",
@@ -189,11 +198,12 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
     return f"{'The GPU' if one else 'The GPUs'} used {text(joules, 'J')}{mean}."
 
 
-def caveat_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
+def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, ...]:
     """Return what is to be known about the data of the report."""
     attribution = str(row.get("attribution"))
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
-    notes = ["Its GPUs are those that were recorded." if recorded else _ATTRIBUTION.get(attribution, "")]
+    known = _EVIDENCE.get((attribution, evidence)) or _ATTRIBUTION.get(attribution, "")
+    notes = ["Its GPUs are those that were recorded." if recorded else known]
     coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
     if samples:
         every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
@@ -360,11 +370,12 @@ def build_job_report(
     *,
     zone_name: str = "UTC",
     other_runs: Sequence[Mapping[str, Any]] = (),
+    evidence: str = "",
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `other_runs` are the summaries of
-    its other runs, where it was requeued.
+    its other runs, where it was requeued. `evidence`: what records where it ran (`read_evidence`).
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
     reported = worth_knowing(judged)
@@ -387,7 +398,7 @@ def build_job_report(
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
         energy=energy_sentence(summary),
-        caveats=caveat_sentences(summary),
+        caveats=caveat_sentences(summary, evidence),
         timeline=timeline,
         other_runs=tuple(other_runs),
     )
