@@ -236,7 +236,8 @@ def read_ldms(path: Path, whole: bool) -> None:
 
 
 def read_table(path: Path, whole: bool) -> None:
-    conformed(table.read(options(path, mapping=str(_mapping(path))), configuration=SITE, now=NOW), whole)
+    chosen = options(path, mapping=str(_mapping(path)), node=None, set=[], time_zone=None)
+    conformed(table.read(chosen, configuration=SITE, now=NOW), whole)
 
 
 def _mapping(path: Path) -> Path:

@@ -144,7 +144,7 @@ def test_one_column_per_gpu(tmp_path: Path) -> None:
         (1776204532, 10, 0.3, None),
         (1776204542, 10, 0.5, None),
     ]
-    assert (reasons, read_rows) == (set(), 2)
+    assert (reasons, read_rows) == ({("unmapped_column", "total", 2)}, 2)
 
 
 def test_units_may_differ_between_the_columns_of_one_counter(tmp_path: Path) -> None:
@@ -193,8 +193,46 @@ def test_one_value_per_row(tmp_path: Path) -> None:
         ("repeated_value", "gpu_util", 1),
         ("missing_mark", "power_w", 1),
         ("unreadable_time", None, 1),
+        ("unmapped_metric", "FAN", 1),
     }
     assert read_rows == 7
+
+
+def test_rows_of_metrics_without_a_mapping_are_named_and_all_rows_add_up(tmp_path: Path) -> None:
+    """Rows read: used, repeated, rejected for one reason each; the rarest of many names share one number."""
+    others = [f"1776204532,a,0,OTHER{name},1" for name in range(30) for _ in range(30 - name)]
+    lines = ["1776204532,a,0,UTIL,45", "1776204542,b,x,UTIL,1", "never,b,x,UTIL,1", "1776204532,a,0,,1", *others]
+    path = _csv(tmp_path, "ts,host,gpu,metric,value\n" + "\n".join(lines) + "\n")
+    (chunk,) = read_file(path, parse(LONG + "gpu.pattern = '^(\\d)$'"))
+    (part,) = chunk.parts
+    counts = {(reject.reason, reject.column): reject.count for reject in part.rejects}
+    assert counts["no_match", None] == 2, "a row without a GPU and without a time counts once"
+    assert ("unreadable_time", None) not in counts
+    assert counts["no_metric", None] == 1
+    assert counts["unmapped_metric", "OTHER0"] == 30
+    assert counts["unmapped_metric", None] == sum(range(1, 11)), "of the ten rarest"
+    assert (part.frame.height, part.rows_used) == (1, None)
+    assert chunk.rows_read == 1 + sum(counts.values())
+
+
+def test_facts_of_gpus_beside_their_samples(tmp_path: Path) -> None:
+    """One row per GPU, with what was last said; wide and long."""
+    path = _csv(tmp_path, "ts,n,g,w,card,id\n1776204532,a,0,1,A100,\n1776204533,a,0,2,,u0\n1776204533,a,1,2,A100,N/A\n")
+    mapping = "time.column='ts'\nnode.column='n'\ngpu.column='g'\ncolumns.w='power_w'\ndevices={card='model',id='uuid'}"
+    (chunk,) = read_file(path, parse(mapping))
+    samples, devices = chunk.parts
+    assert (samples.table, samples.frame.height, devices.table) == ("gpu_samples", 3, "devices")
+    assert devices.frame.select("node", pl.col("gpu").cast(pl.Int16), "model", "uuid").sort("gpu").rows() == [
+        ("a", 0, "A100", "u0"),
+        ("a", 1, "A100", None),
+    ]
+    path = _csv(tmp_path, "ts,host,gpu,metric,value,card\n1776204532,a,0,UTIL,45,H100\n1776204532,a,0,POWER,100,H100\n")
+    (chunk,) = read_file(path, parse(LONG + "devices.card = 'model'"))
+    assert [(part.table, part.frame.height, part.rows_used) for part in chunk.parts] == [
+        ("gpu_samples", 1, 2),
+        ("devices", 1, None),
+    ]
+    assert not any(part.rejects for part in chunk.parts)
 
 
 def test_long_files_over_the_repeated_hour(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from tachograph.catalog.tables import NODE_SAMPLES
 from tachograph.lake.conform import conform
 from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import load
-from tachograph.sources.table.suggest import host_counter_meaning, suggest
+from tachograph.sources.table.names import host_counter_meaning
+from tachograph.sources.table.suggest import suggest
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 MAPPING = """
@@ -77,7 +78,7 @@ def test_a_proposal_can_be_used_as_it_is(tmp_path: Path) -> None:
         "2025-03-04 10:00:00,n2,10,20,1048576,300,1,2,901\n"
         "2025-03-04 10:01:00,n1,200,3000,1048576,200,7,8,902\n"
     )
-    proposed = suggest(file)
+    proposed = suggest(file).text
     assert "# not recognised: fan" in proposed
     first, second, third = _rows(file, proposed)
     assert (first["cpu_user_s"], first["cpu_system_s"], first["memory_total_mib"]) == (1.0, 2.0, 1024.0)
@@ -91,7 +92,7 @@ def test_percentages_are_not_proposed_for_counters(tmp_path: Path) -> None:
     values = (93, 20, 50, 7)
     lines = [f"{1741082400 + 9 * step},n1,{value},{value}" for step, value in enumerate(values)]
     file.write_text("\n".join(["time,host,cpu_user,load1", *lines]))
-    proposed = suggest(file)
+    proposed = suggest(file).text
     assert '"load1" = "load_average"' in proposed
     assert "cpu_user_s" not in proposed
     assert "cpu_user (it falls: no counter)" in proposed
@@ -101,9 +102,9 @@ def test_tables_of_gpus_stay_tables_of_gpus(tmp_path: Path) -> None:
     """`load` and `memory total` may be a GPU's, where there is a GPU, or another of its counters."""
     file = tmp_path / "gpu.csv"
     file.write_text("time,host,gpu,load,mem_total\n1741082400,n1,0,93,81920\n")
-    assert 'table = "gpu_samples"' in suggest(file)
+    assert 'table = "gpu_samples"' in suggest(file).text
     file.write_text("time,host,utilization.gpu,power.draw,load1\n1741082400,n1,0,93,1\n")
-    assert 'table = "gpu_samples"' in suggest(file)
+    assert 'table = "gpu_samples"' in suggest(file).text
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.catalog.errors import ConfigError
-from tachograph.sources.table.mapping import load, parse, placeholders
+from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.sources.table.mapping import MappingKey, MappingTarget, load, parse, placeholders
 
 GOOD = """
 time.column = "t"
@@ -49,6 +49,8 @@ def test_a_mapping_and_its_defaults() -> None:
         ("table = 'jobs'\ncolumns.a = 'job_id'\ngpu.column = 'x'", "gpu: table jobs has none"),
         ("table = 'jobs'\ncolumns.a = { to = 'user', unit = 's' }", "user is no number"),
         (GOOD + "metric = { column = 'm', value = 'v' }\ncolumns.'a{gpu}' = 'power_w'", "long file"),
+        (GOOD + "devices.v = 'power_w'", "devices.'v': no column 'power_w'"),
+        (GOOD + "table = 'node_samples'\ndevices.v = 'model'", "devices: not with table node_samples"),
     ],
 )
 def test_mistakes_are_named(text: str, said: str, tmp_path: Path) -> None:
@@ -57,6 +59,49 @@ def test_mistakes_are_named(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         load(path)
     assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        (("gpu.constant=1",), ("gpu", "column"), ""),
+        (("gpu.constant = 1",), ("gpu", "constant"), 1),
+        (("node.column=Host name",), ("node", "column"), "Host name"),
+        (("time.zone=Europe/Berlin", 'time.zone="UTC"'), ("time", "zone"), "UTC"),
+        (('columns."u"={ to = "power_w", unit = "mW" }',), ("targets", "u"), MappingTarget("power_w", "mW")),
+        (("columns.v=power_w",), ("targets", "v"), MappingTarget("power_w")),
+    ],
+)
+def test_settings_replace_keys(settings: tuple[str, ...], key: tuple[str, str], value: object) -> None:
+    """A value that is no TOML is text; a column and a constant replace each other."""
+    found = getattr(parse(GOOD, settings=settings), key[0])
+    assert (found[key[1]] if isinstance(found, dict) else getattr(found, key[1])) == value
+
+
+@pytest.mark.parametrize("setting", ["gpu", "=1", "a b=1", "gpu.=1", ""])
+def test_what_is_no_setting_is_refused(setting: str) -> None:
+    with pytest.raises(UsageError, match="is not KEY=VALUE"):
+        parse(GOOD, settings=[setting])
+
+
+def test_a_setting_is_checked_like_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"time\.zone.*Mars"):
+        parse(GOOD, settings=["time.zone=Mars/Olympus"])
+    with pytest.raises(ConfigError, match="colour"):
+        parse(GOOD, settings=["colour=red"])
+    with pytest.raises(ConfigError, match="node"):
+        parse(GOOD, settings=["node=n1"])
+
+
+def test_the_node_of_a_file_that_names_none() -> None:
+    without = GOOD.replace('node.column = "n"', "")
+    with pytest.raises(ConfigError, match="node: missing; add --node NAME"):
+        parse(without)
+    assert parse(without, node="n7").node.constant == "n7"
+    assert parse(without + "node.constant = 'x'", node="n7").node.constant == "n7"
+    with pytest.raises(UsageError, match=r"reads the node from column 'n'.*--set node\.constant"):
+        parse(GOOD, node="n7")
+    assert parse(GOOD, settings=["node.constant=n7"]).node == MappingKey(constant="n7")
 
 
 def test_a_mapping_that_is_not_there(tmp_path: Path) -> None:

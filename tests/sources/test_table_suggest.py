@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from tachograph.lake.conform import conform
 from tachograph.sources import ldms
 from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import parse
+from tachograph.sources.table.names import counter_meaning
 from tachograph.sources.table.suggest import suggest
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -21,8 +25,10 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 def _fed_back(path: Path) -> tuple[str, pl.DataFrame]:
     """Table and conformed rows of a file read by the mapping proposed for it."""
-    (chunk,) = read_file(path, parse(suggest(path)))
-    (part,) = chunk.parts
+    proposed = suggest(path)
+    assert not proposed.missing
+    (chunk,) = read_file(path, parse(proposed.text, node="login1" if "--node NAME" in proposed.text else None))
+    part = chunk.parts[0]
     return part.table, conform(part.frame, TABLES[part.table], now=NOW, units=part.units).frame
 
 
@@ -45,7 +51,9 @@ def test_nvidia_smi_query(tmp_path: Path) -> None:
         (0, pytest.approx(0.45), 1024.0, pytest.approx(123.4), 40.0),
         (1, 0.0, 3.0, None, 33.0),
     ]
-    assert "# not recognised: name" in suggest(path)
+    assert suggest(path).text.endswith('[devices]\n"name" = "model"\n')
+    assert "ingest with --node NAME" in suggest(path).text
+    assert '[node]\nconstant = "n7"' in suggest(path, node="n7").text
 
 
 def test_dcgm_names(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_one_column_per_gpu_with_decimal_commas(tmp_path: Path) -> None:
         "time;host;gpu0_util;gpu1_util;gpu0_mem_used_gib;gpu1_mem_used_gib;Lüfter\n"
         "23.04.2026 04:47:50;n1;45,5;12,0;1,5;2,0;1\n".encode("latin-1"),
     )
-    assert 'encoding = "latin-1"' in suggest(path)
+    assert 'encoding = "latin-1"' in suggest(path).text
     _, frame = _fed_back(path)
     assert frame.select("node", "gpu", "gpu_util", "hbm_used_mib").rows() == [
         ("n1", 0, pytest.approx(0.455), 1536.0),
@@ -96,10 +104,14 @@ def test_one_value_per_row(tmp_path: Path) -> None:
     assert frame.select("gpu_util", "power_w").rows() == [(pytest.approx(0.45), 145.0)]
 
 
-def test_no_header_line_asks_for_names(tmp_path: Path) -> None:
+def test_no_header_line_leaves_columns_open(tmp_path: Path) -> None:
     path = _csv(tmp_path, "2026-04-23 04:47:50,n1,0,45\n2026-04-23 04:48:00,n1,0,46\n")
-    with pytest.raises(InputError, match=r"no column looks like a counter.*c1, c2, c3, c4"):
-        suggest(path)
+    proposed = suggest(path)
+    assert proposed.missing == ("no column looks like a counter; it has: c1, c2, c3, c4",)
+    assert 'names = ["c1", "c2", "c3", "c4"]' in proposed.text
+    assert '[columns]\n# "c2" = "..."' in proposed.text
+    (chunk,) = read_file(path, parse(proposed.text.replace('# "c4" = "..."', '"c4" = "power_w"'), node="n"))
+    assert chunk.parts[0].frame.get_column("power_w").to_list() == [45.0, 46.0]
 
 
 def test_jobs(tmp_path: Path) -> None:
@@ -125,17 +137,144 @@ def test_parquet_by_contract_names(tmp_path: Path) -> None:
 
 def test_what_cannot_be_judged_is_said(tmp_path: Path) -> None:
     util = _csv(tmp_path, "time,gpu,util\n1776919670,0,0.4\n")
-    assert 'to = "gpu_util" }  # no value is above 1' in suggest(util)
+    assert 'to = "gpu_util" }  # no value is above 1' in suggest(util).text
     days = _csv(tmp_path, "time,gpu,util\n03/04/2026 10:00:00,0,40\n")
-    assert "undetermined by the values" in suggest(days)
+    assert "undetermined by the values" in suggest(days).text
+
+
+def test_what_is_known_is_proposed_where_something_is_missing(tmp_path: Path) -> None:
+    """A commented line for each part that is missing, in a mapping that is TOML."""
+    rows = "n1,50,200\nn1,55,201\n"
+    proposed = suggest(_csv(tmp_path, "machine,Util (%),Power [W]\n" + rows))
+    assert [what.split(";")[0] for what in proposed.missing] == [
+        "no column looks like a time",
+        "no column is the number of a GPU, and rows are of several",
+    ]
+    assert tomllib.loads(proposed.text) == {
+        "table": "gpu_samples", "time": {}, "node": {"column": "machine"}, "gpu": {},
+        "columns": {"Util (%)": {"to": "gpu_util", "unit": "percent"}, "Power [W]": {"to": "power_w"}},
+    }  # fmt: skip
+    assert '# column = "..."  # no column looks like a time' in proposed.text
+
+
+def test_rows_are_needed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no rows"):
+        suggest(_csv(tmp_path, "time,util\n"))
+
+
+def _sorted_by_metric(rows: int) -> pl.DataFrame:
+    names = ["FAN", "DCGM_FI_DEV_GPU_UTIL", "gpu_temp_celsius", "mem_used_bytes", "pcie_tx_bytes_s", "power_mw"]
+    step = pl.int_range(rows, eager=True)
+    return pl.concat(
+        pl.DataFrame({"ts": 1776919670 + step, "host": "n1", "gpu": step % 2, "metric": name, "value": 1e6 + step})
+        for name in names
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".json"])
+def test_all_names_of_a_long_file_are_read(tmp_path: Path, suffix: str) -> None:
+    """The first rows have but one of them; what counts is in the order of the file."""
+    frame = _sorted_by_metric(3_000)
+    path = tmp_path / f"long{suffix}"
+    if suffix == ".parquet":
+        frame.write_parquet(path)
+    elif suffix == ".json":
+        path.write_text(json.dumps(frame.to_dicts()))
+    else:
+        text = frame.write_csv().encode()
+        path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    found = tomllib.loads(suggest(path).text)
+    assert list(found["columns"]) == ["mem_used_bytes", "pcie_tx_bytes_s", "power_mw"]
+    assert (
+        "DCGM_FI_DEV_GPU_UTIL (values up to 1,002,999 in all 3,000 rows: too large for percent)" in suggest(path).text
+    )
+
+
+def test_memory_for_a_long_file_is_that_of_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "long.parquet"
+    _sorted_by_metric(1_000).write_parquet(path)
+    monkeypatch.setattr("tachograph.sources.table.sample._SCAN_ROWS", 700)
+    text = suggest(path).text
+    assert "power_mw" in text
+    assert "in all 1,000 rows" in text
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("a,b\n1,2\n", "no column looks like a time; it has: a, b"), ("time,util\n", "no rows")]
+    ("name", "known"),
+    [
+        ("nvlink_rx_bytes_s", ("nvlink_rx_bytes_per_s", "B/s")),
+        ("PCIe TX (MB/s)", ("pcie_tx_bytes_per_s", "MB/s")),
+        ("pcie_rx_kib_per_second", ("pcie_rx_bytes_per_s", "KiB/s")),
+        ("Energy_mJ", ("energy_j", "mJ")),
+        ("energy_joules_total", ("energy_j", "J")),
+        ("SM Clock MHz", ("sm_clock_mhz", "MHz")),
+        ("sm_active_pct", ("sm_active", "percent")),
+        ("tensor_active_ratio", ("tensor_active", "fraction")),
+        ("GPU Utilization (%)", ("gpu_util", "percent")),
+        ("gpuUtilPercent", ("gpu_util", "percent")),
+        ("nvidia_smi_power_draw_watts", ("power_w", "W")),
+        ("POWER_W", ("power_w", "W")),
+        ("powerMilliwatts", ("power_w", "mW")),
+        ("temp [degC]", ("gpu_temp_c", "C")),
+        ("memory_used_gib", ("hbm_used_mib", "GiB")),
+        ("fb_used_bytes", ("hbm_used_mib", "B")),
+        ("pcie_replays_total", ("pcie_replays", "")),
+        ("nvlink_tx_bytes_total", None),  # a counter of bytes is no rate
+        ("max_power_w", None),
+        ("power.limit [W]", None),
+        ("fan_speed_pct", None),
+        ("job_name", None),
+    ],
 )
-def test_nothing_to_propose(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        suggest(_csv(tmp_path, text))
+def test_words_for_counters(name: str, known: tuple[str, str] | None) -> None:
+    assert counter_meaning(name) == known
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "line"),
+    [
+        ("util", (0, 97), 'unit = "percent" }  # by its values: values up to 97 in all 2 rows'),
+        ("gpu_util", (0, 97), 'unit = "percent" }  # not fraction, as the name says: values up to 97 in all 2 rows'),
+        ("util_ratio", (0, 0.5), 'to = "gpu_util" }\n'),
+        ("util_pct", (0, 0.5), "# no value is above 1: values up to 0.5 in all 2 rows; a fraction?"),
+        ("power", (60_000, 241_500), 'unit = "mW" }  # by its values: values up to 241,500 in all 2 rows'),
+        ("mem_used", (0, 80e9), 'unit = "B" }  # by its values: values up to 80,000,000,000 in all 2 rows'),
+        ("sm_clock", (1.2e9, 1.41e9), 'unit = "Hz" }  # by its values'),
+        ("util", (0, 4500), '# "util" = "..."  # values up to 4,500 in all 2 rows: no unit fits'),
+        ("memory_used_pct", (0, 50), '# "memory_used_pct" = "..."  # percent cannot be MiB'),
+    ],
+)
+def test_a_unit_that_values_decide_says_so(tmp_path: Path, column: str, values: tuple[float, float], line: str) -> None:
+    path = _csv(tmp_path, f"time,gpu,{column}\n1776919670,0,{values[0]}\n1776919680,0,{values[1]}\n")
+    assert line in suggest(path).text
+
+
+def test_whether_it_is_a_fraction_is_decided_by_all_rows(tmp_path: Path) -> None:
+    """A GPU that is idle at first, and busy behind the first rows."""
+    lines = [f"{1776919670 + row},0,{0 if row < 900 else 88}" for row in range(1000)]
+    path = _csv(tmp_path, "time,gpu,util\n" + "\n".join(lines) + "\n")
+    assert 'unit = "percent" }  # by its values: values up to 88 in all 1,000 rows' in suggest(path).text
+
+
+def test_an_inventory_becomes_devices(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "hostname,GPU,GPU model,UUID,Memory Total [GiB]\nn1,0,NVIDIA H100 PCIe,GPU-1,80\n")
+    table, frame = _fed_back(path)
+    assert table == "devices"
+    assert frame.select("node", "gpu", "model", "uuid", "hbm_mib").rows() == [
+        ("n1", 0, "NVIDIA H100 PCIe", "GPU-1", 81920.0)
+    ]
+
+
+def test_a_name_is_a_model_where_its_values_are(tmp_path: Path) -> None:
+    text = suggest(_csv(tmp_path, "time,gpu,name,util\n1776919670,0,train.py,50\n")).text
+    assert "devices" not in text
+    text = suggest(_csv(tmp_path, "time,gpu,name,util\n1776919670,0,NVIDIA L40S,50\n")).text
+    assert '[devices]\n"name" = "model"' in text
+
+
+def test_the_zone_of_the_command_line_is_written(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "time,gpu,util\n2026-04-23 10:00:00,0,50\n")
+    assert 'zone = "Europe/Berlin"\n' in suggest(path, zone_name="Europe/Berlin").text
 
 
 def test_strange_names_are_quoted(tmp_path: Path) -> None:

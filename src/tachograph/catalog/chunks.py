@@ -34,6 +34,8 @@ CLAMPED: Final = "clamped"  # the reason of values that were set to the end of t
 # reasons that remove nothing
 NOT_REMOVED: Final = frozenset({CLAMPED, "index_contradicts_uuid", "server_warning"})
 
+UNMAPPED: Final = ("unmapped_metric", "unmapped_column")  # what a mapping does not name; `column` is its name
+
 
 @dataclass(frozen=True, slots=True)
 class Reject:
@@ -52,6 +54,7 @@ class ChunkPart:
     `rejects` are rows that the reader itself rejects (a line that does not parse, a time that does not exist).
     `overlaps`: some of the rows may have been read before; only those that add to the lake are committed.
     `counted`: all were read before, and what is removed from them was counted then.
+    `rows_used`: rows of the input that these rows were made of, where one row is not one row.
     """
 
     table: str
@@ -60,6 +63,7 @@ class ChunkPart:
     rejects: tuple[Reject, ...] = ()
     overlaps: bool = False
     counted: bool = False
+    rows_used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _FACTORS: dict[tuple[str, str], float] = {
     ("mJ", "J"): 1e-3,
     ("uJ", "J"): 1e-6,
     ("kJ", "J"): 1e3,
+    ("MJ", "J"): 1e6,
     ("Wh", "J"): 3600.0,
     ("kWh", "J"): 3.6e6,
     ("jiffy", "s"): 0.01,  # USER_HZ, 100 on every Linux that runs these programs
@@ -32,6 +33,7 @@ _FACTORS: dict[tuple[str, str], float] = {
     ("ns", "s"): 1e-9,
     ("mW", "W"): 1e-3,
     ("kW", "W"): 1e3,
+    ("MW", "W"): 1e6,
     ("KiB/s", "B/s"): KI,
     ("MiB/s", "B/s"): MI,
     ("GiB/s", "B/s"): KI**3,
@@ -54,6 +56,8 @@ _FACTORS: dict[tuple[str, str], float] = {
     ("GHz", "MHz"): 1e3,
 }
 
+UNITS = frozenset(unit for pair in _FACTORS for unit in pair) | {"C"}  # that people write behind numbers
+
 
 def factor(given: str, wanted: str) -> float:
     """Return what a value in unit `given` is multiplied by to be in unit `wanted`.
@@ -70,6 +74,11 @@ def factor(given: str, wanted: str) -> float:
     except KeyError:
         known = ", ".join(sorted([a for a, b in _FACTORS if b == wanted] + [wanted]))
         raise InputError(f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {known}") from None
+
+
+def is_convertible(given: str, wanted: str) -> bool:
+    """Return whether `factor` connects two units."""
+    return given == wanted or (given, wanted) in _FACTORS
 
 
 @cache

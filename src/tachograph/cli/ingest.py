@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.chunks import NOT_REMOVED
+from tachograph.catalog.chunks import NOT_REMOVED, UNMAPPED
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
@@ -40,8 +40,8 @@ def run(arguments: Arguments) -> int:
         options = _options_of(source).parse_args(arguments.rest, Arguments())
     except SystemExit:  # argparse has shown the help
         return 0
-    if getattr(options, "suggest", None):
-        return _suggest(options.suggest)
+    if getattr(options, "suggest", None) is not None:
+        return _suggest(options)
     return _ingest(source, options, Narrator.of(options))
 
 
@@ -65,12 +65,19 @@ def _options_of(source: SourceEntry) -> Parser:
     return parser
 
 
-def _suggest(file: str) -> int:
+def _suggest(options: Arguments) -> int:
+    """Print the proposed mapping; of a file that leaves something open, what is known, and an error for the rest."""
     from pathlib import Path
 
     from tachograph.sources.table.suggest import suggest
 
-    output.print_text(suggest(Path(file)))
+    files = [file for file in (options.suggest, *options.files) if file]
+    if len(files) != 1:
+        raise UsageError("--suggest proposes a mapping for one file", do="name one: --suggest FILE")
+    proposed = suggest(Path(files[0]), node=options.node, zone_name=options.time_zone)
+    output.print_text(proposed.text)
+    if proposed.missing:
+        raise InputError("; ".join(proposed.missing), where=files[0], do="complete the mapping printed")
     return 0
 
 
@@ -146,17 +153,32 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     if report.chunks_known:
         were = "was" if report.chunks_known == 1 else "were"
         lines.append(f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} already in the lake")
+    for table, (used, made) in report.reshaped.items():
+        lines.append(f"{plural(used, 'row')} made {plural(made, table.removesuffix('s'))}")
     files = [file for file in report.unread if file]
     if files:
         lines.append(f"{plural(len(files), 'file')} could not be read")
     if report.duplicates:
         lines.append(f"{plural(report.duplicates, 'duplicate row')} merged")
+    lines += _unmapped_lines(report)
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
-        if reason != "duplicate":
+        if reason not in ("duplicate", *UNMAPPED):
             what = f"{plural(count, 'value')} of {column}" if column else plural(count, "row")
             done = "noted" if reason in NOT_REMOVED else "rejected"
             lines.append(f"{done}: {what} of {table}: {reason.replace('_', ' ')}")
     return lines
+
+
+def _unmapped_lines(report: IngestReport) -> Iterator[str]:
+    """What the mapping does not name: rows of metrics, and columns."""
+    for reason in UNMAPPED:
+        for table in report.rows:
+            found = {key[2]: count for key, count in report.rejects.items() if key[:2] == (table, reason)}
+            if found and reason == "unmapped_metric":
+                named = ", ".join(f"{name or 'others'} ({count:,})" for name, count in found.items())
+                yield f"rejected: {plural(sum(found.values()), 'row')} of {table}: unmapped metric: {named}"
+            elif found:
+                yield f"not read: columns without a mapping: {', '.join(name or 'others' for name in found)}"
 
 
 def _print_rejected(report: IngestReport, options: Arguments) -> None:
@@ -189,6 +211,7 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "chunks_known": report.chunks_known,
         "rows_read": report.rows_read,
         "rows": report.rows,
+        "reshaped": {table: {"rows": used, "made": made} for table, (used, made) in report.reshaped.items()},
         "duplicates": report.duplicates,
         "unread": [{"file": file, "reason": reason} for file, reason in report.unread.items()],
         "rejects": [

@@ -64,6 +64,7 @@ class IngestReport:
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
+    reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
 
     @property
@@ -134,6 +135,9 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         table = TABLES[part.table]
         frame, merged = _append(lake, part, conformed.frame, app_id=app_id, mark=mark, since=since)
         report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
+        if part.rows_used is not None:
+            used, rows = report.reshaped.get(table.name, (0, 0))
+            report.reshaped[table.name] = (used + part.rows_used, rows + part.frame.height)
         if table is GPU_SAMPLES:
             _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have committed rows alone
         rejected += [(table.name, reject) for reject in part.rejects]

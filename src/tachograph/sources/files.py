@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import io
 import json
 import zlib
 from collections import Counter
@@ -171,8 +172,8 @@ def parquet_columns(path: Path) -> pl.Schema:
     """
     try:
         return pl.scan_parquet(path).collect_schema()
-    except _BROKEN_PARQUET as problem:
-        raise _damaged(path, problem) from None
+    except _BROKEN_PARQUET:
+        raise _damaged(path) from None
 
 
 def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK_ROWS) -> Iterator[FilePiece]:
@@ -188,13 +189,18 @@ def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK
         for first in range(0, max(total, 1), step):
             piece = lazy.slice(first, step).collect()
             yield FilePiece(piece, first, piece.height)
-    except _BROKEN_PARQUET as problem:
-        raise _damaged(path, problem) from None
+    except _BROKEN_PARQUET:
+        raise _damaged(path) from None
 
 
-def _damaged(path: Path, problem: BaseException) -> InputError:
-    what = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
-    return InputError(f"damaged Parquet, perhaps cut off: {what}", where=str(path), do="copy or export it again")
+def _damaged(path: Path) -> InputError:
+    """What is wrong with a Parquet file, in words of our own: the decoder's name bytes and its own parts."""
+    what = "damaged Parquet: its schema or a page of it cannot be decoded"
+    with open_file(path) as file:
+        file.seek(-4, io.SEEK_END)
+        if file.read() != b"PAR1":
+            what = "damaged Parquet, cut off: it does not end with PAR1"
+    return InputError(what, where=str(path), do="copy or export it again")
 
 
 def _damaged_gzip(path: Path, problem: Exception) -> InputError:
@@ -373,9 +379,9 @@ def _cells(path: Path, lines: pl.Series, names: Sequence[str], delimiter: str) -
             quote_char='"' if '"' in text else None,
             infer_schema=False,
         )
-    except pl.exceptions.PolarsError as problem:
-        what = (str(problem).splitlines() or [""])[0][:200]
-        raise InputError(f"not a table: {what}", where=str(path), do="check quotes and delimiter") from None
+    except pl.exceptions.PolarsError:
+        what = f"not a table of {len(names)} columns"
+        raise InputError(what, where=str(path), do="check quotes and delimiter") from None
 
 
 def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:

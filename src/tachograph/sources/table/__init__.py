@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import polars as pl
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, LakeTable
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, LakeTable
 from tachograph.catalog.units import factor
+from tachograph.sources.columns import IGNORED
 from tachograph.sources.files import (
     BLOCK_BYTES,
     CHUNK_ROWS,
@@ -46,28 +48,35 @@ from tachograph.sources.table.mapping import (
 )
 from tachograph.sources.times import TimeColumn, is_local, read_times
 
+_MOST_NAMED = 20  # columns or metrics that are not mapped; the others are one number
 _FATAL_TIMES = ("start", "end", "submit")  # a job or allocation without its true span is worse than none
 
 
 @dataclass(slots=True)
 class _MappedColumns:
-    """Rows in the making: columns so far, rows to give up, what was counted."""
+    """Rows in the making: rows that are kept and how many of the file they are, what was counted."""
 
     keep: pl.Series
     rejects: list[Reject]
     units: dict[str, str] = field(default_factory=dict)
+    used: int = 0
+
+    def known(self, given: pl.Series) -> pl.Series:
+        """Null in rows that are rejected already: each row is counted for one reason."""
+        return given if self.keep.all() else pl.select(pl.when(self.keep).then(given)).to_series().alias(given.name)
 
     def give_up(self, bad: pl.Series) -> None:
         self.keep = self.keep & ~bad
 
 
-def mapped_part(
+def mapped_parts(
     frame: FilePiece, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None, origin: str
-) -> ChunkPart:
-    """Return the rows of a file as a part of the table that the mapping names.
+) -> tuple[ChunkPart, ...]:
+    """Return the rows of a file as a part of the table that the mapping names, and one of `devices` where mapped.
 
     Wide files give one row per GPU, none for a GPU that has no value in the row; long files one per time, node and
-    GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is given up and counted.
+    GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is rejected and counted,
+    once. What is not mapped is counted under its name.
     Errors: InputError naming a mapped column that the file does not have, with those it has.
     """
     _check_columns(frame.rows, mapping, origin)
@@ -77,7 +86,22 @@ def mapped_part(
     else:
         rows = _wide(frame.rows, mapping, site_zone, made)
     table = TABLES[mapping.table]
-    return ChunkPart(table.name, _completed(rows, table, mapping, cluster), made.units, tuple(made.rejects))
+    completed = _completed(rows, table, mapping, cluster)
+    used = made.used if made.used != rows.height else None
+    part = ChunkPart(table.name, completed, made.units, tuple(made.rejects), rows_used=used)
+    return (part, *_devices(frame.rows, mapping, origin)) if mapping.devices else (part,)
+
+
+def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
+    """One row per GPU with what the columns of `devices` last said; rows that cannot be read count as samples."""
+    of = mapping.of_devices
+    facts = FilePiece(rows.select(_used(rows.columns, of)).unique(maintain_order=True), 0, rows.height)
+    for part in mapped_parts(facts, of, origin=origin):
+        keys = [name for name in DEVICES.key if name in part.frame.columns]
+        known = part.frame.drop_nulls(["node", "gpu"])
+        once = known.group_by(keys, maintain_order=True).agg(pl.all().drop_nulls().last())
+        values = tuple(reject for reject in part.rejects if reject.column)
+        yield replace(part, frame=once, rejects=values, overlaps=True, rows_used=None)
 
 
 def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> None:
@@ -101,7 +125,7 @@ def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> No
 def _time(
     rows: pl.DataFrame, mapping: TableMapping, site_zone: str, order: pl.DataFrame, made: _MappedColumns
 ) -> pl.Series:
-    times = _times(rows.get_column(mapping.time.column), mapping, site_zone, order=order)
+    times = _times(made.known(rows.get_column(mapping.time.column)), mapping, site_zone, order=order)
     made.give_up(times.bad)
     made.rejects += times.rejects
     return times.values.alias("t")
@@ -127,8 +151,8 @@ def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -
     if key.pattern:
         text = stripped(given)
         cut = text.str.extract(key.pattern)
-        bad = cut.is_null() & text.is_not_null()
-        made.rejects += counted("no_match", None, bad & made.keep, text)
+        bad = cut.is_null() & text.is_not_null() & made.keep
+        made.rejects += counted("no_match", None, bad, text)
         made.give_up(bad)
         given = cut
     elif given.dtype == pl.String or name == "node":
@@ -160,6 +184,7 @@ def _wide(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
         if gpu is not None:
             piece = piece.with_columns(pl.lit(gpu, dtype=pl.Int16).alias("gpu"))
         pieces.append(piece)
+    made.used = int(made.keep.sum())
     names = [[value.to for _, value in columns] for columns in groups.values()]
     kept = [
         piece.filter(made.keep & (~_all_null(piece, of) if len(pieces) > 1 else made.keep))
@@ -198,8 +223,8 @@ def _value(
     given = given.alias(target.to)
     if isinstance(column.dtype, pl.Datetime):
         alone = pl.DataFrame({"row": pl.int_range(len(given), eager=True)})  # jobs do not follow each other in time
-        times = _times(given, mapping, site_zone, order=alone, of=target)
         fatal = target.to in _FATAL_TIMES
+        times = _times(made.known(given) if fatal else given, mapping, site_zone, order=alone, of=target)
         made.rejects += (
             Reject(reject.reason, None if fatal else target.to, reject.count, reject.example)
             for reject in times.rejects
@@ -237,19 +262,25 @@ def _text(given: pl.Series) -> pl.Series:
 def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns) -> pl.DataFrame:
     """One row per (t, node, gpu, mig) of a file with one value per row.
 
-    Of two values for one key the last is taken, the others are counted as `repeated_value`.
+    Of two values for one key the last is taken, the others are counted as `repeated_value`; rows of metrics that the
+    mapping does not name as `unmapped_metric`, by name, those without a name as `no_metric`.
     """
     metric = mapping.metric
     if metric is None:
         return rows
     names = stripped(rows.get_column(metric.column)).alias("metric")
     chosen = names.is_in(list(mapping.columns)).fill_null(value=False)
+    others = names.filter(~chosen).value_counts(sort=True)
+    unnamed = int(others.filter(pl.col("metric").is_null()).get_column("count").sum())
+    made.rejects += [Reject("no_metric", None, unnamed)] if unnamed else []
+    made.rejects += _unmapped("unmapped_metric", dict(others.drop_nulls().iter_rows()))
     rows, names = rows.filter(chosen), names.filter(chosen)
     made.keep = made.keep.filter(chosen)
     keys = _keys(rows, mapping, made)
     if mapping.time.column:
         keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
     frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(made.keep)
+    made.keep, made.used = made.keep.filter(made.keep), frame.height
     on = [key.name for key in keys]
     result: pl.DataFrame | None = None
     for name, target in mapping.targets.items():
@@ -259,9 +290,18 @@ def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
         once = of_metric.unique(subset=on, keep="last", maintain_order=True)
         if once.height < of_metric.height:
             made.rejects.append(Reject("repeated_value", target.to, of_metric.height - once.height))
+            made.used -= of_metric.height - once.height
         joined = result.join(once, on=on, how="full", coalesce=True, nulls_equal=True) if result is not None else once
         result = joined
     return result.sort(on) if result is not None else frame.select(on)
+
+
+def _unmapped(reason: str, rows: Mapping[str, int]) -> list[Reject]:
+    """A reject for each of the first names, and one for all others."""
+    names = list(rows)
+    rejects = [Reject(reason, name, rows[name], name) for name in names[:_MOST_NAMED]]
+    rest = names[_MOST_NAMED:]
+    return [*rejects, Reject(reason, None, sum(rows[name] for name in rest), listed(rest))] if rest else rejects
 
 
 def _completed(rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None) -> pl.DataFrame:
@@ -280,10 +320,20 @@ NAME = "table"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the files, the mapping, and the wish for a proposed one."""
+    """Add the files, the mapping and what replaces its keys, and the wish for a proposed one."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="CSV, Parquet or JSON, or folders of them")
     parser.add_argument("--mapping", metavar="FILE.toml", help="what the columns mean")
-    parser.add_argument("--suggest", metavar="FILE", help="print a mapping proposed for FILE, and read nothing")
+    parser.add_argument(
+        "--suggest", metavar="FILE", nargs="?", const="", help="print a mapping proposed for FILE, and ingest nothing"
+    )
+    parser.add_argument("--node", metavar="NAME", help="the node of a recording whose file names none")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[],
+        help="in place of a key of the mapping: --set gpu.constant=1 (repeatable)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time-zone", metavar="ZONE", help="zone of times written without one (default: time.zone of the mapping)"
+    )
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
@@ -296,7 +346,8 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         raise UsageError("no mapping", do="write one: tachograph ingest table --suggest FILE > mapping.toml")
     if not options.files:
         raise UsageError("no file to read", do="name the files behind the options")
-    mapping = load(Path(options.mapping))
+    zones = [f"time.zone={json.dumps(options.time_zone)}"] if options.time_zone else []
+    mapping = load(Path(options.mapping), node=options.node, settings=[*zones, *options.set])
     site = configuration.site
     for path in expand(options.files, SUFFIXES):
         yield from read_file(path, mapping, site_zone=site.time_zone, cluster=site.cluster or None)
@@ -312,9 +363,15 @@ def read_file(
     """
     text = (NAME, repr(mapping), site_zone, cluster or "")
     print_of = fingerprint(path, *text)
-    for frame in _frames(path, mapping, site_zone):
-        made = mapped_part(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
-        yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), (made,), frame.rows_read)
+    stored = list(parquet_columns(path)) if format_of(path) == "parquet" else None
+    for piece in _frames(path, mapping, site_zone):
+        has = stored or piece.rows.columns
+        used = set(_used(has, mapping))
+        others = [name for name in has if name.lower().strip() not in IGNORED and name not in used]
+        unmapped = _unmapped("unmapped_column", dict.fromkeys(others, piece.rows.height))
+        frame = replace(piece, rejects=(*piece.rejects, *unmapped))
+        made = mapped_parts(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
+        yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)
 
 
 def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FilePiece]:
@@ -331,14 +388,18 @@ def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FileP
 
 
 def _wanted(path: Path, mapping: TableMapping) -> list[str]:
-    """The columns of a Parquet file that the mapping uses, in the file's order; all where one is missing."""
+    """The columns of a Parquet file that are read: those the mapping uses; all where it uses none."""
     has = list(parquet_columns(path))
+    return _used(has, mapping) or has
+
+
+def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
+    """The columns that the mapping uses, in the file's order."""
     sections = (mapping.time, mapping.node, mapping.gpu, mapping.mig)
-    plain = {section.column for section in sections if section.column}
+    plain = {section.column for section in sections if section.column} | set(mapping.devices)
     plain |= {mapping.metric.column, mapping.metric.value} if mapping.metric else set(mapping.columns)
-    patterns = [pattern for name in mapping.columns if (pattern := placeholders(name))]
-    used = [name for name in has if name in plain or any(pattern.fullmatch(name) for pattern in patterns)]
-    return used or has
+    patterns = [pattern for name in plain if (pattern := placeholders(name))]
+    return [name for name in has if name in plain or any(pattern.fullmatch(name) for pattern in patterns)]
 
 
 def _inside(content: object, keys: str, path: Path) -> object:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Mapping
-from collections.abc import Mapping as MappingOf
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import polars as pl
 
 from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject, counted
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, LakeTable
 from tachograph.catalog.units import factor, slurm_duration_s, zone
 from tachograph.sources.files import TableLayout
+from tachograph.sources.table.names import unit_named
 from tachograph.sources.times import AUTO
 
 # the catalogue's marks, nvidia-smi's, and those of spreadsheets and databases
@@ -25,14 +26,6 @@ MARKS = (
     *TEXT_BLANKS, "[N/A]", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU requires reset]",
     "Not Supported", "n/a", "NA", "-", "null", "NULL", "None", "Unknown", "NaT",
 )  # fmt: skip
-_NAMES_OF_UNITS = (
-    "W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "B", "KiB", "MiB", "GiB", "MB", "GB", "s", "ms", "jiffy", "C",
-    "percent", "B/s", "KiB/s", "MiB/s", "GiB/s", "kB/s", "MB/s", "GB/s", "Hz", "kHz", "MHz", "GHz",
-)  # fmt: skip
-CELL_UNITS: Mapping[str, str] = MappingProxyType(
-    {unit: unit for unit in _NAMES_OF_UNITS}
-    | {"%": "percent", "°C": "C", "bytes": "B", "KB/s": "kB/s", "jiffies": "jiffy"}
-)
 _NUMBER = r"^([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s.].*)?$"
 
 
@@ -138,7 +131,7 @@ def _with_units(text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, sc
     for written in suffix.drop_nulls().unique().to_list():
         here = (suffix == written).fill_null(value=False)
         try:
-            of_cell = factor(CELL_UNITS[written.strip()], wanted) if written.strip() in CELL_UNITS else None
+            of_cell = factor(unit_named(written) or "", wanted)
         except InputError:
             of_cell = None
         if of_cell is None:
@@ -160,7 +153,7 @@ def _with_units(text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, sc
     return CellValues(values, wanted, rejects)
 
 
-TABLES: MappingOf[str, LakeTable] = {
+TABLES: Mapping[str, LakeTable] = {
     table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, ALLOCATIONS)
 }
 KEYS = ("t", "node", "gpu", "mig")  # these have sections of their own
@@ -223,6 +216,15 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: MappingKey = MappingKey()
     mig: MappingKey = MappingKey()
     metric: MappingMetric | None = None
+    devices: dict[str, str | MappingTarget] = {}  # columns of samples that are facts of their GPU
+
+    @property
+    def of_devices(self) -> TableMapping:
+        """The mapping of the same file to `devices`."""
+        none: dict[str, str | MappingTarget] = {}
+        return msgspec.structs.replace(
+            self, table=DEVICES.name, columns=self.devices, devices=none, time=MappingTime(), metric=None
+        )
 
     @property
     def layout(self) -> TableLayout:
@@ -235,29 +237,37 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {name: MappingTarget(to) if isinstance(to, str) else to for name, to in self.columns.items()}
 
 
-def load(path: Path) -> TableMapping:
-    """Return the mapping of a file.
+def load(path: Path, *, node: str | None = None, settings: Iterable[str] = ()) -> TableMapping:
+    """Return the mapping of a file, with keys replaced as `parse` does.
 
     Errors: ConfigError naming file and key.
     """
     try:
-        return parse(path.read_text(encoding="utf-8"), where=str(path))
+        return parse(path.read_text(encoding="utf-8"), where=str(path), node=node, settings=settings)
     except OSError as problem:
         raise ConfigError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
     except UnicodeDecodeError as problem:
         raise ConfigError(f"not UTF-8: {problem}", where=str(path), do="save it as UTF-8") from None
 
 
-def parse(text: str, *, where: str = "mapping") -> TableMapping:
+def parse(text: str, *, where: str = "mapping", node: str | None = None, settings: Iterable[str] = ()) -> TableMapping:
     """Return the mapping written in `text`.
 
-    >>> parse('time.column = "t"\\nnode.constant = "n"\\ngpu.constant = 0\\ncolumns.u = "gpu_util"').targets["u"].to
+    `settings`: KEY=VALUE, each in place of what the text gives; `node`: of a recording whose file names no node.
+
+    >>> parse('time.column = "t"\\ngpu.constant = 0\\ncolumns.u = "gpu_util"', node="n").targets["u"].to
     'gpu_util'
 
-    Errors: ConfigError naming `where` and the key.
+    Errors: ConfigError naming `where` and the key; UsageError for a setting that is none, or two nodes.
     """
     try:
-        mapping = msgspec.convert(tomllib.loads(text), TableMapping)
+        written = tomllib.loads(text)
+        for setting in settings:
+            _replace(written, _setting(setting))
+        if node is not None:
+            _check_node(written, where)
+            _replace(written, {"node": {"constant": node}})
+        mapping = msgspec.convert(written, TableMapping)
     except RecursionError:
         raise ConfigError("it nests too deeply", where=where, do="fix the brackets") from None
     except msgspec.ValidationError as problem:
@@ -266,6 +276,43 @@ def parse(text: str, *, where: str = "mapping") -> TableMapping:
         raise ConfigError(f"not valid TOML: {problem}", where=where, do="fix the line") from None
     _check(mapping, where)
     return mapping
+
+
+def _setting(written: str) -> dict[str, object]:
+    """KEY=VALUE as TOML; a value that is none is text.
+
+    >>> _setting("gpu.constant=1"), _setting("node.column=Host name")
+    ({'gpu': {'constant': 1}}, {'node': {'column': 'Host name'}})
+    """
+    key, equals, value = written.partition("=")
+    for spelled in (value, json.dumps(value.strip(), ensure_ascii=False)):
+        try:
+            return tomllib.loads(f"{key} = {spelled}" if equals else "=")
+        except ValueError:
+            continue
+    raise UsageError(f"--set {written!r} is not KEY=VALUE", do="write for example --set time.zone=Europe/Berlin")
+
+
+def _replace(written: dict[str, Any], by: Mapping[str, Any]) -> None:
+    """Put keys in place of those written; a column replaces a constant, and the reverse."""
+    for key, value in by.items():
+        there = written.get(key)
+        if isinstance(there, dict) and isinstance(value, dict) and "to" not in value:
+            for other, instead in (("column", "constant"), ("constant", "column")):
+                if key in KEYS and other in value:
+                    there.pop(instead, None)
+            _replace(there, value)
+        else:
+            written[key] = value
+
+
+def _check_node(written: Mapping[str, Any], where: str) -> None:
+    section = written.get("node")
+    if isinstance(section, dict) and section.get("column"):
+        raise UsageError(
+            f"--node: {where} reads the node from column {section['column']!r}",
+            do="leave --node out, or write --set node.constant=NAME for one node in place of the column",
+        )
 
 
 def placeholders(name: str) -> re.Pattern[str] | None:
@@ -293,12 +340,20 @@ def _check(mapping: TableMapping, where: str) -> None:
         raise ConfigError("names: a column is named twice", where=where, do="name each column once")
     if not mapping.columns:
         raise ConfigError("columns: none is mapped", where=where, do=_SEE_PAGE)
+    if mapping.devices and table is not GPU_SAMPLES:
+        raise ConfigError(
+            f"devices: not with table {table.name}", where=where, do='write it with table = "gpu_samples"'
+        )
     _check_zone("time.zone", mapping.time.zone, where)
     for section, key in (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig)):
         _check_key(section, key, where)
     for name, target in mapping.targets.items():
-        _check_target(name, target, table, mapping, where)
+        _check_target(name, target, mapping, where)
     _check_sections(mapping, table, where)
+    if mapping.devices:
+        for name, target in mapping.of_devices.targets.items():
+            _check_target(name, target, mapping.of_devices, where, section="devices")
+        _check_sections(mapping.of_devices, DEVICES, where, section="devices")
 
 
 def _check_zone(key: str, name: str, where: str) -> None:
@@ -324,8 +379,10 @@ def _check_key(section: str, key: MappingKey, where: str) -> None:
             raise ConfigError(f"{section}.pattern: has {groups} groups", where=where, do="put () around the one part")
 
 
-def _check_target(name: str, target: MappingTarget, table: LakeTable, mapping: TableMapping, where: str) -> None:
-    key = f"columns.{name!r}"
+def _check_target(
+    name: str, target: MappingTarget, mapping: TableMapping, where: str, *, section: str = "columns"
+) -> None:
+    key, table = f"{section}.{name!r}", TABLES[mapping.table]
     columns = {column.name: column for column in table.columns if column.name not in ("seq", *KEYS)}
     if target.to not in columns:
         do = f"table {table.name} has: {', '.join(columns)}; {', '.join(KEYS)} have sections of their own"
@@ -343,7 +400,7 @@ def _check_target(name: str, target: MappingTarget, table: LakeTable, mapping: T
         raise ConfigError(f"{key}: a long file has no column per GPU", where=where, do="remove gpu, or [metric]")
 
 
-def _check_sections(mapping: TableMapping, table: LakeTable, where: str) -> None:
+def _check_sections(mapping: TableMapping, table: LakeTable, where: str, *, section: str = "columns") -> None:
     """Each key of the table comes from somewhere, and from one place."""
     targets = mapping.targets
     per_gpu = [t.gpu is not None or "{gpu}" in name for name, t in targets.items()]
@@ -352,18 +409,19 @@ def _check_sections(mapping: TableMapping, table: LakeTable, where: str) -> None
     if "t" in names and not mapping.time.column:
         raise ConfigError("time.column: missing", where=where, do="name the column of the times")
     if "node" in names and not (mapping.node.given or all(per_node)):
-        raise ConfigError("node: missing", where=where, do='write [node] with column = "..." or constant = "..."')
+        do = 'add --node NAME, or write [node] with column = "..." or constant = "..."'
+        raise ConfigError("node: missing", where=where, do=do)
     if table in (GPU_SAMPLES, DEVICES) and not (mapping.gpu.given or all(per_gpu)):
         raise ConfigError("gpu: missing", where=where, do="write [gpu] with column, or {gpu} in each column's name")
-    for section, key, flags in (("gpu", mapping.gpu, per_gpu), ("node", mapping.node, per_node)):
-        if key.given and section not in names:
-            raise ConfigError(f"{section}: table {table.name} has none", where=where, do="remove the section")
+    for name, key, flags in (("gpu", mapping.gpu, per_gpu), ("node", mapping.node, per_node)):
+        if key.given and name not in names:
+            raise ConfigError(f"{name}: table {table.name} has none", where=where, do="remove the section")
         if any(flags) and (key.given or not all(flags)):
-            raise ConfigError(f"{section}: is given twice, or not by each column", where=where, do="use one way")
+            raise ConfigError(f"{name}: is given twice, or not by each column", where=where, do="use one way")
     taken: dict[tuple[str, int | None], str] = {}
     for name, target in targets.items():
         other = taken.setdefault((target.to, target.gpu), name)
         if other != name:
             raise ConfigError(
-                f"columns: {other!r} and {name!r} both become {target.to}", where=where, do="keep one of them"
+                f"{section}: {other!r} and {name!r} both become {target.to}", where=where, do="keep one of them"
             )

@@ -1,372 +1,212 @@
-"""A mapping proposed for a file, from the names of its columns and its first values; synonyms of counters and keys."""
+"""A mapping proposed for a file, from the names of its columns and its values."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import polars as pl
 
 from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, HOST_UNITS, CounterKind
-from tachograph.catalog.errors import InputError
-from tachograph.sources.columns import (
-    GPU_NAMES,
-    IGNORED,
-    NODE_NAMES,
-    NODE_VALUES,
-    TIME_NAMES,
-    counter_names,
-    host_column_meaning,
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.units import factor, is_convertible
+from tachograph.sources.files import listed
+from tachograph.sources.table.mapping import numbers, stripped
+from tachograph.sources.table.names import (
+    MAYBE_MODELS,
+    column_unit,
+    counter_meaning,
+    device_meaning,
+    host_counter_meaning,
+    is_passed_over,
+    job_meaning,
+    named,
+    wide_meaning,
+    wide_template,
 )
-from tachograph.sources.files import (
-    TableLayout,
-    format_of,
-    listed,
-    open_file,
-    parquet_columns,
-    read_csv,
-    read_json,
-    read_parquet,
-    records,
+from tachograph.sources.table.sample import (
+    TableSample,
+    ValueRange,
+    metric_ranges,
+    quoted,
+    range_in_all,
+    range_in_head,
+    sample,
 )
-from tachograph.sources.table.mapping import CELL_UNITS, numbers, stripped
 from tachograph.sources.times import AUTO, read_times
 
-# names that tools and people use, lower case, without unit; {counter} of the catalogue
-_COUNTER_SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("util", "utilization", "utilisation", "gpu util", "gpu utilization", "usage"), "gpu_util"),
-        **dict.fromkeys(("utilization.gpu", "gpu_usage", "gpu usage", "gpu load", "load"), "gpu_util"),
-        **dict.fromkeys(("utilization.memory", "mem_util", "memory utilization"), "mem_copy_util"),
-        **dict.fromkeys(("memory.used", "mem_used", "memory_used", "memory used"), "hbm_used_mib"),
-        **dict.fromkeys(("mem", "memory", "fb_used"), "hbm_used_mib"),
-        **dict.fromkeys(("memory.free", "mem_free", "memory_free", "memory free"), "hbm_free_mib"),
-        **dict.fromkeys(("power.draw", "power.draw.instant", "power.draw.average", "power", "watts"), "power_w"),
-        **dict.fromkeys(("power_draw", "power draw", "power usage"), "power_w"),
-        **dict.fromkeys(("temperature.gpu", "temp", "temperature", "gpu temp", "gpu temperature"), "gpu_temp_c"),
-        **dict.fromkeys(("temperature.memory", "mem_temp", "memory temp"), "mem_temp_c"),
-        **dict.fromkeys(("clocks.sm", "clocks.current.sm", "sm_clock", "sm clock"), "sm_clock_mhz"),
-        **dict.fromkeys(("clocks.mem", "clocks.current.memory", "mem_clock", "memory clock"), "mem_clock_mhz"),
-        **dict.fromkeys(("clocks_throttle_reasons.active", "clocks_event_reasons.active"), "throttle_reasons"),
-        **dict.fromkeys(("energy", "total_energy_consumption"), "energy_j"),
-    }
-)  # fmt: skip
-TIME_SYNONYMS = (*TIME_NAMES, "date", "when", "epoch", "zeit", "zeitstempel", "uhrzeit")
-NODE_SYNONYMS = (
-    *NODE_NAMES,
-    "nodename",
-    "node_name",
-    "node name",
-    "host name",
-    "instance",
-    "server",
-    "rechner",
-    "knoten",
-)
-GPU_SYNONYMS = (*GPU_NAMES, "idx", "gpu id", "gpu index", "device", "device_id", "minor_number", "index")
-GPU_IN_NAME = re.compile(r"(?i)gpu[ _.\-\[]?(\d+)\]?")
-_UNIT_BEHIND = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
-_LONGEST = 200  # characters of a name that may mean something; the pattern's time grows with their square
-_UNIT_ENDS = {
-    "_pct": "percent", "_percent": "percent", "_mib": "MiB", "_gib": "GiB", "_gb": "GB", "_mb": "MB", "_mw": "mW",
-    "_w": "W", "_mhz": "MHz", "_c": "C", "_bytes": "B", "_kib": "KiB", "_ms": "ms", "_jiffies": "jiffy",
-}  # fmt: skip
-JOB_SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("jobid", "job id", "job_id", "jobidraw"), "job_id"),
-        **dict.fromkeys(("jobname", "job name", "name"), "name"),
-        **dict.fromkeys(("user", "username", "user name"), "user"),
-        **dict.fromkeys(("account", "project"), "account"),
-        **dict.fromkeys(("partition", "queue"), "partition"),
-        **dict.fromkeys(("submit", "submit time", "submit_time"), "submit"),
-        **dict.fromkeys(("start", "start time", "start_time"), "start"),
-        **dict.fromkeys(("end", "end time", "end_time"), "end"),
-        **dict.fromkeys(("elapsed", "elapsed secs", "elapsed_s"), "elapsed_s"),
-        **dict.fromkeys(("nodelist", "node list", "node_list", "nodes list"), "node_list"),
-        **dict.fromkeys(("no. of nodes allocated", "nnodes", "nodes"), "nodes"),
-        **dict.fromkeys(("gpus", "ngpus", "no. of gpus"), "gpus"),
-        "qos": "qos", "state": "state", "cluster": "cluster",
-    }
-)  # fmt: skip
-
-
-def counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer gives it.
-
-    >>> counter_meaning("utilization.gpu [%]"), counter_meaning("DCGM_FI_DEV_GPU_UTIL"), counter_meaning("fan")
-    (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
-    """
-    known = counter_names().get(name.lower().strip())
-    if known:
-        return known
-    bare, unit = bare_name(name)
-    if counter := _COUNTER_SYNONYMS.get(bare) or (bare if bare in COUNTERS_BY_NAME else None):
-        return counter, unit
-    if found := counter_names().get(bare):
-        return found[0], unit or found[1]
-    return None
-
-
-def bare_name(name: str) -> tuple[str, str]:
-    """A name in lower case without the unit in or behind it, and that unit ("": none).
-
-    >>> bare_name("utilization.gpu [%]"), bare_name("mem_used_mib")
-    (('utilization.gpu', 'percent'), ('mem_used', 'MiB'))
-    """
-    text = name.strip()
-    if len(text) <= _LONGEST and (found := _UNIT_BEHIND.match(text)):
-        return found[1].lower().strip(), CELL_UNITS.get(found[2].strip(), "")
-    lower = text.lower()
-    for end, unit in _UNIT_ENDS.items():
-        if lower.endswith(end) and lower not in _COUNTER_SYNONYMS:
-            return lower.removesuffix(end), unit
-    return lower, ""
-
-
-def wide_meaning(template: str) -> tuple[str, str] | None:
-    """Return the (counter, unit) of a column name in which `{gpu}` stands for the index, or None.
-
-    >>> wide_meaning("gpu{gpu}_power_w")
-    ('power_w', 'W')
-    """
-    rest = re.sub(r"(?i)gpu[ _.\-\[]?\{gpu\}\]?", "", template).strip(" _.-:/")
-    return counter_meaning(rest) or counter_meaning(f"gpu_{rest}")
-
-
-# with blanks, dots and dashes as _, without unit
-_HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("cpu_user", "user_cpu", "cpu_usr", "cpu_time_user"), "cpu_user_s"),
-        **dict.fromkeys(("cpu_nice", "nice_cpu", "cpu_time_nice"), "cpu_nice_s"),
-        **dict.fromkeys(("cpu_system", "cpu_sys", "system_cpu", "cpu_time_system"), "cpu_system_s"),
-        **dict.fromkeys(("cpu_iowait", "cpu_wait", "cpu_time_iowait"), "cpu_iowait_s"),
-        **dict.fromkeys(("cpu_idle", "idle_cpu", "cpu_time_idle"), "cpu_idle_s"),
-        **dict.fromkeys(("load", "load1", "load_1", "load1m", "load_1m", "loadavg", "load_avg"), "load_average"),
-        **dict.fromkeys(("memtotal", "mem_total", "memory_total", "total_memory"), "memory_total_mib"),
-        **dict.fromkeys(("memavailable", "mem_available", "mem_avail", "memory_available"), "memory_available_mib"),
-        **dict.fromkeys(("rx", "rx_bytes", "network_rx", "net_rx", "bytes_recv", "bytes_received"), "network_rx_bytes"),
-        **dict.fromkeys(("tx", "tx_bytes", "network_tx", "net_tx", "bytes_sent"), "network_tx_bytes"),
-        **dict.fromkeys(("rx_packets", "packets_recv", "packets_received"), "network_rx_packets"),
-        **dict.fromkeys(("tx_packets", "packets_sent"), "network_tx_packets"),
-        **dict.fromkeys(("lustre_read", "fs_read", "lustre_read_bytes"), "fs_read_bytes"),
-        **dict.fromkeys(("lustre_write", "fs_write", "lustre_write_bytes"), "fs_write_bytes"),
-    }
-)
-_FALLS = 0.02  # share of steps at which a counter may fall: restarts of nodes
-_CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE)
-
-
-def host_counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not give it.
-
-    >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
-    [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]
-    """
-    known = host_column_meaning(name)
-    if known is not None:
-        return None if known.copy else (known.counter, known.unit)
-    if column := NODE_VALUES.get(name.lower().strip()):
-        return column, ""
-    bare, unit = bare_name(name)
-    counter = _HOST_SYNONYMS.get(re.sub(r"[ .\-]+", "_", bare))
-    return (counter, unit) if counter else None
-
-
-def only_grows(counter: str, values: pl.Series, nodes: pl.Series | None) -> bool:
-    """Return whether values may be those of a counter that counts; of one that need not grow, True.
-
-    Percentages of CPU time are called like the times themselves, and fall.
-    """
-    if counter not in _CUMULATIVE:
-        return True
-    given = numbers(values.rename("v"), wanted=HOST_UNITS[counter]).values.cast(pl.Float64)
-    of = nodes if nodes is not None else pl.repeat(None, len(given), dtype=pl.String, eager=True)
-    steps = pl.DataFrame([given.alias("v"), of.alias("n")]).select(pl.col("v").diff().over("n")).to_series()
-    return int((steps < 0).sum() or 0) <= _FALLS * steps.count()
-
-
-_ROWS = 500
 _COLUMNS = 200  # among which a time is looked for
-_BYTES = 1 << 18
-_DELIMITERS = (",", ";", "\t", "|")
 _FORMATS = (
     AUTO, "%d.%m.%Y %H:%M:%S%.f", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p",
     "%Y%m%d %H:%M:%S", "%Y%m%dT%H%M%S", "%a %b %d %H:%M:%S %Y",
 )  # fmt: skip
+# units that values without one may have, the usual one first where values decide
+_UNITS_BY_VALUE: Mapping[str, tuple[str, ...]] = {
+    "fraction": ("fraction", "percent"), "W": ("W", "mW"), "MiB": ("MiB", "B"), "MHz": ("MHz", "kHz", "Hz"),
+}  # fmt: skip
+_MOST_LEFT = 40  # names that are not recognised
+_ROUNDED = 1.01  # a value may be above its range by rounding
 
-_EXPECTED = {"fraction": "percent"}  # what people write where the project has a fraction
+
+@dataclass(frozen=True, slots=True)
+class SuggestedMapping:
+    """A mapping as TOML. `missing`: what it lacks to be one; the text has a commented line for each."""
+
+    text: str
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Proposal:
     """A mapping in the making."""
 
+    sample: TableSample
     top: list[str] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)  # {column or metric that is not recognised: why}
+    missing: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
 
-    def text(self, path: Path) -> str:
-        lines = [f"# proposed for {json.dumps(path.name)}: check it before use", *self.top, "", *self.sections]
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The first rows of the file."""
+        return self.sample.rows
+
+    def lack(self, what: str, line: str) -> None:
+        """Note what is missing, with a line of the mapping for a person to complete."""
+        self.missing.append(what)
+        self.sections.append(f"# {line}  # {_comment(what)}")
+
+    def finished(self) -> SuggestedMapping:
+        lines = [
+            f"# proposed for {json.dumps(self.sample.path.name)}: check it before use",
+            *self.top,
+            "",
+            *self.sections,
+        ]
+        if not self.columns:
+            has = listed(self.rows.columns)
+            self.missing.append(f"no column looks like a counter; it has: {has}")
+            self.columns += [f'# {quoted(name)} = "..."' + (why and f"  # {why}") for name, why in self.left.items()]
+            self.left = {}
         lines += ["[columns]", *self.columns]
+        lines += ["", "[devices]", *self.devices] if self.devices else []
         if self.left:
-            lines.append(f"# not recognised: {_comment(listed(self.left, most=40))}")
-        return "\n".join(lines) + "\n"
+            shown = [f"{listed([name])} ({why})" if why else listed([name]) for name, why in self.left.items()]
+            others = f" and {len(shown) - _MOST_LEFT} more" if len(shown) > _MOST_LEFT else ""
+            lines.append(f"# not recognised: {_comment(', '.join(shown[:_MOST_LEFT]) + others)}")
+        return SuggestedMapping("\n".join(lines) + "\n", tuple(self.missing))
 
 
-def suggest(path: Path) -> str:
-    """Return a commented mapping (TOML) for a file.
+def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None) -> SuggestedMapping:
+    """Return a commented mapping (TOML) for a file, as far as names and values give one.
 
-    Errors: InputError when the file cannot be read, or none of its columns looks like a time or a counter.
+    `node`: of a file that names none; `zone_name`: of times written without a zone.
+    Errors: InputError when the file cannot be read, or has no rows.
     """
-    proposal = _Proposal()
-    rows = _sample(path, proposal)
-    if not rows.height:
-        raise InputError("the file has no rows to judge by", where=str(path), do="name a file with some")
-    names = {name: name.lower().strip() for name in rows.columns}
-    jobs = {name: JOB_SYNONYMS[low] for name, low in names.items() if low in JOB_SYNONYMS}
+    found = sample(path)
+    proposal = _Proposal(found, top=list(found.lines))
+    jobs = {name: to for name in proposal.rows.columns if (to := job_meaning(name))}
     if "job_id" in jobs.values() and "start" in jobs.values():
-        _propose_jobs(rows, jobs, proposal)
-        return proposal.text(path)
-    _propose_samples(rows, proposal, path)
-    return proposal.text(path)
-
-
-def _propose_samples(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> None:
-    taken: list[str] = []
-    time = _propose_time(rows, proposal, path)
-    taken.append(time)
-    long = _long_columns(rows, taken)
-    wide = {} if long else _wide_columns(rows.columns, taken)
-    node_only = not long and not wide and _is_of_nodes(rows.columns)
-    proposal.top.append(f'table = "{"node_samples" if node_only else "gpu_samples"}"')
-    node = _first_named(rows.columns, NODE_SYNONYMS, taken)
-    if node:
-        proposal.sections += ["[node]", f"column = {_quoted(node)}", ""]
-        taken.append(node)
+        _propose_jobs(proposal, jobs, zone_name)
     else:
-        proposal.sections += ["[node]", 'constant = "node"  # the file does not name the node: write its name', ""]
+        _propose_samples(proposal, node, zone_name)
+    return proposal.finished()
+
+
+def _propose_samples(proposal: _Proposal, node: str | None, zone_name: str | None) -> None:
+    names = proposal.rows.columns
+    time, form = _time_column(proposal.rows)
+    proposal.taken.update({time} if time else ())
+    long = _long_columns(proposal)
+    metrics = metric_ranges(proposal.sample, *long) if long else {}
+    proposal.taken.update(long or ())
+    wide = {} if long else _wide_columns(proposal)
+    facts = _device_columns(proposal)
+    counters = list(metrics) if long else [name for name in names if name not in proposal.taken and name not in facts]
+    node_only = not wide and _is_of_nodes(names, counters)
+    inventory = facts and not wide and not (time and any(map(counter_meaning, counters)))
+    table = "devices" if inventory else "node_samples" if node_only else "gpu_samples"
+    proposal.top.append(f'table = "{table}"')
+    if not inventory:
+        _propose_time(proposal, time, form, zone_name)
+    _propose_node(proposal, node)
     if not wide and not node_only:
-        gpu = _propose_gpu(rows, proposal, taken)
-        taken += [gpu] if gpu else []
-    if long:
-        _propose_long(rows, long, proposal)
-    elif wide:
-        _propose_wide(rows, wide, proposal)
-        taken += [name for names in wide.values() for name in names]
-        proposal.left = [name for name in rows.columns if name not in taken and name.lower() not in IGNORED]
+        _propose_gpu(proposal, time, long)
+    if inventory:
+        proposal.columns = _fact_lines(proposal, facts)
+        proposal.left = dict.fromkeys(_others(proposal), "")
+    elif node_only:
+        of_node = proposal.rows.get_column(nodes[0]) if (nodes := named(names, "node")) else None
+        _propose_host(proposal, metrics, of_node)
     else:
-        _propose_columns(rows, proposal, taken, node=node if node_only else None, node_only=node_only)
-    if not proposal.columns:
-        raise InputError(
-            "no column looks like a counter", where=str(path), do=f"it has: {listed(rows.columns)}; write the mapping"
-        )
+        proposal.devices = _fact_lines(proposal, facts)
+        if long:
+            _propose_long(proposal, metrics)
+        elif wide:
+            _propose_wide(proposal, wide)
+        else:
+            _propose_columns(proposal)
+    if long:
+        metric, value = long
+        proposal.sections += ["[metric]", f"column = {quoted(metric)}", f"value = {quoted(value)}", ""]
 
 
-def _is_of_nodes(names: list[str]) -> bool:
-    """True where no column is a GPU's number, and more of them count for nodes than for GPUs."""
-    if _first_named(names, GPU_NAMES, []):
+def _is_of_nodes(columns: list[str], counters: list[str]) -> bool:
+    """True where no column is a GPU's number, and more of the counters count for nodes than for GPUs."""
+    if any(gpu.lower() != "index" for gpu in named(columns, "gpu")):
         return False
-    hosts = [name for name in names if host_counter_meaning(name)]
-    return len(hosts) > len([name for name in names if counter_meaning(name) and name not in hosts])
+    hosts = [name for name in counters if host_counter_meaning(name)]
+    return len(hosts) > len([name for name in counters if counter_meaning(name) and name not in hosts])
 
 
-def _sample(path: Path, proposal: _Proposal) -> pl.DataFrame:
-    """The first rows, and what had to be known to read them, written to the proposal."""
-    match format_of(path):
-        case "parquet":
-            return next(read_parquet(path, list(parquet_columns(path)), rows=_ROWS)).rows
-        case "json":
-            content, _ = read_json(path)
-            keys: list[str] = []
-            while isinstance(content, dict):
-                lists = [
-                    key
-                    for key, value in content.items()
-                    if isinstance(value, list) and value and isinstance(value[0], dict)
-                ]
-                inner = lists[:1] or [key for key, value in content.items() if isinstance(value, dict)][:1]
-                if not inner:
-                    raise InputError("no list of records", where=str(path), do=f"it has: {listed(map(str, content))}")
-                keys.append(str(inner[0]))
-                content = content[inner[0]]
-            if keys:
-                proposal.top.append(f"records = {_quoted('.'.join(keys))}")
-            rows = content[:_ROWS] if isinstance(content, list) else content
-            return records(rows, origin=str(path))
-        case "csv":
-            layout = _layout(path, proposal)
-            rows_of_csv = next(iter(read_csv(path, layout, block_bytes=_BYTES))).rows
-            return rows_of_csv.head(_ROWS)
+def _others(proposal: _Proposal) -> list[str]:
+    """Columns that the mapping does not name and that mean something."""
+    return [name for name in proposal.rows.columns if name not in proposal.taken and not is_passed_over(name)]
 
 
-def _layout(path: Path, proposal: _Proposal) -> TableLayout:
-    """Encoding, comment, delimiter, header and decimal sign of a CSV file."""
-    with open_file(path) as file:
-        start = file.read(_BYTES)
-    encoding = "utf-8"
-    try:
-        text = start.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            encoding = "utf-16"
-        elif problem.start < len(start) - 4:
-            encoding = "latin-1"
-        text = start.decode(encoding, errors="ignore")
-    if encoding != "utf-8":
-        proposal.top.append(f'encoding = "{encoding}"')
-    lines = [line for line in text.removeprefix("\ufeff").splitlines() if line.strip()]
-    comment = "#" if len(lines) > 1 and lines[0].startswith("# ") and not _same_fields(lines[0], lines[1]) else ""
-    if comment:
-        proposal.top.append('comment = "#"')
-        lines = [line for line in lines if not line.startswith("#")]
-    if not lines:
-        raise InputError("the file holds no line", where=str(path), do="export it again")
-    delimiter = _delimiter(lines[:20])
-    if delimiter != ",":
-        proposal.top.append(f"delimiter = {_quoted(delimiter)}")
-    first = [cell.strip().strip('"') for cell in lines[0].split(delimiter)]
-    names: tuple[str, ...] = ()
-    if any(re.fullmatch(r"[-+]?\d+([.,]\d+)?", cell) for cell in first):
-        names = tuple(f"c{number}" for number in range(1, len(first) + 1))
-        proposal.top.append(f"names = {json.dumps(list(names))}  # the file has no header line: name its columns")
-    if delimiter != "," and any(re.search(rf"(^|{re.escape(delimiter)})\d+,\d+", line) for line in lines[1:20]):
-        proposal.top.append('decimal = ","')
-    return TableLayout(delimiter, comment, names, encoding)
+def _time_column(rows: pl.DataFrame) -> tuple[str, str]:
+    """The time column and its format; ("", "") where no column looks like a time.
 
-
-def _same_fields(one: str, other: str) -> bool:
-    """Whether two lines are divided alike: then the first is a header, whatever it starts with."""
-    return any(one.count(sign) == other.count(sign) > 0 for sign in _DELIMITERS)
-
-
-def _delimiter(lines: list[str]) -> str:
-    """The sign that divides each of the lines into the same number of fields, most fields first."""
-    counts = {sign: {line.count(sign) for line in lines} for sign in _DELIMITERS}
-    steady = {sign: min(seen) for sign, seen in counts.items() if len(seen) == 1 and min(seen) > 0}
-    if steady:
-        return max(steady, key=lambda sign: steady[sign])
-    return max(_DELIMITERS, key=lines[0].count)
-
-
-def _propose_time(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> str:
-    """The time column and its format, written as a section."""
-    named = [name for word in TIME_SYNONYMS for name in rows.columns if name.lower().strip() == word]
-    others = [name for name in rows.columns if name not in named and not GPU_IN_NAME.search(name)]
-    for name in (*named, *others)[:_COLUMNS]:
+    A column of a counter or a key is none, whatever its values look like: bytes may be seconds since 1970.
+    """
+    first = named(rows.columns, "time")
+    others = [
+        name
+        for name in rows.columns
+        if name not in first and not (counter_meaning(name) or host_counter_meaning(name) or wide_template(name))
+    ]
+    for name in (*first, *others)[:_COLUMNS]:
         form = _time_format(rows.get_column(name))
-        if form is None:
-            continue
-        proposal.sections += ["[time]", f"column = {_quoted(name)}"]
-        if form != AUTO:
-            proposal.sections.append(f"format = {_quoted(form)}" + _either_way(rows.get_column(name), form))
+        if form is not None:
+            return name, form
+    return "", ""
+
+
+def _propose_time(proposal: _Proposal, name: str, form: str, zone_name: str | None) -> None:
+    proposal.sections.append("[time]")
+    if name:
+        proposal.sections.append(f"column = {quoted(name)}")
+    else:
+        likely = (named(proposal.rows.columns, "time") or ["..."])[0]
+        proposal.lack("no column looks like a time", f"column = {quoted(likely)}")
+    _propose_format(proposal, name, form, zone_name)
+
+
+def _propose_format(proposal: _Proposal, name: str, form: str, zone_name: str | None) -> None:
+    """How times are written, and their zone."""
+    if form and form != AUTO:
+        either = _either_way(proposal.rows.get_column(name), form)
+        proposal.sections.append(f"format = {quoted(form)}{either}")
+    if zone_name:
+        proposal.sections += [f"zone = {quoted(zone_name)}", ""]
+    else:
         proposal.sections += ['# zone = "Europe/Berlin"  # of times written without one; default: the site\'s', ""]
-        return name
-    raise InputError("no column looks like a time", where=str(path), do=f"it has: {listed(rows.columns)}")
 
 
 def _time_format(given: pl.Series) -> str | None:
@@ -395,139 +235,251 @@ def _fits(given: pl.Series, form: str) -> bool:
     return not read_times(given.drop_nulls(), form=form).bad.any()
 
 
-def _propose_gpu(rows: pl.DataFrame, proposal: _Proposal, taken: list[str]) -> str | None:
-    name = _first_named(rows.columns, GPU_SYNONYMS, taken)
-    if name is None:
-        proposal.sections += ["[gpu]", "constant = 0  # the file does not name the GPU", ""]
-        return None
-    proposal.sections += ["[gpu]", f"column = {_quoted(name)}"]
-    text = stripped(rows.get_column(name)).drop_nulls()
-    if len(text) and not text.str.contains(r"^\d+$").all():
-        proposal.sections.append(r"pattern = '(\d+)$'")
-    proposal.sections.append("")
-    return name
+def _propose_node(proposal: _Proposal, node: str | None) -> None:
+    found = [name for name in named(proposal.rows.columns, "node") if name not in proposal.taken]
+    if found:
+        proposal.sections += ["[node]", f"column = {quoted(found[0])}", ""]
+        proposal.taken.add(found[0])
+    elif node is not None:
+        proposal.sections += ["[node]", f"constant = {quoted(node)}", ""]
+    else:
+        proposal.sections += ["# no column names the node: ingest with --node NAME, or write node.constant here", ""]
 
 
-def _first_named(names: Iterable[str], words: Iterable[str], taken: list[str]) -> str | None:
-    lower = {name.lower().strip(): name for name in reversed(list(names)) if name not in taken}
-    return next((lower[word] for word in words if word in lower), None)
-
-
-def _propose_columns(
-    rows: pl.DataFrame, proposal: _Proposal, taken: list[str], *, node: str | None, node_only: bool
-) -> None:
-    done: set[str] = set()
-    for name in rows.columns:
-        if name in taken:
-            continue
-        known = host_counter_meaning(name) if node_only else counter_meaning(name)
-        values = rows.get_column(name)
-        if known and node_only and not only_grows(known[0], values, rows.get_column(node) if node else None):
-            proposal.left.append(f"{name} (it falls: no counter)")
-        elif known is None or known[0] in done:
-            if name.lower().strip() not in IGNORED:
-                proposal.left.append(name)
+def _propose_gpu(proposal: _Proposal, time: str, long: tuple[str, str] | None) -> None:
+    rows = proposal.rows
+    found = [name for name in named(rows.columns, "gpu") if name not in proposal.taken]
+    numbered = [name for name in found if _ends_in_number(rows.get_column(name))]
+    if numbered:
+        name = numbered[0]
+        proposal.taken.add(name)
+        proposal.sections += ["[gpu]", f"column = {quoted(name)}"]
+        if not stripped(rows.get_column(name)).drop_nulls().str.contains(r"^\d+$").all():
+            proposal.sections.append(r"pattern = '(\d+)$'")
+    else:
+        alike = [name for name in (time, *named(rows.columns, "node")[:1], *(long or ())[:1]) if name]
+        proposal.sections.append("[gpu]")
+        if alike and not rows.select(alike).is_duplicated().any():
+            proposal.sections.append("constant = 0  # the file does not name the GPU")
         else:
-            proposal.columns.append(_host_line(name, *known) if node_only else _line(name, known, values))
+            proposal.lack("no column is the number of a GPU, and rows are of several", 'column = "..."')
+    proposal.sections.append("")
+    for name in named(rows.columns, "mig")[:1]:
+        if len(stripped(rows.get_column(name)).drop_nulls()) and _ends_in_number(rows.get_column(name)):
+            proposal.taken.add(name)
+            proposal.sections += ["[mig]", f"column = {quoted(name)}", ""]
+
+
+def _ends_in_number(values: pl.Series) -> bool:
+    """Whether values are short numbers, or names that end in one: `GPU-3`, not a UUID nor a model."""
+    text = stripped(values).drop_nulls()
+    return bool(text.str.contains(r"^([A-Za-z]{0,8}[ _\-:/]*)?\d{1,4}(\.0)?$").all())
+
+
+def _device_columns(proposal: _Proposal) -> dict[str, tuple[str, str]]:
+    """{column: (column of `devices`, unit)}; a column that may be a model is one where its values are."""
+    found: dict[str, tuple[str, str]] = {}
+    done: set[str] = set()
+    for name in proposal.rows.columns:
+        known = None if name in proposal.taken else device_meaning(name)
+        if known is None and name.lower().strip() in MAYBE_MODELS and name not in proposal.taken:
+            values = stripped(proposal.rows.get_column(name)).drop_nulls().unique().to_list()
+            known = ("model", "") if values and all(map(_is_model, values)) else None
+        if known and known[0] not in done:
+            found[name] = known
+            done.add(known[0])
+    return found if done & {"model", "uuid", "pci"} or named(proposal.rows.columns, "gpu") else {}
+
+
+def _is_model(name: str) -> bool:
+    """Whether the catalogue knows a GPU of this name, in any of its capacities, or a vendor's word is in it."""
+    return match_device(name) is not None or bool(re.search(r"(?i)\b(nvidia|tesla|amd|instinct|geforce)\b", name))
+
+
+def _fact_lines(proposal: _Proposal, facts: Mapping[str, tuple[str, str]]) -> list[str]:
+    proposal.taken.update(facts)
+    lines: list[str] = []
+    for name, (to, unit) in facts.items():
+        if to != "hbm_mib":
+            lines.append(f'{quoted(name)} = "{to}"')
+        elif line := _line(name, (to, unit), range_in_head(proposal.sample, [name], unit), proposal):
+            lines.append(line)
+    return lines
+
+
+def _propose_columns(proposal: _Proposal) -> None:
+    done: set[str] = set()
+    for name in _others(proposal):
+        known = counter_meaning(name)
+        line = None
+        if known and known[0] not in done:
+            line = _line(name, known, _range(proposal, [name], known), proposal)
+        elif known is None:
+            proposal.left[name] = ""
+        else:
+            proposal.left[name] = f"also {known[0]}"
+        if line and known:
+            proposal.columns.append(line)
+            done.add(known[0])
+
+
+def _propose_host(proposal: _Proposal, metrics: Mapping[str, ValueRange], nodes: pl.Series | None) -> None:
+    """Columns or metrics of node_samples; counters that count are those whose values grow."""
+    done: set[str] = set()
+    for name in metrics or _others(proposal):
+        known = host_counter_meaning(name)
+        if known is None or known[0] in done:
+            proposal.left[name] = ""
+        elif not is_convertible(known[1] or HOST_UNITS[known[0]], HOST_UNITS[known[0]]):
+            proposal.left[name] = f"{known[1]} cannot be {HOST_UNITS[known[0]]}"
+        elif not metrics and not only_grows(known[0], proposal.rows.get_column(name), nodes):
+            proposal.left[name] = "it falls: no counter"
+        else:
+            proposal.columns.append(_host_line(name, *known))
             done.add(known[0])
 
 
 def _host_line(name: str, counter: str, unit: str) -> str:
     """One line under [columns] of node_samples."""
     if not unit or unit == HOST_UNITS[counter]:
-        return f'{_quoted(name)} = "{counter}"'
-    return f'{_quoted(name)} = {{ to = "{counter}", unit = "{unit}" }}'
+        return f'{quoted(name)} = "{counter}"'
+    return f'{quoted(name)} = {{ to = "{counter}", unit = "{unit}" }}'
 
 
-def _line(name: str, known: tuple[str, str], values: pl.Series) -> str:
-    """One line under [columns]."""
-    counter, unit = known
+_FALLS = 0.02  # share of steps at which a counter may fall: restarts of nodes
+_CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE)
+
+
+def only_grows(counter: str, values: pl.Series, nodes: pl.Series | None) -> bool:
+    """Return whether values may be those of a counter that counts; of one that need not grow, True.
+
+    Percentages of CPU time are called like the times themselves, and fall.
+    """
+    if counter not in _CUMULATIVE:
+        return True
+    given = numbers(values.rename("v"), wanted=HOST_UNITS[counter]).values.cast(pl.Float64)
+    of = nodes if nodes is not None else pl.repeat(None, len(given), dtype=pl.String, eager=True)
+    steps = pl.DataFrame([given.alias("v"), of.alias("n")]).select(pl.col("v").diff().over("n")).to_series()
+    return int((steps < 0).sum() or 0) <= _FALLS * steps.count()
+
+
+def _range(proposal: _Proposal, names: list[str], known: tuple[str, str]) -> ValueRange:
+    """The range of columns: of the first rows, and of all where those leave open whether it is a fraction."""
+    wanted = column_unit(known[0])
+    usual = "percent" if wanted == "fraction" else wanted
+    head = range_in_head(proposal.sample, names, known[1] or usual)
+    if head.whole or wanted != "fraction" or known[1] == "percent" or head.high is None or head.high > _ROUNDED:
+        return head
+    return range_in_all(proposal.sample, names)
+
+
+def _line(name: str, known: tuple[str, str], values: ValueRange, proposal: _Proposal) -> str | None:
+    """One line under [columns], with what its unit rests on; None where no unit fits, noted as not recognised."""
+    to, unit = known
+    wanted = column_unit(to)
+    counter = COUNTERS_BY_NAME.get(to)
+    if unit and not is_convertible(unit, wanted):
+        proposal.left[name] = f"{unit} cannot be {wanted}"
+        return None
+    highest = counter.high * _ROUNDED if counter else float("inf")
+    by_value = _UNITS_BY_VALUE.get(wanted, (wanted,))
+    fitting = [u for u in by_value if values.high is None or values.high * factor(u, wanted) <= highest]
     remark = ""
-    wanted = COUNTERS_BY_NAME[counter].unit
-    if not unit and wanted in _EXPECTED:
-        peak = numbers(values.rename("v"), wanted=_EXPECTED[wanted]).values.cast(pl.Float64).max()
-        if isinstance(peak, float) and peak <= 1:
-            unit, remark = wanted, "  # no value is above 1: a fraction, or percent of a GPU that was idle?"
+    if unit and values.high is not None and values.high * factor(unit, wanted) > highest:
+        if not fitting:
+            proposal.left[name] = f"{values}: too large for {unit}"
+            return None
+        unit, remark = fitting[0], f"  # not {unit}, as the name says: {values}"
+    elif unit == "percent" and values.high is not None and 0 < values.high <= 1:
+        remark = f"  # no value is above 1: {values}; a fraction?"
+    elif not unit and not fitting:
+        proposal.left[name] = f"{values}: no unit fits"
+        return None
+    elif not unit and wanted == "fraction":
+        if values.high is None:
+            unit = "percent"
+        elif fitting[0] == "fraction":
+            unit, remark = (
+                "fraction",
+                (f"  # no value is above 1: {values}; a fraction, or percent of a GPU that was idle?"),
+            )
         else:
-            unit = _EXPECTED[wanted]
-    if not unit and counter == "energy_j":
+            unit, remark = "percent", f"  # by its values: {values}"
+    elif not unit and len(by_value) > 1 and fitting[0] != by_value[0]:
+        unit, remark = fitting[0], f"  # by its values: {values}"
+    elif not unit and to == "energy_j":
         unit, remark = "J", "  # or mJ, Wh: not given by the name"
+    elif not unit and wanted == "B/s":
+        remark = "  # or KiB/s, MB/s: not given by the name"
     written = f', unit = "{unit}"' if unit and unit != wanted else ""
-    return f'{_quoted(name)} = {{ to = "{counter}"{written} }}{remark}'
+    return f'{quoted(name)} = {{ to = "{to}"{written} }}{remark}'
 
 
-def _wide_columns(names: Iterable[str], taken: list[str]) -> dict[str, list[str]]:
-    """{name with {gpu}: the columns it stands for}, of those that are counters."""
+def _wide_columns(proposal: _Proposal) -> dict[str, list[str]]:
+    """{name with {gpu}: the columns it stands for}, of those that are counters and numbered from 0 or several."""
     found: dict[str, list[str]] = {}
-    for name in names:
-        match = GPU_IN_NAME.search(name)
-        if name in taken or match is None:
-            continue
-        template = name[: match.start(1)] + "{gpu}" + name[match.end(1) :]
-        if wide_meaning(template) and "{" not in name:
+    for name in proposal.rows.columns:
+        template = None if name in proposal.taken else wide_template(name)
+        if template and wide_meaning(template):
             found.setdefault(template, []).append(name)
-    return found
+    return {
+        template: names
+        for template, names in found.items()
+        if len(names) > 1 or re.search(r"(?i)(gpu|card|device)[ _.\-\[]?\{gpu\}", template)
+    }
 
 
-def _propose_wide(rows: pl.DataFrame, wide: Mapping[str, list[str]], proposal: _Proposal) -> None:
+def _propose_wide(proposal: _Proposal, wide: Mapping[str, list[str]]) -> None:
     done: set[str] = set()
     for template, names in wide.items():
         known = wide_meaning(template)
+        proposal.taken.update(names)
         if known is None or known[0] in done:
-            proposal.left += names
-            continue
-        done.add(known[0])
-        values = pl.concat([stripped(rows.get_column(name)).alias("v") for name in names])
-        proposal.columns.append(_line(template, known, values))
+            proposal.left |= dict.fromkeys(names, "")
+        elif line := _line(template, known, _range(proposal, names, known), proposal):
+            done.add(known[0])
+            proposal.columns.append(line)
+    proposal.left |= dict.fromkeys(_others(proposal), "")
 
 
-def _long_columns(rows: pl.DataFrame, taken: list[str]) -> tuple[str, str] | None:
+def _long_columns(proposal: _Proposal) -> tuple[str, str] | None:
     """(column with the names of counters, column with the values) of a long file, or None."""
-    metric = _first_named(rows.columns, ("metric", "__name__", "counter", "metric_name", "field", "name"), taken)
-    value = _first_named(rows.columns, ("value", "values", "val"), taken)
-    if metric is None or value is None or rows.schema[metric] != pl.String:
-        return None
-    known = [
-        name for name in stripped(rows.get_column(metric)).drop_nulls().unique().to_list() if counter_meaning(name)
-    ]
-    return (metric, value) if known else None
+    rows = proposal.rows
+    metric = [name for name in named(rows.columns, "metric") if rows.schema[name] in (pl.String, pl.Categorical)]
+    value = [name for name in named(rows.columns, "value") if name not in proposal.taken]
+    return (metric[0], value[0]) if metric and value else None
 
 
-def _propose_long(rows: pl.DataFrame, long: tuple[str, str], proposal: _Proposal) -> None:
-    metric, value = long
-    proposal.sections += ["[metric]", f"column = {_quoted(metric)}", f"value = {_quoted(value)}", ""]
-    text = stripped(rows.get_column(metric))
-    for name in text.drop_nulls().unique(maintain_order=True).to_list():
-        known, here = counter_meaning(name), (text == name).fill_null(value=False)
+def _propose_long(proposal: _Proposal, metrics: Mapping[str, ValueRange]) -> None:
+    done: set[str] = set()
+    for name, values in metrics.items():
+        known = counter_meaning(name)
         if known is None:
-            proposal.left.append(name)
-        else:
-            proposal.columns.append(_line(name, known, rows.get_column(value).filter(here)))
+            proposal.left[name] = ""
+        elif known[0] in done:
+            proposal.left[name] = f"also {known[0]}"
+        elif line := _line(name, known, values, proposal):
+            proposal.columns.append(line)
+            done.add(known[0])
 
 
-def _propose_jobs(rows: pl.DataFrame, jobs: Mapping[str, str], proposal: _Proposal) -> None:
+def _propose_jobs(proposal: _Proposal, jobs: Mapping[str, str], zone_name: str | None) -> None:
+    rows = proposal.rows
     proposal.top.append('table = "jobs"')
     start = next(name for name, to in jobs.items() if to == "start")
-    form = _time_format(rows.get_column(start))
     proposal.sections.append("[time]")
-    if form not in (AUTO, None):
-        proposal.sections.append(f"format = {_quoted(str(form))}" + _either_way(rows.get_column(start), str(form)))
-    proposal.sections += ['# zone = "Europe/Berlin"  # of times written without one; default: the site\'s', ""]
+    _propose_format(proposal, start, _time_format(rows.get_column(start)) or "", zone_name)
     done: set[str] = set()
     for name, to in jobs.items():
         if to in done:
-            proposal.left.append(name)
+            proposal.left[name] = ""
             continue
         done.add(to)
         clock = to == "elapsed_s" and bool(stripped(rows.get_column(name)).str.contains(":").any())
         unit = ', unit = "duration"' if clock else ""
-        proposal.columns.append(f'{_quoted(name)} = {{ to = "{to}"{unit} }}')
-    proposal.left += [name for name in rows.columns if name not in jobs and name.lower() not in IGNORED]
-
-
-def _quoted(text: str) -> str:
-    """A TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        proposal.columns.append(f'{quoted(name)} = {{ to = "{to}"{unit} }}')
+    proposal.taken.update(jobs)
+    proposal.left |= dict.fromkeys(_others(proposal), "")
 
 
 def _comment(text: str) -> str:

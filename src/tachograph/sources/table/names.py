@@ -1,0 +1,346 @@
+"""Names that people and tools give to columns: units in or behind them, counters, device facts, keys, columns of jobs.
+
+Names are compared without case and without what separates their words: `GPU Util`, `gpu_util` and `gpuUtil` are one.
+What a producer names exactly is in `sources.columns`; what is here is a proposal, which a person checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+
+from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, HOST_COUNTERS, HOST_UNITS
+from tachograph.catalog.tables import DEVICES
+from tachograph.catalog.units import UNITS, is_convertible
+from tachograph.sources.columns import (
+    DEVICE_VALUES,
+    GPU_NAMES,
+    IGNORED,
+    MIG_NAMES,
+    NODE_NAMES,
+    NODE_VALUES,
+    TIME_NAMES,
+    counter_names,
+    host_column_meaning,
+)
+
+_UNIT_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("%", "pct", "perc", "percent", "percentage", "prozent"), "percent"),
+        **dict.fromkeys(("ratio", "fraction", "0-1", "0..1"), "fraction"),
+        **dict.fromkeys(("°c", "celsius", "degc", "deg_c", "degrees_c", "degree_c"), "C"),
+        **dict.fromkeys(("watt", "watts"), "W"),
+        **dict.fromkeys(("milliwatt", "milliwatts"), "mW"),
+        **dict.fromkeys(("kilowatt", "kilowatts"), "kW"),
+        **dict.fromkeys(("joule", "joules"), "J"),
+        **dict.fromkeys(("millijoule", "millijoules"), "mJ"),
+        **dict.fromkeys(("byte", "bytes"), "B"),
+        **dict.fromkeys(("kibibyte", "kibibytes"), "KiB"),
+        **dict.fromkeys(("mebibyte", "mebibytes"), "MiB"),
+        **dict.fromkeys(("gibibyte", "gibibytes"), "GiB"),
+        **dict.fromkeys(("kilobyte", "kilobytes"), "kB"),
+        **dict.fromkeys(("megabyte", "megabytes"), "MB"),
+        **dict.fromkeys(("gigabyte", "gigabytes"), "GB"),
+        **dict.fromkeys(("sec", "second", "seconds"), "s"),
+        **dict.fromkeys(("msec", "millisecond", "milliseconds"), "ms"),
+        **dict.fromkeys(("jiffy", "jiffies"), "jiffy"),
+        **dict.fromkeys(("hertz",), "Hz"),
+        **dict.fromkeys(("megahertz",), "MHz"),
+    }
+)
+_LOWER_UNITS: Mapping[str, str] = MappingProxyType({unit.lower(): unit for unit in sorted(UNITS)})
+_RATE = re.compile(r"^(.+?)(?:/|_per_|_)(?:s|sec|second)$")
+_BITS = re.compile(r"^[KMG]i?b(?:/s|ps)?$")
+
+
+def unit_named(text: str) -> str | None:
+    """Return the project's name of a unit that people write, or None.
+
+    Case counts only where it distinguishes units: `mJ` and `MJ`; `Gb` are bits, which nothing here counts.
+
+    >>> [unit_named(text) for text in ("W", "%", "Celsius", "bytes/s", "mib_per_second", "MJ", "mj", "Gb", "rpm")]
+    ['W', 'percent', 'C', 'B/s', 'MiB/s', 'MJ', 'mJ', None, None]
+    """
+    given = text.strip()
+    if given in UNITS:
+        return given
+    if _BITS.match(given):
+        return None
+    lower = re.sub(r"[ _]+", "_", given.lower())
+    if rate := _RATE.match(lower):
+        per_second = f"{unit_named(rate[1])}/s"
+        return per_second if per_second in UNITS else None
+    return _UNIT_WORDS.get(lower) or _LOWER_UNITS.get(lower)
+
+
+_LONGEST = 200  # characters of a name that may mean something; the patterns' time grows with their square
+_BRACKETS = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
+_WORD_END = re.compile(r"[ _.\-/:]+|(?<=[a-z0-9])(?=[A-Z])")
+_TOTAL = re.compile(r"(?i)[ _.\-]total$")
+_MOST_WORDS_OF_UNIT = 3  # bytes per second
+
+
+def _key(name: str) -> str:
+    """A name as it is compared."""
+    return re.sub(r"[\W_]+", "", name.lower())
+
+
+def _readings(name: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, unit) in the ways a name can be read: without the unit in or behind it, and as it is."""
+    text, behind = name.strip()[:_LONGEST], ""
+    if found := _BRACKETS.match(text):
+        text, behind = found[1], unit_named(found[2]) or ""
+    ends = [place.start() for place in _WORD_END.finditer(text)]
+    for end in ends[-_MOST_WORDS_OF_UNIT:]:
+        if unit := unit_named(text[end:].strip(" _.-/:")):
+            yield text[:end], behind or unit
+    yield text, behind
+
+
+# words before and behind the name of a counter that do not change what it is; not "max" or "min"
+_BEFORE = ("nvidia", "nvml", "nvsmi", "smi", "dcgm", "dcgmfidev", "dcgmfiprof", "rocm", "amd", "gpu", "card", "device")
+_BEFORE_MEANS = ("avg", "mean", "average")
+_BEHIND = ("avg", "mean", "average", "current", "instant", "value", "gpu")
+
+
+def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
+    """What `index` has under one of the readings of a name; the unit in the name wins.
+
+    A reading whose unit the column can have comes before one whose unit it cannot.
+    """
+    total = _TOTAL.search(name)  # Prometheus: a counter, which no rate is made of here
+    odd: tuple[str, str] | None = None
+    for bare, unit in _readings(name[: total.start()] if total else name):
+        for key in _without_affixes(_key(bare)):
+            to, usual = index.get(key, ("", ""))
+            if not to or (total and to.endswith("_per_s")):
+                continue
+            if not unit or is_convertible(unit, column_unit(to)):
+                return to, unit or usual
+            odd = odd or (to, unit)
+    return odd
+
+
+def column_unit(name: str) -> str:
+    """Return the contract's unit of a counter, a host counter or a fact of a device."""
+    return HOST_UNITS.get(name) or (COUNTERS_BY_NAME[name].unit if name in COUNTERS_BY_NAME else _FACT_UNITS[name])
+
+
+_FACT_UNITS = MappingProxyType({column.name: column.unit for column in DEVICES.columns})
+
+
+def _without_affixes(key: str) -> Iterator[str]:
+    """Yield a key, and the key without up to two words before it and one behind it."""
+    yield key
+    for before in (*_BEFORE_MEANS, *_BEFORE):
+        if key.startswith(before) and len(key) > len(before):
+            rest = key.removeprefix(before)
+            yield rest
+            yield from (rest.removeprefix(other) for other in _BEFORE if rest.startswith(other))
+    yield from (key.removesuffix(behind) for behind in _BEHIND if key.endswith(behind))
+
+
+def _index(synonyms: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """{key: (column, "")} of a table {column: names, a comma between}."""
+    return {_key(name): (to, "") for to, names in synonyms.items() for name in names.split(",")}
+
+
+_COUNTERS_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "gpu_util": "util,utilization,utilisation,usage,load,utilization.gpu,gpu utilisation,utilization gpu rates,"
+                    "gpu busy,busy,gpu use,gpu usage,gpu load",
+        "mem_copy_util": "utilization.memory,mem util,memory util,memory utilization,memory utilisation,mem copy util,"
+                         "memory activity,mem busy",
+        "sm_active": "sm active,sm activity,sm util,sm utilization,sm efficiency",
+        "sm_occupancy": "sm occupancy,occupancy,sm occ",
+        "gr_engine_active": "gr engine active,graphics engine active,gr active,graphics util",
+        "fp16_active": "fp16 active,fp16 util,pipe fp16 active,fp16 activity",
+        "fp32_active": "fp32 active,fp32 util,pipe fp32 active,fp32 activity",
+        "fp64_active": "fp64 active,fp64 util,pipe fp64 active,fp64 activity",
+        "tensor_active": "tensor active,tensor util,tensor activity,tensor core active,tensor core util,"
+                         "pipe tensor active",
+        "dram_active": "dram active,dram util,dram activity,dram bw util,memory bandwidth util,mem bw util,"
+                       "memory bandwidth utilization",
+        "hbm_used_mib": "mem,memory,memory.used,mem used,memory usage,mem usage,used memory,fb used,hbm used,vram used,"
+                        "vram,framebuffer used,used gpu memory",
+        "hbm_free_mib": "memory.free,mem free,free memory,fb free,hbm free,vram free",
+        "power_w": "power,power.draw,power.draw.instant,power.draw.average,power usage,watts,power consumption,"
+                   "board power,socket power,average socket power,leistung",
+        "energy_j": "energy,total energy,energy consumption,total energy consumption,energy consumed,energie",
+        "gpu_temp_c": "temp,temperature,temperature.gpu,gpu temp,gpu temperature,core temp,temperatur",
+        "mem_temp_c": "temperature.memory,mem temp,memory temp,memory temperature,hbm temp,hbm temperature",
+        "sm_clock_mhz": "clocks.sm,clocks.current.sm,sm clock,clock sm,core clock,graphics clock,gpu clock,sclk",
+        "mem_clock_mhz": "clocks.mem,clocks.current.memory,mem clock,memory clock,clock mem,mclk",
+        "throttle_reasons": "clocks_throttle_reasons.active,clocks_event_reasons.active,throttle reasons,"
+                            "clock event reasons",
+        "pcie_tx_bytes_per_s": "pcie tx,pcie tx bytes,pcie tx throughput,pcie sent",
+        "pcie_rx_bytes_per_s": "pcie rx,pcie rx bytes,pcie rx throughput,pcie received",
+        "nvlink_tx_bytes_per_s": "nvlink tx,nvlink tx bytes,nvlink tx throughput,nvlink sent",
+        "nvlink_rx_bytes_per_s": "nvlink rx,nvlink rx bytes,nvlink rx throughput,nvlink received",
+        "xid": "xid,xid error,xid errors,last xid",
+        "pcie_replays": "pcie replay,pcie replays,pcie replay counter",
+    }
+)  # fmt: skip
+_HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "cpu_user_s": "cpu user,user cpu,cpu usr,cpu time user",
+        "cpu_nice_s": "cpu nice,nice cpu,cpu time nice",
+        "cpu_system_s": "cpu system,cpu sys,system cpu,cpu time system",
+        "cpu_iowait_s": "cpu iowait,cpu wait,cpu time iowait",
+        "cpu_idle_s": "cpu idle,idle cpu,cpu time idle",
+        "load_average": "load,load1,load 1m,loadavg,load average",
+        "memory_total_mib": "mem total,memory total,total memory",
+        "memory_available_mib": "mem available,mem avail,memory available,available memory",
+        "network_rx_bytes": "rx,rx bytes,network rx,net rx,bytes recv,bytes received,network receive",
+        "network_tx_bytes": "tx,tx bytes,network tx,net tx,bytes sent,network transmit",
+        "network_rx_packets": "rx packets,packets recv,packets received",
+        "network_tx_packets": "tx packets,packets sent",
+        "fs_read_bytes": "lustre read,fs read,lustre read bytes",
+        "fs_write_bytes": "lustre write,fs write,lustre write bytes",
+    }
+)
+
+
+@cache
+def _counters() -> Mapping[str, tuple[str, str]]:
+    """{key: (counter, unit)}: what people write; contract names with and without their unit; producers' names."""
+    contract = {_key(bare): (c.name, unit) for c in COUNTERS for bare, unit in _readings(c.name)}
+    producers = {_key(name): meaning for name, meaning in counter_names().items()}
+    return MappingProxyType({**producers, **contract, **_index(_COUNTERS_SYNONYMS)})
+
+
+@cache
+def _host_counters() -> Mapping[str, tuple[str, str]]:
+    contract = {_key(bare): (c.name, unit) for c in HOST_COUNTERS for bare, unit in _readings(c.name)}
+    values = {_key(name): (to, "") for name, to in NODE_VALUES.items()}
+    return MappingProxyType({**contract, **values, **_index(_HOST_SYNONYMS)})
+
+
+def counter_meaning(name: str) -> tuple[str, str] | None:
+    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer gives it.
+
+    >>> counter_meaning("utilization.gpu [%]"), counter_meaning("DCGM_FI_DEV_GPU_UTIL"), counter_meaning("fan")
+    (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
+    >>> counter_meaning("PCIe TX (MiB/s)"), counter_meaning("gpu_energy_mj"), counter_meaning("memUsedBytes")
+    (('pcie_tx_bytes_per_s', 'MiB/s'), ('energy_j', 'mJ'), ('hbm_used_mib', 'B'))
+    """
+    return counter_names().get(name.lower().strip()) or _known(name, _counters())
+
+
+def host_counter_meaning(name: str) -> tuple[str, str] | None:
+    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not give it.
+
+    >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
+    [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]
+    """
+    known = host_column_meaning(name)
+    if known is not None:
+        return None if known.copy else (known.counter, known.unit)
+    return None if "#" in name else _known(name, _host_counters())
+
+
+GPU_IN_NAME = re.compile(r"(?i)(?:gpu|card|device)[ _.\-\[]?(\d+)\]?|(?<=\w)[ _.\-\[](\d+)\]?$")
+
+
+def wide_template(name: str) -> str | None:
+    """Return a column's name with `{gpu}` in place of the index in it, or None.
+
+    >>> wide_template("gpu3_power_w"), wide_template("util[0]"), wide_template("fp16_active")
+    ('gpu{gpu}_power_w', 'util[{gpu}]', None)
+    """
+    found = None if "{" in name else GPU_IN_NAME.search(name[:_LONGEST])
+    if found is None:
+        return None
+    group = 1 if found[1] else 2
+    return name[: found.start(group)] + "{gpu}" + name[found.end(group) :]
+
+
+def wide_meaning(template: str) -> tuple[str, str] | None:
+    """Return the (counter, unit) of a column name in which `{gpu}` stands for the index, or None.
+
+    >>> wide_meaning("gpu{gpu}_power_w"), wide_meaning("util[{gpu}]")
+    (('power_w', 'W'), ('gpu_util', ''))
+    """
+    rest = re.sub(r"(?i)(?:gpu|card|device)?[ _.\-\[]?\{gpu\}\]?", "", template).strip(" _.-:/")
+    return (counter_meaning(rest) or counter_meaning(f"gpu_{rest}")) if rest else None
+
+
+_DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "model": "model,gpu name,gpu type,gpu product,product name,card model,card series,device name,accelerator",
+        "uuid": "uuid,gpu uuid,device uuid",
+        "pci": "pci,pci bus id,pci.bus_id,bus id,gpu bus id,pci address,pci bus",
+        "hbm_mib": "memory.total,mem total,memory total,total memory,fb total,hbm total,vram total,hbm,gpu memory size",
+    }
+)
+# a model where the values are models
+MAYBE_MODELS = frozenset({"name", "type", "product", "device", "gpu", "card", "title"})
+
+
+@cache
+def _device_facts() -> Mapping[str, tuple[str, str]]:
+    exact = {_key(name): (to, "MiB" if to == "hbm_mib" else "") for name, to in DEVICE_VALUES.items()}
+    return MappingProxyType({**exact, **_index(_DEVICE_SYNONYMS)})
+
+
+def device_meaning(name: str) -> tuple[str, str] | None:
+    """Return (column of `devices`, unit) of a column name, or None.
+
+    >>> device_meaning("modelName"), device_meaning("memory.total [MiB]"), device_meaning("pci.bus_id")
+    (('model', ''), ('hbm_mib', 'MiB'), ('pci', ''))
+    """
+    return _known(name, _device_facts())
+
+
+_JOBS: Mapping[str, str] = MappingProxyType(
+    {
+        "job_id": "jobid,job id,jobidraw", "name": "jobname,job name,name", "user": "user,username,user name",
+        "account": "account,project", "partition": "partition,queue", "submit": "submit,submit time",
+        "start": "start,start time", "end": "end,end time", "elapsed_s": "elapsed,elapsed secs,elapsed s",
+        "node_list": "nodelist,node list,nodes list", "nodes": "no. of nodes allocated,nnodes,nodes",
+        "gpus": "gpus,ngpus,no. of gpus", "qos": "qos", "state": "state", "cluster": "cluster",
+    }
+)  # fmt: skip
+_JOB_INDEX = MappingProxyType(_index(_JOBS))
+
+
+def job_meaning(name: str) -> str | None:
+    """Return the column of `jobs` that a column name means, or None.
+
+    >>> job_meaning("JobIDRaw"), job_meaning("No. of GPUs"), job_meaning("comment")
+    ('job_id', 'gpus', None)
+    """
+    found = _JOB_INDEX.get(_key(name))
+    return found[0] if found else None
+
+
+# in order of preference
+_KEY_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "time": (*TIME_NAMES, "date", "when", "epoch", "datum", "zeit", "zeitstempel", "uhrzeit"),
+        "node": (*NODE_NAMES, "node name", "host name", "instance", "server", "machine", "rechner", "knoten"),
+        "gpu": (*GPU_NAMES, "idx", "gpu number", "gpu nr", "device", "device id", "minor number", "card", "index"),
+        "mig": MIG_NAMES,
+        "metric": ("metric", "__name__", "counter", "metric name", "field", "name"),
+        "value": ("value", "values", "val"),
+    }
+)
+
+
+def named(names: Iterable[str], key: str) -> list[str]:
+    """Return the columns whose names are those of a key (time, node, gpu, mig, metric, value), the best first.
+
+    >>> named(["Index", "GPU-ID", "x"], "gpu")
+    ['GPU-ID', 'Index']
+    """
+    given: dict[str, str] = {}
+    for name in names:
+        given.setdefault(_key(name), name)
+    return list(dict.fromkeys(given[wanted] for word in _KEY_NAMES[key] if (wanted := _key(word)) in given))
+
+
+def is_passed_over(name: str) -> bool:
+    """Return whether a column is one that nothing is expected of: numbers of rows, bookkeeping of producers."""
+    return name.lower().strip() in IGNORED
