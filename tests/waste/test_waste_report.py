@@ -204,14 +204,16 @@ def test_what_is_left_out_is_counted() -> None:
         spent(4, samples=0, gpu_util_mean=None, **nothing),
         spent(5, gpu_util_mean=None, **nothing),
         spent(6, **nothing),
+        spent(7, shards=4, gpu_hours=None, **nothing),
     ]
     found = report(*jobs)
     told = {row["reason"]: (row["jobs"], row["gpu_hours"]) for row in found.left_out.iter_rows(named=True)}
     reasons = ("running", "ambiguous", "no_samples", "not_judged", "no_activity")
-    assert told == dict.fromkeys(reasons, (1, 16.0))
+    assert told == dict.fromkeys(reasons, (1, 16.0)) | {"shares": (1, None)}
     assert found.jobs == 1
     text = to_text(waste_lines(found, width=1000))
     assert "1 job (16.0 h): still running; 1 job (16.0 h): not known which GPUs" in text
+    assert "1 job (–): had shares of GPUs" in text
 
 
 def test_without_jobs() -> None:

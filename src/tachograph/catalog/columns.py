@@ -12,7 +12,7 @@ import polars as pl
 
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.catalog.units import text, zone
+from tachograph.catalog.units import plural, text, zone
 
 COLUMN_UNITS: Mapping[str, str] = MappingProxyType(
     {column.name: column.unit for column in JOB_SUMMARIES.columns}
@@ -67,6 +67,16 @@ def column_text(name: str, value: Any, *, zone_name: str = "UTC") -> str:
             return "+".join(map(str, value)) if value else text(None)
         case _:
             return text(float(value), COLUMN_UNITS.get(name, ""))
+
+
+def share_text(row: Mapping[str, Any]) -> str | None:
+    """Return the share of GPUs of a job; None where it has none, or has whole GPUs.
+
+    >>> share_text({"shards": 4, "mps": None}), share_text({"mps": 50.0}), share_text({"shards": None})
+    ('4 shards', '50 MPS', None)
+    """
+    shards, mps = row.get("shards"), row.get("mps")
+    return plural(shards, "shard") if shards else f"{text(mps, 'count')} MPS" if mps else None
 
 
 def joined_lists(frame: pl.DataFrame) -> pl.DataFrame:

@@ -38,6 +38,7 @@ WASTE_LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "running": "still running",
         "ambiguous": "not known which GPUs were their own",
         "no_samples": "no samples",
+        "shares": "had shares of GPUs",
         "not_judged": "analyzed by an earlier version: run `tachograph analyze --full`",
         "no_activity": "no activity counter was measured",
     }
@@ -203,6 +204,8 @@ def _reason() -> pl.Expr:
         .then(pl.lit("ambiguous"))
         .when(pl.col("samples").fill_null(0) == 0)
         .then(pl.lit("no_samples"))
+        .when(pl.col("gpu_hours").is_null() & (pl.max_horizontal("shards", "mps") > 0))
+        .then(pl.lit("shares"))
         .when(pl.col("gpu_hours_idle").is_null() & measured & pl.col("gpu_hours").is_not_null())
         .then(pl.lit("not_judged"))
         .when(pl.col("gpu_hours_idle").is_null())
@@ -304,5 +307,5 @@ def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 def _left_out(marked: pl.DataFrame) -> pl.DataFrame:
     """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are known."""
     counted = marked.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
-    found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=pl.col("gpu_hours").sum())
+    found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=_known_sum("gpu_hours"))
     return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(found, on="reason", maintain_order="left")

@@ -131,7 +131,7 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
             start=pl.col("start").min(),
             end=pl.when(pl.col("held").any()).then(None).otherwise(pl.col("end").max()),
             nodes=pl.col("node").n_unique().cast(pl.Int64),
-            gpus=pl.when(pl.col("gpu").is_not_null().all())
+            gpus=pl.when(pl.col("gpu").is_not_null().all() & ~pl.col("shared").fill_null(value=False).any())
             .then(pl.struct("node", "gpu", "mig").n_unique())
             .cast(pl.Int64),
         )
@@ -207,7 +207,8 @@ INTERVALS_SCHEMA = {
 class Attribution:
     """Who owns what.
 
-    runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record names a node of it.
+    runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record names a node of it;
+    `shares`: it has only shares of GPUs, so the number of its `gpus` is null.
     intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
     contested: stretches that two runs claim with equal right; their samples belong to no run.
     unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
@@ -225,16 +226,19 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     `inventory` has one row per (node, gpu, mig) known to exist. Order of rows is irrelevant.
     """
     placed = _place(runs, allocations)
+    sharing = _sharing(placed, runs)
     ranks = {**RANK, BY_SAMPLES: RANK["explicit"]}
     best = placed.with_columns(rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8))
-    best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
-    finest, overruled = _finer(best.filter(pl.col("gpu").is_not_null()))
+    best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
+    named, shared = _of_one_holder(best, sharing, runs)
+    finest, overruled = _finer(named)
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
+    runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, _accompanied(placed, runs))
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     intervals, contested = separate(claims)
-    unknown = [unclear, overruled, too_many]
+    unknown = [unclear, overruled, too_many, shared]
     per_node = pl.concat(
         [
             known.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
@@ -249,6 +253,7 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
         .fill_null(RANK["ambiguous"])
         .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String),
     )
+    ranked = ranked.with_columns(gpus=pl.when(~pl.col("shares")).then("gpus"))
     named_somewhere = pl.col("rank").is_not_null() | pl.col("node_list").is_null()
     held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop("rank")
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")
@@ -276,7 +281,41 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     of_earlier = (pl.col("begun") < pl.col("start_run")) & (first < pl.col("start_run"))
     rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
     kept = clipped.filter(~(of_earlier & (rest | pl.col("open"))).fill_null(value=False))
-    return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
+    return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance", "shared").unique()
+
+
+def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
+    """Runs that have shares of GPUs and no whole one, by the accounting or by the record of their GPUs."""
+    accounted = (pl.max_horizontal("shards", "mps") > 0) & (pl.col("gpus").fill_null(0) == 0)
+    of_accounting = runs.filter(accounted.fill_null(value=False)).get_column("run")
+    recorded = placed.group_by("run").agg(pl.col("shared").fill_null(value=False).any(), pl.len())
+    of_records = recorded.filter("shared").join(runs.filter(pl.col("gpus") > 0), on="run", how="anti")
+    return pl.concat([of_accounting, of_records.get_column("run")]).unique()
+
+
+def _of_one_holder(best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Named GPUs, without those of which a run has a share and may not be the only holder; and these.
+
+    Samples of a GPU are of all that hold it. Another run may hold it that is named on it, or that has shares on the
+    node, or an unknown number of GPUs, and none that is named, for longer than a hand-over.
+    """
+    named = best.filter(pl.col("gpu").is_not_null())
+    mine = named.filter(pl.col("run").is_in(sharing.implode()))
+    if mine.is_empty():
+        return named, mine
+    may_share = pl.concat([sharing, runs.filter(pl.col("gpus").is_null()).get_column("run")])
+    unplaced = best.filter(pl.col("gpu").is_null() & pl.col("run").is_in(may_share.implode()))
+    others = [(["node", "gpu"], named), (["node"], unplaced)]
+    beside = [_overlapping(mine, other.select("run", *on, "start", "end"), on=on) for on, other in others]
+    disputed = mine.join(pl.concat(beside), on=["run", "node", "gpu"], how="semi")
+    return named.join(disputed, on=["run", "node", "gpu"], how="anti"), disputed
+
+
+def _overlapping(mine: pl.DataFrame, others: pl.DataFrame, *, on: list[str]) -> pl.DataFrame:
+    """(run, node, gpu) of rows that overlap with a row of another run by more than a hand-over."""
+    joined = mine.join(others, on=on, how="inner", suffix="_other")
+    overlap = pl.min_horizontal("end", "end_other") - pl.max_horizontal("start", "start_other")
+    return joined.filter(pl.col("run") != pl.col("run_other"), overlap > HANDOVER).select("run", "node", "gpu")
 
 
 def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -338,19 +377,24 @@ def _whole_nodes(
     """Of nodes whose GPUs are not recorded: those that a run had whole, as claims on every GPU; and the others.
 
     A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those recorded elsewhere
-    and it was alone on them: beside others, the node may have more GPUs than were seen so far.
+    and it was alone on them: beside others, the node may have more GPUs than were seen so far. A run with shares has
+    the GPU of each node that has no other one, where no other run shares it.
     """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
     nodes = unnamed.select("run", "node").unique().join(there, on="node", how="left")
     unknown = pl.col("there").is_null().any()
-    counted = nodes.group_by("run").agg(counted=pl.when(~unknown).then(pl.col("there").sum()))
+    counted = nodes.group_by("run").agg(
+        counted=pl.when(~unknown).then(pl.col("there").sum()), single=(pl.col("there") == 1).all() & ~unknown
+    )
     numbers = named.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
     sized = unnamed.join(counted, on="run", how="left").join(numbers, on="run", how="left")
-    sized = sized.join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
+    sized = sized.join(runs.select("run", "gpus", "exclusive", "shares"), on="run", how="left")
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
     shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
     alone = ~pl.col("run").is_in(shared_units.implode())
-    decided = sized.with_columns(whole=(pl.col("exclusive") | (all_of_them & alone)).fill_null(value=False))
+    whole_gpus = pl.col("exclusive") | (all_of_them & alone)
+    one_holder = pl.when("shares").then(pl.col("single") & alone).otherwise(whole_gpus)
+    decided = sized.with_columns(whole=one_holder.fill_null(value=False))
     units = decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
     whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(*INTERVALS_SCHEMA, "rank")
     return whole, decided.filter(~pl.col("whole"))
@@ -358,7 +402,7 @@ def _whole_nodes(
 
 def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """(run, node) where another run that may have GPUs was on the node too, for longer than a hand-over."""
-    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0))
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
     stays = placed.join(gpu_runs, on="run", how="semi").group_by("run", "node")
     # two stays overlap by more than a hand-over exactly when they overlap with their ends that much earlier
     cut = stays.agg(pl.col("start").min(), end=pl.col("end").max() - HANDOVER)

@@ -246,7 +246,8 @@ def summarize_jobs(
     """Return one row per run in the schema of JOB_SUMMARIES without `seq` and `pipes`, which need all jobs.
 
     `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days. Ambiguous runs have
-    their identity, GPUs and GPU-hours, and null for everything that would need samples.
+    their identity, GPUs and GPU-hours, and null for everything that would need samples. Runs that have shares of GPUs
+    have no GPU-hours.
     """
     summed = gpus.group_by("run").agg(_sums(gpus))
     frame = runs.drop("elapsed_s").join(summed, on="run", how="left")
@@ -266,7 +267,7 @@ def summarize_jobs(
         part=some,
     )
     frame = frame.with_columns(
-        gpu_hours=pl.col("gpus") * pl.col("elapsed_s") / 3600,
+        gpu_hours=pl.when(~pl.col("shares")).then(pl.col("gpus") * pl.col("elapsed_s") / 3600),
         coverage=_coverage(ambiguous) * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
             pl.col("energy_j") / pl.col("span_sum_s")

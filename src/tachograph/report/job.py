@@ -15,7 +15,7 @@ import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from tachograph.catalog.codes import known_codes
-from tachograph.catalog.columns import COLUMN_UNITS, local_time
+from tachograph.catalog.columns import COLUMN_UNITS, local_time, share_text
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timeline
@@ -204,6 +204,15 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
     known = _EVIDENCE.get((attribution, evidence)) or _ATTRIBUTION.get(attribution, "")
     notes = ["Its GPUs are those that were recorded." if recorded else known]
+    share = share_text(row)
+    if share and attribution == "ambiguous":
+        notes = [f"It had a share ({share}) of GPUs that other jobs held at the same time, or may have held."]
+    elif share:
+        if attribution == "whole_node":
+            notes = ["Its nodes have one GPU each."]
+        notes.append(f"It had a share of them ({share}), and no other job held them: all samples are its own.")
+    if share:
+        notes.append("No GPU-hours are counted: it had no whole GPU.")
     coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
     if samples:
         every = "" if interval is None else f", one per GPU every {text(interval, 's')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tachograph.catalog.columns import share_text
 from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
@@ -167,6 +168,9 @@ def allocation_text(report: JobReport) -> str:
     model = f" {row['gpu_model']}" if row.get("gpu_model") else ""
     capacity = "" if number(row, "hbm_mib") is None else f", {text(number(row, 'hbm_mib'), 'MiB')} each"
     gpus = "GPUs: not known" if count is None else f"{count:,.0f} ×{model or ' GPU'}{capacity}"
+    share = share_text(row)
+    if share:
+        gpus = f"{share} of {'GPUs that are not known' if count is None else gpus}"
     where = "" if nodes is None else f", {plural(nodes, 'node')}"
     return f"{gpus}{where}{': ' + report.node_list if report.node_list else ''}"
 

@@ -10,7 +10,15 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.columns import FINDINGS_COLUMN, INTERNAL, column_heading, column_text, joined_lists, must_exist
+from tachograph.catalog.columns import (
+    FINDINGS_COLUMN,
+    INTERNAL,
+    column_heading,
+    column_text,
+    joined_lists,
+    must_exist,
+    share_text,
+)
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import zone
 from tachograph.lake.filters import sort_jobs, with_finding_codes
@@ -135,6 +143,8 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
     ]
     if name == FINDINGS_COLUMN:
         return [" ".join(codes) for codes in table.frame[name]]
+    if name == "gpus" and not table.chosen:
+        return [share_text(row) or value for row, value in zip(table.frame.iter_rows(named=True), values, strict=True)]
     if name == "start" and not table.chosen:
         local = zone(table.zone_name)
         return [f"{moment.astimezone(local):%Y-%m-%d %H:%M}" for moment in table.frame[name]]

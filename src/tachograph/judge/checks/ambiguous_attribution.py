@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
@@ -9,6 +10,13 @@ def decide(job: CheckedJob) -> Found | None:
     """Return that the GPUs of the job are unknown."""
     if job.summary.get("attribution") != "ambiguous":
         return None
+    share = share_text(job.summary)
+    if share:
+        return Found(
+            f"The job had a share ({share}) of GPUs that other jobs held at the same time, or may have held; "
+            "samples of a GPU are of all that hold it, so no GPU numbers are given.",
+            job.evidence("elapsed_s"),
+        )
     return Found(
         "No record names the GPUs of the job on its nodes, or shows that it had the nodes to itself; "
         "the nodes' average is not the job's, so no GPU numbers are given.",
