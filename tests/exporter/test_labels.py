@@ -101,6 +101,12 @@ def test_a_name_that_belongs_to_no_gpu_is_no_model() -> None:
         ({}, None),
         ({"jobid": "77"}, "77"),
         ({"exported_hpc_job": "5", "hpc_job": "9"}, "5"),
+        ({"slurm_job": "8", "slurm_step": "0"}, "8.0"),
+        ({"exported_job_id": "8", "job_id": "9", "step_id": "batch"}, "8.batch"),
+        ({"JobID": "8_4", "step": ""}, "8_4"),
+        ({"slurmjobid": "N/A", "step": "3"}, None),
+        ({"step": "3"}, None),
+        ({"hpc_job": "-1"}, None),
         ({"job": "nvidia-dcgm-exporter"}, None),  # what Prometheus calls what it scrapes
     ],
 )

@@ -67,6 +67,15 @@ def test_a_gpu_with_several_jobs_is_one_sample_and_held_by_each() -> None:
     assert reasons(parts) == {}
 
 
+def test_a_label_may_name_the_step() -> None:
+    page = f'{UTIL}{{gpu="0",slurm_job="7",slurm_step="0"}} 50\n{UTIL}{{gpu="1",jobid="9_4"}} 9\n'
+    held = {"node": "n1", "start": T, "provenance": "explicit"}
+    assert rows(gather(page)["allocations"]) == [
+        {"job_id": "7", "step": "0", "gpu": 0, **held},
+        {"job_id": "9_4", "gpu": 1, **held},
+    ]
+
+
 def test_a_series_that_differs_between_jobs_is_counted() -> None:
     page = f'{UTIL}{{gpu="0",pod="a"}} 50\n{UTIL}{{gpu="0",pod="b"}} 70\n'
     parts = gather(page)

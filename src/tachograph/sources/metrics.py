@@ -48,12 +48,18 @@ _MIG = ("GPU_I_ID", "gpu_i_id")
 _UUID = ("UUID", "uuid", "gpu_uuid")
 _PCI = ("pci_bus_id",)
 _MODEL = ("modelName", "model_name", "name")
+# jobs and steps: lower case, as any exporter spells them; `job` is the scraper's own
 _JOB = ("hpc_job", "jobid", "slurm_job_id", "slurm_jobid", "slurm_job", "job_id", "slurmjobid", "hpc_job_id")
-_STEP = ("slurm_step", "slurm_step_id", "slurm_stepid", "hpc_step", "step_id", "stepid", "jobstep", "step")
+_STEP = ("slurm_step", "slurm_step_id", "slurm_stepid", "hpc_step", "job_step", "jobstep", "step_id", "stepid", "step")
+_EXPORTED = "exported_"
 _PARTS_OF_A_GPU = ("nvlink", "nvswitch", "cpu", "cpucore")  # links, switches, Grace CPUs: not the GPU itself
 
 # what stands where no job is, lower case
 NO_JOB = frozenset({"", "0", "-1", "-", "n/a", "na", "nan", "none", "null", "(null)", "unknown", "<null>"})
+
+_JOB_LABELS, _STEP_LABELS = (
+    tuple(spelled for name in names for spelled in (f"{_EXPORTED}{name}", name)) for names in (_JOB, _STEP)
+)
 
 # which label names the index; the better numbering first
 OWN_INDEX, DCGM_INDEX, MINOR_NUMBER, NO_INDEX = range(4)
@@ -68,7 +74,9 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node ca
 
 @dataclass(frozen=True, slots=True)
 class SeriesLocation:
-    """What a set of labels names. Null: not in the labels; `mig` null: the whole GPU; `job` null: none.
+    """What a set of labels names. Null: not in the labels; `mig` null: the whole GPU.
+
+    `job`: id of the job that holds it, with the step behind a dot where one is named; null: none.
 
     `rank`: of the label that names the index: a site's own, one of DCGM's numbering, a minor number, none.
     """
@@ -115,7 +123,7 @@ def locate(
     gpu, rank = found
     uuid, pci = _uuid(labels, names), _first(labels, (*names.pci, *_PCI))
     node = _node(labels, names.node)
-    job = job_of(_first(labels, (*names.job, *_JOB)))
+    job = _job(labels, names.job)
     if gpu is None and uuid is None and pci is None:
         return SeriesLocation(node, job=job)
     part = next((name for name in _PARTS_OF_A_GPU if labels.get(name) and name != over), None)
@@ -133,15 +141,26 @@ def locate(
     )
 
 
+def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
+    """The job that labels name; with its step, 123.0, where another label names one."""
+    folded = {name.lower(): value for name, value in labels.items() if value}
+    job = job_of(_first(labels, own) or _first(folded, _JOB_LABELS))
+    if job is None or "." in job:
+        return job
+    step = (_first(folded, _STEP_LABELS) or "").strip()
+    named = step.lower() not in NO_JOB - {"0"} and not step.startswith("-") and " " not in step
+    return f"{job}.{step.rpartition('.')[2]}" if named else job
+
+
 def job_of(written: str | None) -> str | None:
     """Return the id of the job that holds a GPU, as an exporter writes it; None where no job does.
 
-    >>> job_of("45916256"), job_of("4.5916256e+07"), job_of("0"), job_of("")
-    ('45916256', '45916256', None, None)
+    >>> job_of("45916256"), job_of("4.5916256e+07"), job_of("123_4"), job_of("0"), job_of("")
+    ('45916256', '45916256', '123_4', None, None)
     """
-    if not written or not written.strip("0"):
+    if not written or not written.strip("0") or written.strip().lower() in NO_JOB:
         return None
-    if written.isdigit():
+    if written.isdigit() or "_" in written:  # an array task, which Python would take for a number
         return written
     try:
         number = float(written)

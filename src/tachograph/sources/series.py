@@ -211,7 +211,7 @@ def named_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSpan:
-    """A job held a GPU in [start, end), microseconds since 1970; `end` None: it still does."""
+    """A job, or a step (123.0), held a GPU in [start, end), microseconds since 1970; `end` None: it still does."""
 
     unit: GpuUnit
     job: str

@@ -172,13 +172,14 @@ def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
 def allocation_rows(spans: Iterable[AllocationSpan]) -> pl.DataFrame:
     """Return rows of `allocations`; their provenance is the recording itself, `explicit`.
 
-    Where it shows no more than the node it is `node_list`: what names the GPU has priority.
+    Where it shows no more than the node it is `node_list`: what names the GPU has priority. 123.0 is a step.
     """
+    named = [(span, *span.job.partition(".")) for span in spans]
     rows = [
-        (span.job, *span.unit, span.start, span.end, "node_list" if span.unit[1] is None else "explicit")
-        for span in spans
+        (job, step or None, *span.unit, span.start, span.end, "node_list" if span.unit[1] is None else "explicit")
+        for span, job, _, step in named
     ]
-    schema = {"job_id": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
+    schema = {"job_id": pl.String, "step": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
     times = {"start": pl.Int64, "end": pl.Int64}
     frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
     return frame.with_columns(pl.col(*times).cast(TIME))

@@ -55,7 +55,7 @@ from tachograph.sources.series_points import (
     targets_by_column,
     union_of_times,
 )
-from tachograph.sources.slurm.fields import BadRowError, job_id
+from tachograph.sources.slurm.fields import BadRowError, job_id, job_with_step
 
 _T = TypeVar("_T")
 _LAST_STAMP_S = 1e11
@@ -193,7 +193,7 @@ class SeriesRows:
         if job is None:
             return
         try:
-            self._jobs.setdefault(unit, {}).setdefault(job_id(job).raw, []).append(t)
+            self._jobs.setdefault(unit, {}).setdefault(job_with_step(job), []).append(t)
             self.memory.naming.add(unit)
         except BadRowError as problem:
             self.reject("allocations", problem.reason, "job_id", 1, job)

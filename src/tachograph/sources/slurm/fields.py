@@ -242,6 +242,16 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     )
 
 
+def job_with_step(written: str) -> str:
+    """Return the raw job id, with the step behind a dot where one is written. Errors: as `job_id`.
+
+    >>> job_with_step("123"), job_with_step("123.batch")
+    ('123', '123.batch')
+    """
+    step = written.strip().partition(".")[2]
+    return f"{job_id(written).raw}.{step}" if step else job_id(written).raw
+
+
 _BASE_STATES = (
     *("PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"),
     *("BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"),
