@@ -61,10 +61,14 @@ class AgeingLake(Lake):
     """A lake whose replaced files look an hour less a minute older than they are."""
 
     def _commit(
-        self, delta: DeltaTable, table: LakeTable, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
+        self,
+        delta: DeltaTable,
+        table: LakeTable,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: list[Transaction],
     ) -> bool:
         back = int((VACUUM_HOURS * 3600 - GRACE_S) * 1000)
-        return super()._commit(delta, table, [_older(action, back) for action in actions], once)
+        return super()._commit(delta, table, [_older(action, back) for action in actions], transactions)
 
 
 def _older(action: AddAction | RemoveAction, back_ms: int) -> AddAction | RemoveAction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.lake.delta import AppendResult, Lake
+from tachograph.lake.delta import AppendResult, BatchResult, Lake
 from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import ldms as source
 
@@ -34,10 +35,17 @@ class Dying(Lake):
         self.appends = appends
 
     def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
+        self._count()
+        return super().append(table, frame, **how)
+
+    def append_batch(self, table: LakeTable, frames: Mapping[str, pl.DataFrame]) -> BatchResult:
+        self._count()
+        return super().append_batch(table, frames)
+
+    def _count(self) -> None:
         if not self.appends:
             raise KeyboardInterrupt
         self.appends -= 1
-        return super().append(table, frame, **how)
 
 
 def ugly() -> Chunk:
@@ -99,6 +107,36 @@ def test_an_interrupted_chunk_is_finished_by_the_next_run(lake: Lake, tmp_path: 
     for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS):
         assert rows(lake, table) == rows(whole, table)
         assert lying(lake, table) == lying(whole, table)
+
+
+def test_recordings_of_the_same_samples_are_merged_when_they_come(lake: Lake, tmp_path: Path) -> None:
+    """Other counters of the same samples: one row each, in one file a day, and compaction finds nothing to do."""
+    power, load = samples(seconds=range(0, 1200, 10), power_w=100.0), samples(seconds=range(0, 1200, 10), gpu_util=0.5)
+    report = ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW)
+    assert (report.rows, report.duplicates, lying(lake)) == ({"gpu_samples": 240}, 120, 120)
+    assert merged_rows(lake) == 120
+    files = lake.files(GPU_SAMPLES)
+    assert len(files) == 2
+    compact(lake, [GPU_SAMPLES])
+    assert lake.files(GPU_SAMPLES) == files
+    apart = Lake.create(str(tmp_path / "apart"))
+    for one in (chunk("power", power), chunk("load", load)):
+        ingest(apart, [one], now=NOW)
+    compact(apart, [GPU_SAMPLES])
+    assert rows(apart) == rows(lake)
+    assert merged_rows(apart) == 120
+    assert ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW).chunks_known == 2
+
+
+def test_a_batch_that_was_killed_is_finished_beside_other_chunks(lake: Lake) -> None:
+    one, two, three = (chunk(name, samples(name)) for name in ("n1", "n2", "n3"))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(Dying(lake.location, appends=1), [one, two], now=NOW)
+    assert lake.mark(REJECTS, "n1") is None
+    ingest(lake, [three, two, one], now=NOW)
+    assert lying(lake) == 180
+    assert lake.latest(DEVICES)["node"].to_list() == ["n1", "n2", "n3"]
+    assert [lake.mark(REJECTS, name) for name in ("n1", "n2", "n3")] == [1, 1, 1]
 
 
 def test_removals_are_kept_with_one_example(lake: Lake) -> None:

@@ -24,9 +24,13 @@ class InterruptedLake(Lake):
     """Ctrl-C arrives just after a commit has succeeded."""
 
     def _commit(
-        self, delta: DeltaTable, table: LakeTable, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
+        self,
+        delta: DeltaTable,
+        table: LakeTable,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: list[Transaction],
     ) -> bool:
-        super()._commit(delta, table, actions, once)
+        super()._commit(delta, table, actions, transactions)
         raise KeyboardInterrupt
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.lake.batch import resolve_batch
 from tachograph.lake.conform import conform, is_resolved, resolve, resolve_days
 
 Row = dict[str, Any]
@@ -175,7 +176,7 @@ def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int) -> None:
             "power_w": rng.random(count),
             "seq": 1,
         }
-    ).cast(dict(frame.schema))
+    ).cast(frame.schema)
     twice = pl.concat([rows, rows.head(500).with_columns(power_w=None)])
     found = list(resolve_days(pl.concat([GPU_SAMPLES.empty(), twice], how="diagonal"), GPU_SAMPLES))
     assert [day for day, _, _ in found] == sorted(set(rows["t"].dt.date()))
@@ -192,8 +193,8 @@ def test_one_odd_value_changes_no_other(dtype: type[pl.DataType], odd: float | N
     """Columns without an odd value are converted at once; each value must be the one that it is beside an odd one."""
     rng = np.random.default_rng(1)
     percent = pl.Series("gpu_util", np.append(rng.random(1000) * 100, 0.0)).cast(dtype)
-    keys = {"t": pl.lit(T0), "node": pl.lit("n1"), "gpu": pl.int_range(1001, dtype=pl.Int16, eager=True)}
-    plain = pl.DataFrame(percent).with_columns(energy_j=percent * 1000, **keys)
+    gpus = pl.int_range(1001, dtype=pl.Int16, eager=True)
+    plain = pl.DataFrame(percent).with_columns(t=pl.lit(T0), node=pl.lit("n1"), gpu=gpus, energy_j=percent * 1000)
     beside = plain.with_columns(
         pl.when(pl.col("gpu") == 1000).then(pl.lit(odd, dtype=dtype)).otherwise(pl.col(name)).alias(name)
         for name in ("gpu_util", "energy_j")
@@ -202,3 +203,30 @@ def test_one_odd_value_changes_no_other(dtype: type[pl.DataType], odd: float | N
     made = [conform(frame, GPU_SAMPLES, now=T0, units=units).frame.head(1000) for frame in (plain, beside)]
     assert made[0].equals(made[1])
     assert made[0]["gpu_util"].to_list() == (percent.cast(pl.Float64) * 0.01).cast(pl.Float32).to_list()[:1000]
+
+
+@given(st.lists(sample_rows, min_size=1, max_size=4), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_a_batch_is_what_its_frames_come_to_one_after_the_other(recordings: list[list[Row]], same_keys: bool) -> None:
+    """Also where two frames hold the same samples in the same order, with other values."""
+    if same_keys:
+        keys = recordings[0]
+        values = [row for rows in recordings[1:] for row in rows] or [{"xid": None, "power_w": None}]
+        other = [k | {c: values[i % len(values)][c] for c in ("xid", "power_w")} for i, k in enumerate(keys)]
+        recordings = [recordings[0], other, *recordings[1:]]
+    empty = GPU_SAMPLES.empty()
+    schema = {name: empty.schema[name] for name in SAMPLE if name != "seq"}
+    frames = [
+        pl.concat([empty, pl.DataFrame(rows, schema=schema)], how="diagonal")
+        .with_columns(pl.lit(0, dtype=pl.Int64).alias("seq"))
+        for rows in recordings
+    ]  # fmt: skip
+    batch = resolve_batch(frames, GPU_SAMPLES)
+    in_turn = [row | {"seq": number} for number, rows in enumerate(recordings) for row in rows]
+    found = [row for rows in batch.days.values() for row in rows.select(SAMPLE).to_dicts()]
+    wanted = resolved_by_hand(in_turn, GPU_SAMPLES)
+    assert as_set([row | {"seq": 0} for row in found]) == as_set([row | {"seq": 0} for row in wanted])
+    assert all(is_resolved(rows, GPU_SAMPLES) for rows in batch.days.values())
+    alone = tuple(len(rows) - len(resolved_by_hand([r | {"seq": 0} for r in rows], GPU_SAMPLES)) for rows in recordings)
+    assert batch.within == alone
+    assert sum(batch.across.values()) == len(in_turn) - len(found) - sum(alone)

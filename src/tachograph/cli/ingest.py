@@ -6,7 +6,7 @@ A file that cannot be read is named on stderr; the others are committed, and the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.chunks import NOT_REMOVED, UNMAPPED
@@ -15,9 +15,17 @@ from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
-from tachograph.sources.registry import SOURCES, SourceEntry, SourceModule, load_record_source, load_source
+from tachograph.sources.registry import (
+    SOURCES,
+    SourceEntry,
+    SourceModule,
+    load_joint_source,
+    load_record_source,
+    load_source,
+)
 
 if TYPE_CHECKING:
+    from tachograph.catalog.chunks import Chunk
     from tachograph.catalog.config import Configuration
     from tachograph.lake.ingest import IngestReport
 
@@ -94,16 +102,60 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
     lake = Lake.create(config.lake_location(options.lake, configuration))
     report = IngestReport()
     with narrator.progress(f"ingest {source.name}") as advance:
-        for file, one in _one_by_one(module, options):
+        files = dict(_one_by_one(module, options))
+        joint = load_joint_source(source)
+        groups = joint.recorded_together(list(files)) if joint else [[file] for file in files]
+        chunks = _ChunksOfFiles(groups, lambda file: module.read(files[file], configuration=configuration, now=now))
+        while not chunks.is_done:
             try:
-                chunks = module.read(one, configuration=configuration, now=now)
                 ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read), report=report)
             except InputError as problem:  # the boundary: one file, or one query
-                _note_unread(report, file, problem)
+                _note_unread(report, chunks.drop_file(), problem)
     _print(report, lake.location, options)
     if options.show_rejected and not options.json:
         _print_records(source, options, configuration)
     return InputError.exit_code if report.unread else 0
+
+
+class _ChunksOfFiles:
+    """The chunks of groups of files, one group after the other; of a group always of the file that is furthest behind.
+
+    After an error of a file it goes on with the others once that file is dropped.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[str]], read: Callable[[str], Iterator[Chunk]]) -> None:
+        self._groups = list(reversed(groups))
+        self._read = read
+        self._open: dict[str, Iterator[Chunk]] = {}
+        self._rows: dict[str, int] = {}
+        self._file = ""
+        self.is_done = False
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        while self._open or self._groups:
+            if not self._open:
+                self._rows = dict.fromkeys(self._groups.pop(), 0)
+                self._open = {file: iter(()) for file in self._rows}
+                for file in self._rows:
+                    self._file = file
+                    self._open[file] = self._read(file)
+            self._file = min(self._open, key=lambda file: self._rows[file])
+            chunk = next(self._open[self._file], None)
+            if chunk is not None:
+                if len(self._rows) > 1:
+                    self._rows[self._file] += chunk.rows_read
+                return chunk
+            del self._open[self._file]
+        self.is_done = True
+        raise StopIteration
+
+    def drop_file(self) -> str:
+        """Leave out what is left of the file that was read last; return its name."""
+        self._open.pop(self._file, None)
+        return self._file
 
 
 def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str, Arguments]]:

@@ -12,10 +12,11 @@ import polars as pl
 
 from tachograph.catalog.tables import REJECTS, LakeTable
 from tachograph.lake.conform import resolve
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.delta import DataFile, Lake, merged_name
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
 from tachograph.lake.problems import lake_errors
 
+ENOUGH_ROWS = 1 << 17  # a file of so many stays as it is
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
 REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 
@@ -83,11 +84,12 @@ class _TableCompaction:
         if any(not part.is_whole for part in partitions_of(self.lake, self.table, files, rows=self.rows)):
             return True
         fewest = max(1, -(-_rows(files) // self.rows))
-        return len(files) > 2 * fewest or self._is_superseded(files)
+        small = len(files) > 2 * fewest and _rows(files) < len(files) * ENOUGH_ROWS
+        return small or self._is_superseded(files)
 
     def by_day(self, progress: Progress | None) -> Compaction:
         every = self.lake.days(self.table)
-        _count_merged(self.lake, self.table, every)
+        count_merged(self.lake, self.table, every)
         days = [day for day in every if self.is_needed(day)]
         done = []
         for count, day in enumerate(days):
@@ -114,13 +116,12 @@ class _TableCompaction:
             if not self.is_needed(day):
                 break
             files = self.lake.files(self.table, [day])
-            name = _merged_name(self.table, day)
-            before = self.lake.mark(self.table, name) or 0  # after the files: a merge meanwhile replaces them
+            name = merged_name(self.table, day)
             written: list[int] = []
             merged: list[int] = []
             rows = self._rewritten(day, files, written, merged)
-            if self.lake.replace(self.table, files, rows, mark=partial(_total, name, before, merged)):
-                _count_merged(self.lake, self.table, [day])
+            if self.lake.replace(self.table, files, rows, count=partial(_total, name, merged)):
+                count_merged(self.lake, self.table, [day])
                 return _done(self.table, 1, files, written, sum(merged))
         return None
 
@@ -171,21 +172,16 @@ def _sum(table: LakeTable, days: Iterable[Compaction]) -> Compaction:
     return Compaction(table.name, *(map(sum, zip(*numbers, strict=True)) if numbers else [0] * 7))
 
 
-def _total(name: str, before: int, merged: Sequence[int]) -> tuple[str, int]:
-    """The mark of a day after so many rows more were merged away."""
-    return name, before + sum(merged)
+def _total(name: str, merged: Sequence[int]) -> tuple[str, int]:
+    """The mark of a day, and what is added to it."""
+    return name, sum(merged)
 
 
-def _merged_name(table: LakeTable, day: date) -> str:
-    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those counted."""
-    return f"compact:{table.name}:{day}"
-
-
-def _count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
+def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
     """Count in the rejects what was merged on some days and is not counted yet, of a killed compaction, too."""
     merged, counted = lake.delta(table), lake.delta(REJECTS)
     for day in days:
-        name = _merged_name(table, day)
+        name = merged_name(table, day)
         total = 0 if merged is None else merged.transaction_version(name) or 0
         before = 0 if counted is None else counted.transaction_version(name) or 0
         if total > before:

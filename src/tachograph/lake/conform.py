@@ -313,7 +313,7 @@ def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
         if size * span >= 1 << 63:
             return None
         order = np.argsort(codes_of_rows.astype(np.int64) * span + (us - us.min()), kind="stable")
-    return pl.Series("row", order)
+    return pl.Series("row", order.astype(np.uint32) if len(order) < 1 << 32 else order)  # as rows are numbered
 
 
 def _codes(column: pl.Series) -> tuple[pl.Series | None, int]:
@@ -389,6 +389,12 @@ def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
         greater |= equal_so_far & (above < here).fill_null(above.is_null() & here.is_not_null())
         equal_so_far &= above.eq_missing(here)
     return bool(frame.select(greater.slice(1).all()).item())
+
+
+def precedes(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
+    """Return whether the last row of `one` comes before the first of `other`, neither of them empty."""
+    ends = pl.concat([frame.select(table.sort) for frame in (one.tail(1), other.head(1))])
+    return is_resolved(ends, table)
 
 
 def _order(table: LakeTable) -> list[pl.Expr]:

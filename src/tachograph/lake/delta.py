@@ -26,6 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
+from tachograph.lake.batch import BatchDays, resolve_batch
 from tachograph.lake.conform import resolve, resolve_days
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import KEPT_ZSTD_LEVEL as STAYING_ZSTD_LEVEL
@@ -86,6 +87,16 @@ class AppendResult:
     duplicates: int
     known: bool
     overtaken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of a batch: which chunks were new, their rows by day; duplicates within each chunk and between."""
+
+    new: Sequence[str]
+    days: Mapping[date, pl.DataFrame]
+    within: Mapping[str, int]
+    across: Mapping[date, int]
 
 
 class Lake:
@@ -204,11 +215,45 @@ class Lake:
             with self._writing(table) as written:
                 for day, rows in parts:
                     written.append(self._write(table, day, rows.with_columns(stamp), data_change=True))
-                if self._commit(delta, table, written, Transaction(app_id, mark, _milliseconds())):
+                if self._commit(delta, table, written, [Transaction(app_id, mark, _milliseconds())]):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
             _wait(attempt)
         raise _overtaken(self.uri(table))
+
+    def append_batch(self, table: LakeTable, frames: Mapping[str, pl.DataFrame]) -> BatchResult:
+        """Add the rows of several chunks in one step, each once: {name of its transaction: rows without `seq`}.
+
+        Those that are there already add nothing; the others are resolved together, by day. Rows merged between them
+        are added to the day's mark `merged_name`.
+        Errors: LakeError when it cannot be written; then nothing has changed.
+        """
+        stamp = pl.lit(0, dtype=pl.Int64).alias("seq")
+        batch, names = BatchDays({}, (), {}), None
+        for attempt in range(COMMIT_ATTEMPTS):
+            delta = self._opened(table)
+            new = [name for name in frames if delta.transaction_version(name) is None]
+            if new != names:
+                names = new
+                batch = resolve_batch([frames[name].with_columns(stamp).select(*table.schema) for name in new], table)
+            if not new:
+                break
+            number = pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq")
+            with self._writing(table) as written:
+                for day, rows in batch.days.items():
+                    written.append(self._write(table, day, rows.with_columns(number), data_change=True))
+                marks = [Transaction(name, 1, _milliseconds()) for name in new]
+                marks += _raised(delta, {merged_name(table, day): count for day, count in batch.across.items()})
+                if self._commit(delta, table, written, marks):
+                    break
+                self._take_away(table, written)
+            _wait(attempt)
+        else:
+            raise _overtaken(self.uri(table))
+        within = dict(zip(new, batch.within, strict=True))
+        for name in frames.keys() - within.keys():
+            (within[name],) = resolve_batch([frames[name].with_columns(stamp)], table).within
+        return BatchResult(new, batch.days, within, batch.across)
 
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date) -> AddAction:
         """Write rows of a day as a data file that no reader sees until its commit; return what `commit` needs.
@@ -234,7 +279,7 @@ class Lake:
                 reached = delta.transaction_version(app_id)
                 if reached is not None and reached >= mark:
                     return False
-                if self._commit(delta, table, staged, Transaction(app_id, mark, _milliseconds())):
+                if self._commit(delta, table, staged, [Transaction(app_id, mark, _milliseconds())]):
                     return True
                 _wait(attempt)
             raise _overtaken(self.uri(table))
@@ -255,11 +300,11 @@ class Lake:
         files: Sequence[DataFile],
         rows: Iterable[tuple[date | None, pl.DataFrame]],
         *,
-        mark: Callable[[], tuple[str, int]] | None = None,
+        count: Callable[[], tuple[str, int]] | None = None,
     ) -> bool:
         """Put rows in the place of files in one step; what others append meanwhile stays.
 
-        `mark`: called once the rows are written; the name and the mark that are set in the same step.
+        `count`: called once the rows are written; the name of a mark and what is added to it in the same step.
         False where one of the files was replaced by another process in the meantime; then nothing has changed.
         Errors: LakeError when it cannot be written; then nothing has changed.
         """
@@ -267,13 +312,13 @@ class Lake:
             for day, part in rows:
                 written.append(self._write(table, day, part, data_change=False))
             actions: list[AddAction | RemoveAction] = [*written, *(_remove_action(table, file) for file in files)]
-            once = None if mark is None else Transaction(*mark(), _milliseconds())
+            name, more = count() if count else ("", 0)
             for attempt in range(COMMIT_ATTEMPTS):
                 delta = self._opened(table)
                 if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
                     self._take_away(table, written)
                     return False
-                if self._commit(delta, table, actions, once):
+                if self._commit(delta, table, actions, _raised(delta, {name: more})):
                     return True
                 _wait(attempt)
             raise _overtaken(self.uri(table))
@@ -303,7 +348,11 @@ class Lake:
                 return delta
 
     def _commit(
-        self, delta: DeltaTable, table: LakeTable, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
+        self,
+        delta: DeltaTable,
+        table: LakeTable,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: list[Transaction],
     ) -> bool:
         """Make `actions` the version after that of `delta`; False where another writer has taken it."""
         try:
@@ -313,7 +362,7 @@ class Lake:
                 schema=_delta_schema(table),
                 partition_by=[DAY] if table.by_day else None,
                 commit_properties=CommitProperties(
-                    app_transactions=[once] if once else None,
+                    app_transactions=transactions or None,
                     max_commit_retries=0,
                 ),
             )
@@ -438,6 +487,20 @@ def _resolved_parts(frame: pl.DataFrame, table: LakeTable) -> list[tuple[date | 
     if not table.by_day:
         return [(None, resolve(frame, table)[0])]
     return [(day, rows) for day, rows, _ in resolve_days(frame, table)]
+
+
+def merged_name(table: LakeTable, day: date) -> str:
+    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those counted."""
+    return f"compact:{table.name}:{day}"
+
+
+def _raised(delta: DeltaTable, counts: Mapping[str, int]) -> list[Transaction]:
+    """Marks raised by some counts; one that is raised by nothing stays."""
+    return [
+        Transaction(name, (delta.transaction_version(name) or 0) + count, _milliseconds())
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def _new_path(day: date | None) -> str:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, Reject
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS, TABLES, LakeTable
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, TABLES, LakeTable
 from tachograph.catalog.units import EPOCH
+from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 
+BATCH_ROWS = 4_000_000  # of chunks that are committed together
+_BATCHED = (GPU_SAMPLES, NODE_SAMPLES)
 _THERE = "there"
 
 
@@ -90,19 +96,50 @@ def ingest(
     written.
     """
     report = report or IngestReport()
-    for given in chunks:
-        report.chunks += 1
-        if isinstance(given, PendingChunk):
-            if lake.mark(REJECTS, given.id) is not None:
-                report.chunks_known += 1
-                continue
-            chunk = given.fetch()
-        else:
-            chunk = given
-        _ingest_one(lake, chunk, now, report)
-        if progress:
-            progress(chunk)
+    waiting: list[_ReadyChunk] = []
+    try:
+        for given in chunks:
+            report.chunks += 1
+            if isinstance(given, PendingChunk):
+                if lake.mark(REJECTS, given.id) is not None:
+                    report.chunks_known += 1
+                    continue
+                chunk = given.fetch()
+            else:
+                chunk = given
+            ready = _ready(lake, chunk, now, report)
+            if ready is not None:
+                if not ready.may_wait:
+                    _commit(lake, _taken(waiting), now, report)
+                elif _rows(waiting) + ready.rows > BATCH_ROWS:
+                    _commit(lake, _not_beside(ready, waiting), now, report)
+                waiting.append(ready)
+                if not ready.may_wait:
+                    _commit(lake, _taken(waiting), now, report)
+            if progress:
+                progress(chunk)
+    except InputError:  # of a file that cannot be read; those before it can
+        _commit(lake, _taken(waiting), now, report)
+        raise
+    _commit(lake, _taken(waiting), now, report)
     return report
+
+
+def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
+    """What waits and need not wait for `new`: chunks of other times or nodes; all, where the others are too many."""
+    beside = [one for one in waiting if one.overlaps(new)]
+    if _rows(beside) + new.rows > BATCH_ROWS or len(beside) == len(waiting):
+        return _taken(waiting)
+    done = [one for one in waiting if one not in beside]
+    waiting[:] = beside
+    return done
+
+
+def _taken(waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
+    """What waits, which waits no longer."""
+    taken = list(waiting)
+    waiting.clear()
+    return taken
 
 
 def watermark(lake: Lake, stream: str) -> datetime | None:
@@ -121,36 +158,109 @@ def _microseconds(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _ReadyChunk:
+    """A chunk whose parts conform, with the names of their transactions."""
+
+    chunk: Chunk
+    names: tuple[str, ...]
+    conformed: tuple[Conformed, ...]
+    mark: int
+    since: int
+
+    @property
+    def may_wait(self) -> bool:
+        """True for a chunk that comes once: it may be committed together with others."""
+        return self.chunk.watermark is None and not any(part.overlaps for part in self.chunk.parts)
+
+    @property
+    def rows(self) -> int:
+        return sum(one.frame.height for one in self.conformed)
+
+    def overlaps(self, other: _ReadyChunk) -> bool:
+        """True where both have samples of the same times and nodes."""
+        return any(
+            _ranges_meet(one.frame, another.frame, "t") and _ranges_meet(one.frame, another.frame, "node")
+            for (_, part, one), (_, other_part, another) in product(self.parts(), other.parts())
+            if part.table == other_part.table and TABLES[part.table] in _BATCHED
+        )
+
+    def parts(self) -> Iterator[tuple[str, ChunkPart, Conformed]]:
+        """Yield the name of the transaction, the part, and its rows."""
+        return zip(self.names, self.chunk.parts, self.conformed, strict=True)
+
+
+def _ranges_meet(one: pl.DataFrame, other: pl.DataFrame, name: str) -> bool:
+    """True where the values of a column lie between those of the other frame."""
+    ends = [pl.col(name).min().alias("low"), pl.col(name).max().alias("high")]
+    low, high = one.select(ends).row(0)
+    other_low, other_high = other.select(ends).row(0)
+    return low is not None and other_low is not None and bool(low <= other_high and other_low <= high)
+
+
+def _rows(chunks: Iterable[_ReadyChunk]) -> int:
+    return sum(one.rows for one in chunks)
+
+
+def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _ReadyChunk | None:
+    """The chunk, or None where the lake has it."""
     report.rows_read += chunk.rows_read
     mark = _mark(chunk)
     reached = lake.mark(REJECTS, chunk.id)
     if reached is not None and reached >= mark:
         report.chunks_known += 1
-        return
+        return None
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
+    conformed = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
+    return _ReadyChunk(chunk, tuple(_names(chunk)), tuple(conformed), mark, since)
+
+
+def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
+    """Commit chunks, the samples of all of them in one step where they may be."""
+    together = [table for table in _BATCHED if sum(table.name == p.table for one in chunks for p in one.chunk.parts)]
+    merged: dict[str, int] = {}
+    for table in together if all(one.may_wait for one in chunks) else ():
+        frames = {name: c.frame for one in chunks for name, p, c in one.parts() if p.table == table.name}
+        appended = lake.append_batch(table, frames)
+        known = [frame for name, frame in frames.items() if name not in appended.new]
+        if table is GPU_SAMPLES:  # a killed run may have committed rows alone
+            name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
+            _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
+        count_merged(lake, table, [day for day, count in appended.across.items() if count])
+        report.duplicates += sum(appended.across.values())
+        merged |= {f"{table.name}/{name}": appended.within[name] for name in frames}
+    for one in chunks:
+        _commit_rest(lake, one, merged, now, report)
+
+
+def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport) -> None:
+    """Commit the parts that are not committed yet, and then what was removed; `merged`: duplicates of the others."""
+    chunk = one.chunk
     rejected: list[tuple[str, Reject]] = []
-    ready = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
-    for app_id, part, conformed in zip(_names(chunk), chunk.parts, ready, strict=True):
+    for app_id, part, conformed in one.parts():
         table = TABLES[part.table]
-        frame, merged = _append(lake, part, conformed.frame, app_id=app_id, mark=mark, since=since)
-        report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
+        key = f"{table.name}/{app_id}"
+        height, duplicates = conformed.frame.height, merged.get(key, 0)
+        if key not in merged:
+            frame, duplicates = _append(lake, part, conformed.frame, app_id=app_id, mark=one.mark, since=one.since)
+            height = frame.height
+            if table is GPU_SAMPLES:
+                _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
+        report.rows[table.name] = report.rows.get(table.name, 0) + height
         if part.rows_used is not None:
             used, rows = report.reshaped.get(table.name, (0, 0))
             report.reshaped[table.name] = (used + part.rows_used, rows + part.frame.height)
-        if table is GPU_SAMPLES:
-            _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have committed rows alone
         rejected += [(table.name, reject) for reject in part.rejects]
         rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
-        if merged:
-            report.duplicates += merged
-            rejected.append((table.name, Reject("duplicate", None, merged)))
-    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id, mark=mark)
+        if duplicates:
+            report.duplicates += duplicates
+            rejected.append((table.name, Reject("duplicate", None, duplicates)))
+    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id, mark=one.mark)
     for target, reject in rejected:
-        key = (target, reject.reason, reject.column)
-        report.rejects[key] = report.rejects.get(key, 0) + reject.count
+        reason = (target, reject.reason, reject.column)
+        report.rejects[reason] = report.rejects.get(reason, 0) + reject.count
         if reject.example is not None:
-            report.examples.setdefault(key, reject.example)
+            report.examples.setdefault(reason, reject.example)
 
 
 def _names(chunk: Chunk) -> Iterator[str]:
@@ -179,13 +289,14 @@ def _append(
             return fresh, appended.duplicates
 
 
-def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str, mark: int) -> None:
+def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark: int) -> None:
     """Add GPUs that samples show for the first time, and the capacity of those of which none was known.
 
     Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
     """
     capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
-    seen = samples.lazy().group_by("node", "gpu", "mig").agg(capacity).collect()
+    each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
+    seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()
     known = lake.latest(DEVICES).select("node", "gpu", "mig", "hbm_mib", there=pl.lit(value=True))
     joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
     fresh = joined.filter(pl.col("there").is_null() | (pl.col("hbm_mib").is_null() & pl.col("measured").is_not_null()))

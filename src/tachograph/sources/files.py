@@ -9,7 +9,7 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -176,9 +176,28 @@ def parquet_columns(path: Path) -> pl.Schema:
         raise _damaged(path) from None
 
 
-def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK_ROWS) -> Iterator[FilePiece]:
+def parquet_ends(path: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """Return `columns` of the first and the last row of a Parquet file; of none where it has no row.
+
+    Errors: InputError when the file is damaged.
+    """
+    lazy = pl.scan_parquet(path).select(columns)
+    try:
+        return pl.concat([lazy.head(1).collect(), lazy.tail(1).collect()])
+    except _BROKEN_PARQUET:
+        raise _damaged(path) from None
+
+
+def read_parquet(
+    path: Path,
+    columns: Sequence[str],
+    *,
+    rows: int | None = CHUNK_ROWS,
+    cut: Callable[[pl.DataFrame], int] | None = None,
+) -> Iterator[FilePiece]:
     """Yield `columns` of a Parquet file, at most `rows` at a time (None: all at once).
 
+    `cut`: of how many first rows a piece should consist, where others follow it; 0: of all.
     Only the row groups concerned are decoded.
     Errors: InputError when the file is damaged.
     """
@@ -186,9 +205,17 @@ def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK
     try:
         total = int(pl.scan_parquet(path).select(pl.len()).collect().item())
         step = rows or max(total, 1)
-        for first in range(0, max(total, 1), step):
-            piece = lazy.slice(first, step).collect()
-            yield FilePiece(piece, first, piece.height)
+        first, left = 0, lazy.slice(0, 0).collect()
+        while first < total or not first:
+            piece = lazy.slice(first + left.height, step - left.height).collect()
+            piece = pl.concat([left, piece], rechunk=False) if left.height else piece
+            end = cut(piece) if cut and first + piece.height < total else 0
+            end = end or piece.height
+            left = piece.slice(end)
+            yield FilePiece(piece.head(end), first, end)
+            first += end
+            if not end:
+                return
     except _BROKEN_PARQUET:
         raise _damaged(path) from None
 

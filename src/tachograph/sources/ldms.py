@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -42,13 +43,14 @@ from tachograph.sources.files import (
     format_of,
     listed,
     parquet_columns,
+    parquet_ends,
     read_csv,
     read_json,
     read_parquet,
     records,
 )
 from tachograph.sources.sample_allocations import sample_allocations
-from tachograph.sources.times import is_local, read_times
+from tachograph.sources.times import days_of, is_local, read_times
 
 NAME = "ldms"
 _RELATIVE = "Floored Relative Time"
@@ -267,12 +269,92 @@ def _read_parquet(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[C
     schema = parquet_columns(path)
     _refuse_job_records(list(schema), str(path))
     found = recognise(schema, sampler_of(path))
-    time, _ = _required(found, list(schema), str(path))
+    time, node = _required(found, list(schema), str(path))
     kind = schema[time]
     written_local = kind == pl.String or (isinstance(kind, pl.Datetime) and kind.time_zone is None)
     rows = None if written_local and is_local("auto", setting.zone_name) else setting.rows
-    for frame in read_parquet(path, found.used, rows=rows):
+    cut = partial(_whole_days, time=time, node=node)
+    for frame in read_parquet(path, found.used, rows=rows, cut=cut if rows else None):
         yield _chunk(path, print_of, frame, _parts(frame, found, path, setting))
+
+
+def _whole_days(rows: pl.DataFrame, *, time: str, node: str) -> int:
+    """Return how many rows are of whole days (UTC), or else of whole times, or of whole nodes, however they are sorted.
+
+    So what follows one another overlaps little: neither in time nor in nodes.
+    """
+    times = rows.get_column(time)
+    if times.has_nulls() or not times.is_sorted():
+        return _up_to_last_run(rows.get_column(node))
+    days = days_of(times)
+    return (0 if days is None else _up_to_last_run(days)) or _up_to_last_run(times)
+
+
+def _up_to_last_run(values: pl.Series) -> int:
+    """How many come before those that equal the last; 0 where all do."""
+    last = (values != values.last()).fill_null(value=True).arg_true().last()
+    return last + 1 if isinstance(last, int) else 0
+
+
+def recorded_together(files: Sequence[str]) -> list[list[str]]:
+    """Return the files in groups: Parquet files with different counters of the same nodes and times, and single ones.
+
+    Only the first and the last row of each is looked at; a file that cannot be read is one of its own.
+    """
+    groups: list[tuple[list[str], list[_Extent]]] = []
+    of_files = [_counters_of(file) for file in files]
+    several = len({counters for counters in of_files if counters}) > 1
+    for file, counters in zip(files, of_files, strict=True):
+        extent = _extent(file, counters) if several and counters else None
+        fitting = (group for group in groups if extent and group[1] and all(extent.meets(one) for one in group[1]))
+        group = next(fitting, None)
+        if group is None:
+            groups.append(([file], [extent] if extent else []))
+        elif extent is not None:
+            group[0].append(file)
+            group[1].append(extent)
+    return [names for names, _ in groups]
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Counters of a file, and time and node of its first and last row."""
+
+    counters: frozenset[str]
+    ends: pl.DataFrame
+
+    def meets(self, other: _Extent) -> bool:
+        """True for other counters between times and nodes that overlap."""
+        if self.counters == other.counters or self.ends.dtypes != other.ends.dtypes:
+            return False
+        low, high, other_low, other_high = (
+            row for ends in (self.ends, other.ends) for row in (ends.min().row(0), ends.max().row(0))
+        )
+        return all(
+            a is not None and d is not None and a <= d and c <= b
+            for a, b, c, d in zip(low, high, other_low, other_high, strict=True)
+        )
+
+
+def _counters_of(file: str) -> frozenset[str]:
+    """Counters of the GPUs in a Parquet file; none of what is no such file."""
+    path = Path(file)
+    try:
+        found = recognise(parquet_columns(path), sampler_of(path)) if format_of(path) == "parquet" else None
+    except InputError:
+        return frozenset()
+    usable = found is not None and found.time is not None and found.node is not None
+    return frozenset(counter for counter, _ in found.counters.values()) if found and usable else frozenset()
+
+
+def _extent(file: str, counters: frozenset[str]) -> _Extent | None:
+    path = Path(file)
+    found = recognise(parquet_columns(path), sampler_of(path))
+    try:
+        ends = parquet_ends(path, [name for name in (found.time, found.node) if name])
+    except InputError:
+        return None
+    return _Extent(counters, ends)
 
 
 def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ url = "https://prometheus.example.org"
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -69,6 +69,14 @@ class SourceModule(Protocol):
         ...
 
 
+class JointSource(Protocol):
+    """What a module offers besides whose files may hold different counters of the same samples."""
+
+    def recorded_together(self, files: Sequence[str]) -> list[list[str]]:
+        """Return the files in groups that are read side by side."""
+        ...
+
+
 class RecordSource(Protocol):
     """What a module of records (not of samples) offers besides: every record that it could not read, one by one."""
 
@@ -77,6 +85,12 @@ class RecordSource(Protocol):
     ) -> Iterator[tuple[str, int, str, str]]:
         """Yield (file, line or position, reason, text)."""
         ...
+
+
+def load_joint_source(source: SourceEntry) -> JointSource | None:
+    """Return the module of `source` where it groups files, else None."""
+    module = load_source(source)
+    return cast("JointSource", module) if hasattr(module, "recorded_together") else None
 
 
 def load_record_source(source: SourceEntry) -> RecordSource | None:

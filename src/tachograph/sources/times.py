@@ -146,6 +146,19 @@ def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
     return TimeColumn(us.cast(TIME).alias(given.name), _none_bad(given))
 
 
+def days_of(given: pl.Series) -> pl.Series | None:
+    """Return days since 1970 (UTC) of a column of whole numbers or times with their zone; None of others."""
+    times = given
+    if given.dtype.is_integer():
+        found = _from_whole_numbers(given, AUTO)
+        if found is None:
+            return None
+        times = found.values
+    if not isinstance(times.dtype, pl.Datetime):
+        return None
+    return times.dt.epoch("d")
+
+
 def _unit_of(size: float) -> str:
     return next((unit for limit, unit in _LIMITS if size < limit), "epoch_ns")
 

@@ -1,0 +1,98 @@
+"""Batches: samples of several chunks, resolved together before they are written.
+
+Two recordings of the same samples that hold other counters become one row per sample at once, and what follows one
+another becomes one file, so compaction finds nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
+
+import polars as pl
+
+from tachograph.catalog.tables import LakeTable
+from tachograph.lake.conform import precedes, resolve, resolve_days
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDays:
+    """Rows of each day, resolved; `within`: merged inside of each frame; `across`: between them, of each day."""
+
+    days: dict[date, pl.DataFrame]
+    within: tuple[int, ...]
+    across: dict[date, int]
+
+
+def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays:
+    """Return the rows of some frames by day, each key once; a later frame counts as later.
+
+    Grain: the frames are in the table's schema, `seq` included and constant.
+    """
+    by_day: dict[date, list[pl.DataFrame]] = {}
+    across: dict[date, int] = {}
+    within: list[int] = []
+    for group in _same_samples(frames, table):
+        parts = list(resolve_days(_side_by_side(group, table), table))
+        merged = sum(count for _, _, count in parts)
+        if merged and len(group) > 1:  # which of the rows of a key counts depends on the frame, too
+            alone = [list(resolve_days(frame, table)) for frame in group]
+            within += [sum(count for _, _, count in one) for one in alone]
+            for day, rows, _ in (part for one in alone for part in one):
+                by_day.setdefault(day, []).append(rows)
+            continue
+        within += [merged] * len(group)
+        for day, rows, _ in parts:
+            by_day.setdefault(day, []).append(rows)
+            across[day] = across.get(day, 0) + rows.height * (len(group) - 1)
+    days: dict[date, pl.DataFrame] = {}
+    for day in sorted(by_day):
+        rows, merged = _put_together(by_day.pop(day), table)
+        days[day] = rows
+        across[day] = across.get(day, 0) + merged
+    return BatchDays(days, tuple(within), across)
+
+
+def _same_samples(frames: Sequence[pl.DataFrame], table: LakeTable) -> list[list[pl.DataFrame]]:
+    """Neighbours whose rows have the same keys in the same order, together."""
+    groups: list[list[pl.DataFrame]] = []
+    for frame in frames:
+        if groups and table.completes and _have_same_keys(groups[-1][0], frame, table):
+            groups[-1].append(frame)
+        else:
+            groups.append([frame])
+    return groups
+
+
+def _have_same_keys(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
+    return one.height == other.height and all(
+        one.get_column(name).equals(other.get_column(name), null_equal=True) for name in ("t", *table.key)
+    )
+
+
+def _side_by_side(frames: Sequence[pl.DataFrame], table: LakeTable) -> pl.DataFrame:
+    """One row for each row of the frames, whose keys are the same; of each column the last value that is not null."""
+    made = frames[0]
+    for later in frames[1:]:
+        columns = []
+        for name in made.columns:
+            new = later.get_column(name)
+            if name in (*table.key, "seq") or new.null_count() == new.len():
+                continue
+            old = made.get_column(name)
+            bare = old.null_count() == old.len() or not new.null_count()
+            columns.append(new if bare else pl.select(pl.coalesce(new, old)).to_series())
+        made = made.with_columns(columns)
+    return made
+
+
+def _put_together(frames: Sequence[pl.DataFrame], table: LakeTable) -> tuple[pl.DataFrame, int]:
+    """A day's frames, each of them resolved, as one, and how many rows were merged between them."""
+    if len(frames) == 1:
+        return frames[0], 0
+    ordered = sorted(frames, key=lambda frame: frame.row(0, named=True)["node"] or "")
+    if all(precedes(one, other, table) for one, other in pairwise(ordered)):
+        return pl.concat(ordered), 0
+    return resolve(pl.concat(frames), table)
