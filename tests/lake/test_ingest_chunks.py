@@ -128,6 +128,11 @@ def test_recordings_of_the_same_samples_are_merged_when_they_come(lake: Lake, tm
     assert ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW).chunks_known == 2
 
 
+def test_the_same_chunk_twice_in_a_row_counts_once(lake: Lake) -> None:
+    report = ingest(lake, [chunk("a", samples()), chunk("b", samples("n2")), chunk("a", samples())], now=NOW)
+    assert (report.chunks_known, report.rows, lying(lake)) == (1, {"gpu_samples": 120}, 120)
+
+
 def test_a_batch_that_was_killed_is_finished_beside_other_chunks(lake: Lake) -> None:
     one, two, three = (chunk(name, samples(name)) for name in ("n1", "n2", "n3"))
     with pytest.raises(KeyboardInterrupt):

@@ -107,6 +107,8 @@ def ingest(
                 chunk = given.fetch()
             else:
                 chunk = given
+            if any(one.chunk.id == chunk.id and one.may_wait for one in waiting):  # the same content under two names
+                _commit(lake, _taken(waiting), now, report)
             ready = _ready(lake, chunk, now, report)
             if ready is not None:
                 if not ready.may_wait:
