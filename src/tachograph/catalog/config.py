@@ -242,6 +242,18 @@ def lake_location(
     return option or environment.get("TACHOGRAPH_LAKE") or configuration.lake or DEFAULT_LAKE
 
 
+def with_time_zone(configuration: Configuration, name: str) -> Configuration:
+    """Return the configuration with another `site.time_zone`.
+
+    >>> with_time_zone(Configuration(), "Europe/Berlin").site.time_zone
+    'Europe/Berlin'
+
+    Errors: ConfigError for an unknown zone.
+    """
+    zone(name)
+    return msgspec.structs.replace(configuration, site=msgspec.structs.replace(configuration.site, time_zone=name))
+
+
 def _read(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

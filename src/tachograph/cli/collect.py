@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.errors import InputError, LakeError, UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser
+from tachograph.cli.options import Arguments, Parser, configuration_of
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -31,7 +31,7 @@ def run(arguments: Arguments) -> int:
 
     if arguments.check and (arguments.once or arguments.wait):
         raise UsageError("--check excludes --once and --wait", do="give one of them")
-    configuration = config.load(arguments.config)
+    configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
     plan = _plan(configuration, location, arguments)
     if arguments.check:

@@ -14,7 +14,7 @@ from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
+from tachograph.cli.options import Arguments, Parser, add_common, add_json, configuration_of, sentence
 from tachograph.sources.registry import (
     SOURCES,
     SourceEntry,
@@ -96,7 +96,7 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
     from tachograph.lake.delta import Lake
     from tachograph.lake.ingest import IngestReport, ingest
 
-    configuration = config.load(options.config)
+    configuration = configuration_of(options)
     now = datetime.now(UTC)
     module = load_source(source)
     lake = Lake.create(config.lake_location(options.lake, configuration))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.narrate import Narrator, remark
-from tachograph.cli.options import Arguments, Parser
+from tachograph.cli.options import Arguments, Parser, configuration_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,12 +68,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the report on kernels."""
-    from tachograph.catalog import config
     from tachograph.sharing.kernel_facts import KernelsRequest
     from tachograph.sharing.kernel_report import build_kernels_report
 
     _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
-    settings = config.load(arguments.config)
+    settings = configuration_of(arguments)
     exported = arguments.json or arguments.csv or arguments.html is not None
     request = KernelsRequest(
         kernels=tuple(arguments.kernel),

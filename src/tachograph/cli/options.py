@@ -30,6 +30,7 @@ class Arguments(argparse.Namespace):
 
     lake: str | None
     config: str | None
+    time_zone: str | None
     quiet: bool
     no_color: bool
     json: bool
@@ -89,6 +90,10 @@ def add_common(parser: Parser) -> None:
         "--lake", metavar="DIR", help="the lake: a folder or an object store's address [$TACHOGRAPH_LAKE]"
     )
     group.add_argument("--config", metavar="FILE", help="the configuration [$TACHOGRAPH_CONFIG, ./tachograph.toml]")
+    if "--time-zone" not in parser._option_string_actions:
+        group.add_argument(
+            "--time-zone", metavar="ZONE", help="zone of times written without one, and of times shown [site.time_zone]"
+        )
     group.add_argument("--quiet", action="store_true", help="only errors on stderr")
     group.add_argument("--no-color", action="store_true", help="no colours [$NO_COLOR]")
     group.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
@@ -138,6 +143,18 @@ def add_as_of(parser: Parser) -> None:
     parser.add_argument("--as-of", metavar="TIME", help="analyze as of this time: running jobs up to it")
 
 
+def configuration_of(arguments: argparse.Namespace) -> Configuration:
+    """Return the configuration that the options name; `--time-zone` stands in place of `site.time_zone`.
+
+    Errors: ConfigError for an invalid file, or an unknown zone.
+    """
+    from tachograph.catalog import config
+
+    configuration = config.load(arguments.config)
+    zone_name = getattr(arguments, "time_zone", None)
+    return configuration if zone_name is None else config.with_time_zone(configuration, zone_name)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedLake:
     """Configuration, lake, and the instant up to which jobs are considered."""
@@ -158,7 +175,7 @@ def open_lake(arguments: Arguments) -> OpenedLake:
     from tachograph.catalog.units import parse_time
     from tachograph.lake.delta import Lake
 
-    configuration = config.load(arguments.config)
+    configuration = configuration_of(arguments)
     lake = Lake.open(config.lake_location(arguments.lake, configuration))
     now = datetime.now(UTC)
     as_of = getattr(arguments, "as_of", None)

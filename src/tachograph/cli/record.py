@@ -15,7 +15,7 @@ from tachograph.catalog.errors import LakeError, NotFoundError, TachographError,
 from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json, live_selection
+from tachograph.cli.options import Arguments, Parser, add_json, configuration_of, live_selection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,11 +80,10 @@ def _number(written: str) -> float:
 
 def run(arguments: Arguments) -> int:
     """Record; return the exit code of the command, or end as it did."""
-    from tachograph.catalog import config
 
     command = _command(arguments)
     _check(arguments, command)
-    configuration = config.load(arguments.config)
+    configuration = configuration_of(arguments)
     return _of_command(command, configuration, arguments) if command else _of_job(configuration, arguments)
 
 

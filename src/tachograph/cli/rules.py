@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural, printable, text
 from tachograph.cli import narrate, output
-from tachograph.cli.options import Arguments, OpenedLake, Parser, actions_of, add_filters, job_filter, open_lake
+from tachograph.cli.options import (
+    Arguments,
+    OpenedLake,
+    Parser,
+    actions_of,
+    add_filters,
+    configuration_of,
+    job_filter,
+    open_lake,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,10 +106,9 @@ def run(arguments: Arguments) -> int:
 
 
 def _list(arguments: Arguments) -> int:
-    from tachograph.catalog import config
     from tachograph.judge.rules.listing import rules_json, rules_text
 
-    ruleset = _ruleset_of(arguments, config.load(arguments.config))
+    ruleset = _ruleset_of(arguments, configuration_of(arguments))
     chosen = ruleset.only(arguments.rules) if arguments.rules else ruleset
     if arguments.json:
         output.print_json(rules_json(chosen))

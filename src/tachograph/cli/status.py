@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.catalog.units import printable
 from tachograph.cli import output
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_json, configuration_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,7 +31,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.service.collect.status import overview, state_folder, utc_now
     from tachograph.sources.registry import configured_feeds
 
-    configuration = config.load(arguments.config)
+    configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
     where = arguments.config or config.FILE_NAME
     settings = configured_feeds(configuration, where=where) if configuration.sources else []

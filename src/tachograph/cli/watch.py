@@ -12,7 +12,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, live_selection
+from tachograph.cli.options import Arguments, Parser, configuration_of, live_selection
 
 if TYPE_CHECKING:
     from tachograph.catalog.arrays import Floats
@@ -72,14 +72,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Show GPUs until the user or the source ends it."""
-    from tachograph.catalog import config
     from tachograph.live.discovery import choose_source
     from tachograph.live.render import csv_columns
     from tachograph.live.selection import SelectedReplay
 
     columns = None if arguments.csv is None else csv_columns(arguments.csv)
     _check(arguments)
-    configuration = config.load(arguments.config)
+    configuration = configuration_of(arguments)
     settings = _settings(arguments, configuration)
     wanted = _wanted(arguments, configuration)
     source = choose_source(configuration, wanted)

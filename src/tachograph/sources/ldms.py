@@ -87,7 +87,7 @@ class LdmsOptions:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the files, the zone of their times, and the start of jobs whose samples count from it."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, or folders of them")
-    parser.add_argument("--time-zone", default="UTC", help="zone of times written without one (default UTC)")
+    parser.add_argument("--time-zone", metavar="ZONE", help="zone of times written without one (default UTC)")
     parser.add_argument(
         "--job-start",
         action="append",
@@ -102,9 +102,10 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
     Errors: InputError for a file that cannot be read, ConfigError for an unknown zone.
     """
-    zone(options.time_zone)
+    zone_name = options.time_zone or "UTC"
+    zone(zone_name)
     setting = LdmsOptions(
-        zone_name=options.time_zone,
+        zone_name=zone_name,
         cluster=configuration.site.cluster or None,
         job_starts=_job_starts(options.job_start, now=now, zone_name=configuration.site.time_zone),
     )

@@ -1,0 +1,94 @@
+"""`--time-zone` on every command: the zone of times written without one, in place of `site.time_zone`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from in_process import run_here
+from tachograph.cli.registry import COMMANDS
+from tachograph.lake.delta import Lake
+from tachograph.sources.registry import SOURCES
+
+SACCT = (
+    "JobID|Submit|Start|End|State|NodeList|AllocTRES\n"
+    "7|2026-07-01T10:00:00|2026-07-01T12:00:00|2026-07-01T13:00:00|COMPLETED|n1|gres/gpu=1\n"
+)
+MAP = "job_id,node,gpu,start,end\n7,n1,0,2026-07-01T12:00:00,2026-07-01T13:00:00\n"
+TABLE = "time,host,gpu,util\n2026-07-01 12:00:00,n1,0,50\n"
+MAPPING = (
+    'table = "gpu_samples"\ntime.column = "time"\nnode.column = "host"\ngpu.column = "gpu"\n'
+    '[columns]\nutil = { to = "gpu_util", unit = "percent" }\n'
+)
+PAGE = '# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 50\n'
+ACTIONS = {"rules": ("list",), "kernels": (), "interference": ("accuracy",), "tune": ("run",)}
+
+
+def run(folder: Path, *words: str, **environment: str) -> str:
+    done = run_here(words, folder, environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("words", [(entry.name,) for entry in COMMANDS] + [("ingest", one.name) for one in SOURCES])
+def test_every_command_has_it(tmp_path: Path, words: tuple[str, ...]) -> None:
+    if words == ("ingest",):
+        return
+    shown = run(tmp_path, *words, "--help")
+    if "ACTION" in shown:
+        first = shown.partition("ACTION\n")[2].split()[0]
+        shown += run(tmp_path, *words, first, "--help")
+    assert "--time-zone" in shown
+
+
+def first_time(folder: Path, table: str, column: str) -> str:
+    from tachograph.catalog.tables import TABLES
+
+    moment: Any = Lake.open(str(folder / "L")).latest(TABLES[table])[column][0]
+    return f"{moment:%H:%M}"
+
+
+@pytest.mark.parametrize(
+    ("words", "table", "column"),
+    [
+        (("sacct", "sacct.txt"), "jobs", "start"),
+        (("allocation-map", "map.csv"), "allocations", "start"),
+        (("table", "table.csv", "--mapping", "mapping.toml"), "gpu_samples", "t"),
+        (("dcgm-exporter", "page.prom", "--time", "2026-07-01T12:00:00"), "gpu_samples", "t"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_sources_read_times_in_it(tmp_path: Path, words: tuple[str, ...], table: str, column: str) -> None:
+    for name, text in (("sacct.txt", SACCT), ("map.csv", MAP), ("table.csv", TABLE), ("page.prom", PAGE)):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "mapping.toml").write_text(MAPPING)
+    (tmp_path / "tachograph.toml").write_text('[site]\ntime_zone = "Asia/Tokyo"\n')
+    run(tmp_path, "ingest", *words, "--lake", "L", "--time-zone", "Europe/Berlin")
+    assert first_time(tmp_path, table, column) == "10:00"
+
+
+def test_the_default_is_that_of_the_site(tmp_path: Path) -> None:
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    (tmp_path / "tachograph.toml").write_text('[site]\ntime_zone = "Asia/Tokyo"\n')
+    run(tmp_path, "ingest", "sacct", "sacct.txt", "--lake", "L")
+    assert first_time(tmp_path, "jobs", "start") == "03:00"
+
+
+def test_filters_and_the_time_of_an_analysis_are_read_in_it(tmp_path: Path) -> None:
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    run(tmp_path, "ingest", "sacct", "sacct.txt", "--lake", "L", "--time-zone", "Europe/Berlin")  # 10 to 11 UTC
+    run(tmp_path, "analyze", "--lake", "L", "--as-of", "2026-07-01T14:00", "--time-zone", "Europe/Berlin")
+    since = ("jobs", "--lake", "L", "--since", "2026-07-01T12:30", "--json")
+    assert len(json.loads(run(tmp_path, *since, "--time-zone", "Europe/Berlin"))) == 1
+    assert json.loads(run(tmp_path, *since)) == []
+    assert "12:00" in run(tmp_path, "jobs", "--lake", "L", "--time-zone", "Europe/Berlin")
+
+
+def test_an_unknown_zone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    done = run_here(("ingest", "sacct", "sacct.txt", "--lake", "L", "--time-zone", "Mars/Base"), tmp_path, {})
+    assert "unknown time zone 'Mars/Base'" in done.stderr
+    assert done.returncode == 3
