@@ -31,11 +31,45 @@ def test_every_value_has_a_source_and_a_credible_size(device: devices.Device) ->
         assert (device.source(name) is None) == (value is None)
         assert value is None or value > 0
     assert 1e11 < device.hbm_bytes_per_s < 1e13
-    assert 16 * 1024 <= device.hbm_mib <= 192 * 1024
+    assert 16 * 1024 <= device.hbm_mib <= 256 * 1024
     assert device.max_warps_per_sm in {32, 48, 64}
     assert device.vendor == ("AMD" if device.name.startswith("MI") else "NVIDIA")
     order = [device.peak_flop_per_s(pipe) or 0 for pipe in ("fp64", "fp32", "tensor")]
     assert order == sorted(order)
+
+
+@pytest.mark.parametrize(
+    ("written", "hbm_mib", "name"),
+    [
+        ("Tesla T4", 15109, "T4"),
+        ("NVIDIA A2", 15356, "A2"),
+        ("NVIDIA L40", 46068, "L40"),
+        ("NVIDIA GeForce RTX 5090", 32607, "RTX 5090"),
+        ("NVIDIA GB200", 189471, "GB200"),
+        ("AMD Instinct MI210", 65520, "MI210"),
+        ("AMD Instinct MI250X / MI250", 65520, "MI250X GCD"),
+        ("AMD Instinct MI300A", 131072, "MI300A"),
+        ("AMD Instinct MI325X OAM", 262128, "MI325X"),
+        ("GRID A100-10C", 9416, "A100-10C"),  # memory that the host reserves is missing
+        ("GRID A100-10C", 10240, "A100-10C"),
+        ("NVIDIA L40S-48Q", 45056, "L40S-48Q"),
+        ("GRID A100D-80C", None, "A100D-80C"),
+        ("GRID A100-10C", 40960, None),  # the whole board
+        ("GRID A100-10C", 8000, None),
+        ("GRID A100-3-20C", None, None),  # a slice
+        ("GRID T4-32C", None, None),  # more than the board has
+    ],
+)
+def test_models_of_drivers_with_the_capacity_they_report(written: str, hbm_mib: float | None, name: str | None) -> None:
+    found = match_device(written, hbm_mib)
+    assert (None if found is None else found.name) == name
+
+
+def test_a_virtual_gpu_has_the_peaks_of_its_board_and_its_own_memory() -> None:
+    virtual, board = match_device("GRID A100X-10C"), DEVICES_BY_NAME["A100 SXM 40GB"]
+    assert virtual is not None
+    assert (virtual.tensor_flop_per_s, virtual.hbm_mib) == (board.tensor_flop_per_s, 10 * 1024)
+    assert virtual.source("hbm_mib") == "profile of the virtual GPU"
 
 
 def test_a100_peaks_and_ridges_are_those_of_the_paper() -> None:
@@ -117,8 +151,6 @@ def test_names_that_say_enough(written: str, name: str) -> None:
         "NVIDIA A100-SXM-64GB",
         "NVIDIA RTX PRO 6000 Blackwell Server Edition",
         "Tesla V100S-PCIE-32GB",
-        "NVIDIA GB200",
-        "NVIDIA L40",
         "A1000",
         "x" * 100_000,
     ],
@@ -146,7 +178,8 @@ def test_names_that_do_not_say_enough(written: str | None) -> None:
         ("mi250x", 65520, "MI250X GCD"),
         ("NVIDIA L4", 23034, "L4"),
         ("NVIDIA A40", 46068, "A40"),
-        ("T4", 15360, None),
+        ("T4", 15360, "T4"),
+        ("T4", 24576, None),
         ("a100", 9728, None),
         ("a100", 60000, None),
         ("NVIDIA A100-SXM4-40GB", 81920, None),

@@ -291,3 +291,15 @@ def test_a_saved_answer_has_the_names_of_the_only_entry(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert rows_of(tmp_path / "lake", GPU_SAMPLES).select("node", "gpu", "gpu_util").rows() == [("n1", 3, 0.5)]
     assert rows_of(tmp_path / "lake", ALLOCATIONS).get_column("job_id").to_list() == ["77"]
+
+
+def test_devices_are_counted_as_devices_not_as_rows(tmp_path: Path) -> None:
+    for number, model in enumerate(("NVIDIA H100", "NVIDIA H100 80GB HBM3")):
+        text = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="n1",modelName="{model}"}} {number}\n'
+        (tmp_path / f"{number}.prom").write_text(text, encoding="utf-8")
+    environment = {"HOME": str(tmp_path)}
+    done = run_here(["ingest", "dcgm-exporter", "0.prom", "1.prom", "--lake", "lake"], tmp_path, environment)
+    assert "2 gpu_samples, 1 device committed" in done.stdout
+    tables = run_here(["lake", "--json", "--lake", "lake"], tmp_path, environment)
+    (devices,) = [table for table in json.loads(tables.stdout)["tables"] if table["table"] == "devices"]
+    assert devices["rows"] == 1

@@ -13,6 +13,7 @@ from jobframes import frame, summary
 from madelake import configured, held, job, utc
 from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, StudyFilters
 from tachograph.catalog.tables import JOB_SUMMARIES, RATE_VOLUMES
+from tachograph.pipeline.attribution import gpu_facts
 from tachograph.pipeline.summaries import LEAST_POPULATION, used_pipes
 
 START = utc(23, 12)
@@ -153,7 +154,7 @@ def test_gpus_of_a_job_whose_accounting_names_none() -> None:
 
 
 def test_models_and_capacity() -> None:
-    """The catalogue's capacity counts before the measured one; two models are joined."""
+    """Without a measured capacity the catalogue's counts; two models are joined."""
     models = configured(nodes=NodeOptions(models={"n1": "NVIDIA A100-SXM4-40GB", "n2": "NVIDIA H100 80GB HBM3"}))
     samples = [
         {"t": START + timedelta(seconds=10 * i), "node": node, "gpu": 0, "hbm_used_mib": 20_480.0}
@@ -168,6 +169,21 @@ def test_models_and_capacity() -> None:
     assert row["hbm_peak_fraction"] == 0.5
     unknown = first(outcome(samples, jobs, allocations))
     assert (unknown["gpu_model"], unknown["hbm_mib"], unknown["hbm_peak_fraction"]) == (None, None, None)
+
+
+def test_a_measured_capacity_counts_before_the_catalogue() -> None:
+    units = pl.DataFrame(
+        {
+            "node": ["n1", "n1", "n1"],
+            "gpu": pl.Series([0, 1, 2], dtype=pl.Int16),
+            "mig": pl.Series([None, None, 1], dtype=pl.Int16),
+            "model": ["NVIDIA A100-SXM4-40GB"] * 3,
+            "hbm_mib": [40_441.0, None, None],
+        }
+    )
+    facts, _ = gpu_facts(units)
+    assert facts.get_column("hbm_mib").to_list() == [40_441.0, 40_960.0, None]
+    assert facts.get_column("gpu_model").to_list() == ["A100 SXM 40GB"] * 3
 
 
 def summaries(*means: tuple[float | None, float | None]) -> pl.DataFrame:

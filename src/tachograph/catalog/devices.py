@@ -54,7 +54,7 @@ class Device:
     name: str
     vendor: str
     architecture: str
-    form: str  # sxm, pcie, nvl, superchip, oam
+    form: str  # sxm, pcie, nvl, superchip, oam, vgpu
     fp64_flop_per_s: float | None
     fp32_flop_per_s: float | None
     fp16_flop_per_s: float | None
@@ -161,8 +161,9 @@ def _amd(
     board_power_w: float | None,
     documents: tuple[str, str],
     elsewhere: Mapping[str, str],
+    form: str = "oam",
 ) -> Device:
-    return _nvidia(name, architecture, "oam", peaks, memory, chip, board_power_w, documents, elsewhere, vendor="AMD")
+    return _nvidia(name, architecture, form, peaks, memory, chip, board_power_w, documents, elsewhere, vendor="AMD")
 
 
 _CDNA2 = ("AMD Instinct MI250X datasheet", "AMD CDNA 2 Architecture whitepaper")
@@ -215,6 +216,10 @@ _MODELS: tuple[Device, ...] = (
             _GA100),
     _nvidia("A100 PCIe 80GB", "Ampere", "pcie", (9.7, 19.5, 78, 312, 19.5), (1935, 80, _HBM), (40, 108, 64), 300,
             _GA100),
+    _nvidia("T4", "Turing", "pcie", (8.1 / 32, 8.1, 16.2, 65, None), (320, 16, _GDDR), (4, 40, 32), 70,
+            ("NVIDIA T4 datasheet", _TURING[1]), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
+    _nvidia("A2", "Ampere", "pcie", (4.5 / 64, 4.5, 4.5, 18, None), (200, 16, _GDDR), (2, 10, 48), 60,
+            ("NVIDIA A2 datasheet", _GA102), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
     _nvidia("A30", "Ampere", "pcie", (5.2, 10.3, 41.2, 165, 10.3), (933, 24, _HBM), (24, 56, 64), 165,
             ("NVIDIA A30 datasheet", _GA100[1]), _L2_OF_DEVICE | {"sms": _DEVICE}),
     _nvidia("A40", "Ampere", "pcie", (37.4 / 64, 37.4, 37.4, 149.7, None), (696, 48, _GDDR), (6, 84, 48), 300,
@@ -223,6 +228,8 @@ _MODELS: tuple[Device, ...] = (
             ("NVIDIA RTX A6000 datasheet", _GA102), _BY_RATE),
     _nvidia("L4", "Ada", "pcie", (30.3 / 64, 30.3, 30.3, 121, None), (300, 24, _GDDR), (48, 58, 48), 72,
             ("NVIDIA L4 datasheet", _ADA), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
+    _nvidia("L40", "Ada", "pcie", (90.5 / 64, 90.5, 90.5, 181.05, None), (864, 48, _GDDR), (96, 142, 48), 300,
+            ("NVIDIA L40 datasheet", _ADA), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
     _nvidia("L40S", "Ada", "pcie", (91.6 / 64, 91.6, 91.6, 362.05, None), (864, 48, _GDDR), (96, 142, 48), 350,
             ("NVIDIA L40S datasheet", _ADA), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
     _nvidia("RTX 6000 Ada", "Ada", "pcie", (91.1 / 64, 91.1, 91.1, 364.2, None), (960, 48, _GDDR), (96, 142, 48), 300,
@@ -243,10 +250,22 @@ _MODELS: tuple[Device, ...] = (
             _GH200_SHEET, _FP16_BY_RATE | {"sms": _DEVICE}),
     _nvidia("B200", "Blackwell", "sxm", (37, 75, 150, 2250, 37), (8000, 180, _HBM), (None, 148, 64), 1000, _BLACKWELL,
             _FP16_BY_RATE | {"sms": _DEVICE}),
+    _nvidia("GB200", "Blackwell", "superchip", (40, 80, 160, 2500, 40), (8000, 186, _HBM), (None, 152, 64), 1200,
+            ("NVIDIA GB200 NVL72 datasheet, per GPU", _BLACKWELL[1]), _FP16_BY_RATE | {"sms": _DEVICE}),
+    # tensor with FP32 accumulation, as of the others; FP16 accumulation is twice as fast on GeForce
+    _nvidia("RTX 5090", "Blackwell", "pcie", (104.8 / 64, 104.8, 104.8, 209.5, None), (1792, 32, _GDDR), (96, 170, 48),
+            575, ("NVIDIA GeForce RTX 5090 specifications", "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
+            _BY_RATE | {"tensor_flop_per_s": _PAPER}),
+    _amd("MI210", "CDNA 2", (22.6, 22.6, None, 181, 45.3), (1638.4, 64, _HBM), (8, 104, 32), 300,
+         ("AMD Instinct MI210 datasheet", _CDNA2[1]), _WAVES, "pcie"),
     _amd("MI250X", "CDNA 2", (47.9, 47.9, None, 383, 95.7), (3276.8, 128, _HBM), (16, 220, 32), 560, _CDNA2, _WAVES),
     _amd("MI250X GCD", "CDNA 2", (23.95, 23.95, None, 191.5, 47.85), (1638.4, 64, _HBM), (8, 110, 32), None, _CDNA2,
          _ONE_DIE),
     _amd("MI300X", "CDNA 3", (81.7, 163.4, None, 1307.4, 163.4), (5300, 192, _HBM), (32, 304, 32), 750, _CDNA3, _WAVES),
+    _amd("MI300A", "CDNA 3", (61.3, 122.6, None, 980.6, 122.6), (5300, 128, _HBM), (24, 228, 32), 550,
+         ("AMD Instinct MI300A datasheet", _CDNA3[1]), _WAVES, "superchip"),
+    _amd("MI325X", "CDNA 3", (81.7, 163.4, None, 1307.4, 163.4), (6000, 256, _HBM), (32, 304, 32), 1000,
+         ("AMD Instinct MI325X datasheet", _CDNA3[1]), _WAVES),
 )  # fmt: skip
 
 DEVICE_CATALOGUE: tuple[Device, ...] = tuple(map(_with_limits, _MODELS))
@@ -260,22 +279,54 @@ _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rtx 6000": ("Quadro RTX 6000", "RTX 6000 Ada"),
         "rtx 6000 ada": ("RTX 6000 Ada",),
         "a100": ("A100 SXM 40GB", "A100 SXM 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB"),
+        "t4": ("T4",),
+        "a2": ("A2",),
         "a30": ("A30",),
         "a40": ("A40",),
         "a6000": ("RTX A6000",),
         "rtx a6000": ("RTX A6000",),
         "l4": ("L4",),
+        "l40": ("L40",),
         "l40s": ("L40S",),
         "h100": ("H100 SXM 80GB", "H100 PCIe 80GB", "H100 NVL 94GB"),
         "h200": ("H200 SXM 141GB", "H200 NVL 141GB"),
         "gh200": ("GH200 96GB", "GH200 144GB"),
         "b200": ("B200",),
+        "gb200": ("GB200",),
+        "rtx 5090": ("RTX 5090",),
+        "5090": ("RTX 5090",),
+        "mi210": ("MI210",),
         "mi250x": ("MI250X", "MI250X GCD"),
         "mi250x gcd": ("MI250X GCD",),
+        "mi250x mi250": ("MI250X", "MI250X GCD"),  # as ROCm writes the name of both
         "mi300x": ("MI300X",),
+        "mi300a": ("MI300A",),
+        "mi325x": ("MI325X",),
     }
 )
-_VENDOR_WORDS = frozenset({"nvidia", "amd", "tesla", "instinct", "gpu", "generation", "oam", "hgx"})
+# boards in the names of virtual GPUs (A100-10C), where they differ from those of the chip
+_VGPU_BOARDS: Mapping[str, str] = MappingProxyType(
+    {
+        "v100": "V100 PCIe 16GB",
+        "v100x": "V100 SXM2 16GB",
+        "v100d": "V100 PCIe 32GB",
+        "v100dx": "V100 SXM2 32GB",
+        "a100": "A100 PCIe 40GB",
+        "a100x": "A100 SXM 40GB",
+        "a100d": "A100 PCIe 80GB",
+        "a100dx": "A100 SXM 80GB",
+        "h100": "H100 PCIe 80GB",
+        "h100xm": "H100 SXM 80GB",
+        "h100l": "H100 NVL 94GB",
+        "h200": "H200 NVL 141GB",
+        "h200x": "H200 SXM 141GB",
+        "rtx6000": "Quadro RTX 6000",
+    }
+)
+_VGPU = re.compile(r"^(\d+)[abcq]$")
+# reserved in a virtual GPU: 1/16, as much again for error correction, and pages that do not depend on its size
+_VGPU_RESERVED, _VGPU_RESERVED_MIB = 0.13, 128.0
+_VENDOR_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "grid", "instinct", "gpu", "generation", "oam", "hgx"})
 _FORM = re.compile(r"^(sxm)\d?$|^(pcie)$|^(nvl)$")
 _CAPACITY = re.compile(r"^(?:hbm)?(\d+)(?:g|gb|gib)$|^(\d{2,3})$")
 _MEMORY_TYPE = re.compile(r"^hbm\d?e?$")
@@ -291,15 +342,21 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
     free) decides between them. A name without form factor means the SXM module where there is one, because the
     other forms are written out (`PCIe`, `NVL`). None: no name, a name not in the catalogue, a slice of a GPU
     (MIG), a capacity that contradicts the name, or several capacities and none measured. A capacity without a name
-    is never turned into a model.
+    is never turned into a model. A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with
+    others, and its own memory.
 
     >>> match_device("NVIDIA A100-SXM4-80GB").name, match_device("a100", 40441).name, match_device("a100")
     ('A100 SXM 80GB', 'A100 SXM 40GB', None)
     >>> match_device("NVIDIA GH200 480GB").name, match_device("NVIDIA H200").name, match_device(None, 40441)
     ('GH200 96GB', 'H200 SXM 141GB', None)
+    >>> match_device("GRID A100-10C", 9600).name, match_device("GRID A100-3-20C")
+    ('A100-10C', None)
     """
     if not model:
         return None
+    virtual = _virtual_device(model)
+    if virtual is not None:
+        return virtual if hbm_mib is None or virtual.fits(hbm_mib) else None
     read = _read_name(model)
     if read is None:
         return None
@@ -331,6 +388,31 @@ def ridge(device: Device, pipe: str) -> float | None:
 def value_fields() -> tuple[str, ...]:
     """Return the names of the fields that carry a published value, in the order of the catalogue."""
     return tuple(item.name for item in fields(Device) if item.name in _ORIGIN)
+
+
+def _virtual_device(model: str) -> Device | None:
+    """The device of a virtual GPU; None for other names, and for one that has a slice of a GPU (`A100-3-20C`)."""
+    words = [word for word in re.findall(r"[a-z0-9.+]+", model.lower()) if word not in _VENDOR_WORDS]
+    profile = _VGPU.match(words[-1]) if len(words) > 1 else None
+    if profile is None:
+        return None
+    chip = " ".join(words[:-1])
+    board = _VGPU_BOARDS.get(chip)
+    names = (board,) if board else _NAMES.get(" ".join(_words(chip)), ())
+    device = DEVICES_BY_NAME[names[0]] if len(names) == 1 else None
+    hbm_mib = int(profile[1]) * GIB_IN_MIB
+    if device is None or hbm_mib > device.hbm_mib:
+        return None
+    reserved = _VGPU_RESERVED + _VGPU_RESERVED_MIB / hbm_mib if hbm_mib else 1.0
+    memory = {"hbm_mib": "profile of the virtual GPU"}
+    return replace(
+        device,
+        name=f"{chip}-{words[-1]}".upper(),
+        form="vgpu",
+        hbm_mib=hbm_mib,
+        hbm_tolerance=reserved,
+        elsewhere={**device.elsewhere, **memory},
+    )
 
 
 def _only(candidates: list[Device]) -> Device | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import polars as pl
 
-from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, REJECTS, TIME, LakeTable
+from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, REJECTS, TIME, LakeTable
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
 
@@ -17,7 +17,7 @@ GAP_INTERVALS = 3.0  # a silence of more than so many sampling intervals is a ga
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """One table: rows and files a reader sees, their bytes, first and last time."""
+    """One table: rows and files a reader sees, their bytes, first and last time; of `devices` each once."""
 
     table: str
     rows: int
@@ -33,7 +33,7 @@ class TableFacts:
 
 
 def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]:
-    """Return the facts of each table that exists, from the log alone."""
+    """Return the facts of each table that exists, from the log alone; devices are counted, not their rows."""
     facts = []
     for table in tables:
         if lake.delta(table) is None:
@@ -44,7 +44,7 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
         facts.append(
             TableFacts(
                 table.name,
-                sum(file.rows for file in files),
+                lake.latest(table).height if table is DEVICES else sum(file.rows for file in files),
                 len(files),
                 sum(file.size for file in files),
                 min(firsts, default=None),

@@ -61,7 +61,7 @@ def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFra
 
 @dataclass(slots=True)
 class IngestReport:
-    """What one run of `ingest` did."""
+    """What one run of `ingest` did. `rows` of `devices` are devices: several parts of a run may describe one."""
 
     chunks: int = 0
     chunks_known: int = 0
@@ -72,6 +72,7 @@ class IngestReport:
     duplicates: int = 0
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
+    devices: set[tuple[object, ...]] = field(default_factory=set)  # keys of `rows`, where they are devices
 
     @property
     def rejected(self) -> int:
@@ -246,6 +247,9 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
         if key not in merged:
             frame, duplicates = _append(lake, part, conformed.frame, app_id=app_id, mark=one.mark, since=one.since)
             height = frame.height
+            if table is DEVICES:
+                report.devices.update(frame.select(table.key).unique().iter_rows())
+                height = len(report.devices) - report.rows.get(table.name, 0)
             if table is GPU_SAMPLES:
                 _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
         report.rows[table.name] = report.rows.get(table.name, 0) + height

@@ -499,7 +499,8 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
     """Return (node, gpu, mig, gpu_model, hbm_mib) and the ridges (FLOP/B) of each GPU whose model is known.
 
-    Capacity is the catalogue's where the model is known, else what telemetry measured.
+    Capacity is what telemetry measured: the driver's total, or memory used plus free, which is below it by what is
+    reserved, so that a full GPU is at 100 %. Where nothing was measured it is the catalogue's, of whole GPUs.
     """
     kinds: dict[tuple[str | None, float | None], Device | None] = {}
     names: list[str | None] = []
@@ -510,7 +511,7 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
             kinds[model, hbm] = match_device(model, hbm)
         device = kinds[model, hbm]
         names.append(device.name if device else model)
-        capacities.append(device.hbm_mib if device and mig is None else hbm)
+        capacities.append(hbm if hbm is not None or mig is not None or device is None else device.hbm_mib)
         if device:
             ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
     table = units.select(*GPU_KEY).with_columns(
