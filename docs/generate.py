@@ -118,10 +118,10 @@ def devices_page() -> str:
         "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
         "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor does not publish it, or "
         "there is no such pipe. `tachograph devices --json` prints the same.\n\n"
-        "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and the memory of its "
-        "profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no row. A MI250X is "
-        "two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one reports the power of both, the other 0 W, "
-        "which is missing.",
+        "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and the memory of "
+        "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no row. "
+        "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one reports the power of both, "
+        "the other 0 W, which is missing.",
         peaks,
         "## Chips",
         chips,
