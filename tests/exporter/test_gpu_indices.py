@@ -254,7 +254,7 @@ def test_the_version_tells_whether_anything_new_is_known() -> None:
     indices, dcgm = GpuIndices(), LabelledGpu("n", 1, 1, uuid="GPU-a", pci="0:3a:0.0")
     indices.places({dcgm: (0, 0)})
     before = indices.version
-    assert indices.places({dcgm: (5, 9)}) == {dcgm: PlacedGpu(1)}
+    assert indices.places({dcgm: (5, 9)}) == {dcgm: PlacedGpu(1, rank=1)}
     assert indices.version == before
     indices.places({dcgm._replace(gpu=2): (10, 10)})
     assert indices.version > before

@@ -101,8 +101,8 @@ def test_what_labels_and_facts_tell_about_the_device() -> None:
     parts = gather(f"{UTIL}{{{labels}}} 5\nDCGM_FI_DEV_FB_TOTAL{{{labels}}} 81559\n")
     assert rows(parts["devices"]) == [
         {
-            "node": "n1", "gpu": 0, "uuid": "GPU-a", "pci": "00000000:53:00.0", "model": "NVIDIA H100 80GB HBM3",
-            "hbm_mib": 81559.0,
+            "node": "n1", "gpu": 0, "uuid": "GPU-a", "pci": "00000000:53:00.0", "nvml_index": 0,
+            "model": "NVIDIA H100 80GB HBM3", "hbm_mib": 81559.0,
         }
     ]  # fmt: skip
     assert parts["devices"].overlaps

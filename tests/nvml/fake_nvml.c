@@ -241,6 +241,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, Memory *memory)
     return code;
 }
 
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *value) { return whole(d, "minor", value); }
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned *value) { return whole(d, "power", value); }
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long long *value) { return number(d, "energy", value); }
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, int sensor, unsigned *value) { return sensor ? INVALID : whole(d, "temp", value); }

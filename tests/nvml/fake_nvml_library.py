@@ -42,6 +42,7 @@ def plain(gpu: int) -> dict[str, str]:
         "reserved": 600 * MIB,
         "used": (10_000 + gpu) * MIB,
         "free": (133_400 - gpu) * MIB,
+        "minor": 1 - gpu,
         "power": 321_500 + gpu,
         "energy": 123_456_789_012 + gpu,
         "temp": 51 + gpu,

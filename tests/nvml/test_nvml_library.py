@@ -107,6 +107,7 @@ def test_every_counter_comes_out_as_it_was_told(node: FakeNode, reader: Reader) 
         "pci": "00000000:11:00.0",
         "hbm_mib": 144000.0,
         "slowdown_c": 90.0,
+        "minor_number": 0,
     }
     assert about["name"] == "nvml"
     assert about["unsupported"] == {}

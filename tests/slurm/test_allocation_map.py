@@ -260,6 +260,7 @@ def test_a_table(write: Write) -> None:
         "cluster": "alpha",
         "job_id": "5",
         "step": None,
+        "numbering": "nvml_index",
         "node": "gpu01",
         "gpu": 0,
         "mig": None,

@@ -60,6 +60,7 @@ def test_a_row_becomes_a_job_and_its_nodes(read_text: ReadText) -> None:
             "cluster": None,
             "job_id": "7",
             "step": None,
+            "numbering": None,
             "node": node,
             "gpu": None,
             "mig": None,

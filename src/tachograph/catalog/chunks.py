@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,6 +47,20 @@ class Reject:
     example: str | None = None
 
 
+GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
+
+
+class NumberedGpu(NamedTuple):
+    """A GPU as rows of a part number it. `numbering`: which one that is; None: a site's own."""
+
+    node: str
+    gpu: int
+    mig: int | None
+    uuid: str | None
+    pci: str | None
+    numbering: GpuNumbering | None
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
     """Rows for one table: contract column names, in the units given (contract units where none is given).
@@ -55,6 +69,7 @@ class ChunkPart:
     `overlaps`: some of the rows may have been read before; only those that add to the lake are committed.
     `counted`: all were read before, and what is removed from them was counted then.
     `rows_used`: rows of the input that these rows were made of, where one row is not one row.
+    `gpus`: the GPUs of labels; a row of one that the lake has by its UUID at another index gets that index.
     """
 
     table: str
@@ -64,6 +79,7 @@ class ChunkPart:
     overlaps: bool = False
     counted: bool = False
     rows_used: int | None = None
+    gpus: tuple[NumberedGpu, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

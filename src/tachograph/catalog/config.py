@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import zone
 
@@ -37,6 +38,7 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     shared: tuple[str, ...] = ()
     exclusive: tuple[str, ...] = ()
+    gpu_numbers: GpuNumbering = "minor_number"  # what its indices of GPUs are; nvml_index: the order of PCI addresses
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

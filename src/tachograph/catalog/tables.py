@@ -92,6 +92,10 @@ def _count(name: str, sentence: str, unit: str = "count", null: str = _UNKNOWN) 
     return TableColumn(name, pl.Int64(), unit, sentence, null)
 
 
+def _index(name: str, sentence: str) -> TableColumn:
+    return TableColumn(name, pl.Int16(), "index", sentence, _UNKNOWN)
+
+
 def _number(name: str, unit: str, sentence: str, null: str = _UNKNOWN) -> TableColumn:
     return TableColumn(name, pl.Float64(), unit, sentence, null)
 
@@ -122,6 +126,8 @@ DEVICES = LakeTable(
         _MIG,
         _text("uuid", "UUID of the GPU."),
         _text("pci", "PCI bus address."),
+        _index("nvml_index", "Index by NVML and DCGM, which count in the order of PCI addresses."),
+        _index("minor_number", "Number of the device file, /dev/nvidia0 ..."),
         _text("model", "Model as the driver writes it."),
         _number("hbm_mib", "MiB", "Capacity of device memory."),
         _SEQ,
@@ -170,6 +176,7 @@ JOBS = LakeTable(
     ),
     sort=("start", "job_id"),
 )
+SLURM_NUMBERING = "slurm"  # as prolog, epilog and controller number GPUs: `slurm.gpu_numbers` names which one it is
 ALLOCATIONS = LakeTable(
     "allocations",
     "one row per (job, node, gpu) and interval; gpu null: on this node, GPUs not recorded",
@@ -185,6 +192,7 @@ ALLOCATIONS = LakeTable(
         _time("end", "First instant no longer held.", "to the end of the job, or still held"),
         TableColumn("provenance", pl.String(), "", "explicit, samples, live_index or node_list: its source.", None),
         TableColumn("shared", pl.Boolean(), "", "A share of the GPU: other jobs may hold it, too.", "all of it"),
+        _text("numbering", "How `gpu` counts: slurm, or nvml_index.", "as samples and devices do"),
         _SEQ,
     ),
     sort=("node", "gpu", "start"),

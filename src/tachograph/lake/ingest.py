@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
@@ -18,6 +18,7 @@ from tachograph.catalog.units import EPOCH
 from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import Lake
+from tachograph.lake.numbering import renumbered
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
@@ -214,6 +215,8 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
         report.chunks_known += 1
         return None
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
+    if any("gpu" in part.frame.columns for part in chunk.parts):
+        chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
     conformed = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
     return _ReadyChunk(chunk, tuple(_names(chunk)), tuple(conformed), mark, since)
 

@@ -45,10 +45,14 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllocations:
-    """Allocations reported by Slurm. gpus: {(short host, index): allocation}; jobs: {raw id: allocation}."""
+    """Allocations reported by Slurm. gpus: {(short host, number): allocation}; jobs: {raw id: allocation}.
+
+    minor_numbers: numbers of GPUs are those of device files.
+    """
 
     gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
     jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
+    minor_numbers: bool = True
 
     def names(self, job: str) -> frozenset[str]:
         """All ids of the same job: 14 and 3_0.
@@ -168,7 +172,7 @@ class _SlurmControllers:
                 reported = read_allocations(content, where=where, cluster=SlurmCluster.of(self._configuration))
                 gpus.update(reported.gpus)
                 jobs.update(reported.jobs)
-        return SlurmAllocations(gpus, jobs)
+        return SlurmAllocations(gpus, jobs, self._configuration.slurm.gpu_numbers == "minor_number")
 
     def _connect(self) -> None:
         from tachograph.sources.registry import entry_errors, settings_in
@@ -272,16 +276,32 @@ def merged_allocations(snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[G
     ['bo', 'ana']
     """
     found: dict[GpuId, GpuAllocation] = {}
+    numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
     for gpu in snapshot.gpus:
         reported = snapshot.allocations.get(gpu)
         if reported is not None and reported.job_id is not None:
             found[gpu] = _completed(reported, [slurm.jobs.get(job) for job in reported.jobs])
             continue
-        of_slurm = slurm.gpus.get((short_node(gpu.node), gpu.gpu)) if gpu.mig is None else None
+        number = numbers.get(gpu, gpu.gpu)
+        of_slurm = slurm.gpus.get((short_node(gpu.node), number)) if gpu.mig is None and number is not None else None
         allocation = of_slurm or reported
         if allocation is not None:
             found[gpu] = allocation
     return found
+
+
+def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
+    """Return the number of the device file of GPUs on nodes where one differs from its index; None: not reported.
+
+    >>> from numpy import zeros
+    >>> gpus = GpuId("n1", 0), GpuId("n1", 1), GpuId("n2", 0)
+    >>> devices = {gpus[0]: GpuDevice(minor_number=1), gpus[2]: GpuDevice(minor_number=0)}
+    >>> list(slurm_numbers(Snapshot(0.0, gpus, zeros(3), {}, devices)).values())
+    [1, None]
+    """
+    minors = {gpu: snapshot.device(row).minor_number for row, gpu in enumerate(snapshot.gpus)}
+    differing = {gpu.node for gpu, minor in minors.items() if minor is not None and minor != gpu.gpu}
+    return {gpu: minor for gpu, minor in minors.items() if gpu.node in differing}
 
 
 def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
@@ -412,7 +432,8 @@ def _own_rows(snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: 
         return here
     sliced = any(snapshot.gpus[row].mig is not None for row in here)
     if own.numbers is not None and not sliced:
-        of_slurm = [row for row in here if snapshot.gpus[row].gpu in own.numbers]
+        minors = slurm_numbers(snapshot)
+        of_slurm = [row for row in here if minors.get(snapshot.gpus[row], snapshot.gpus[row].gpu) in own.numbers]
         return of_slurm or None
     of_job = [row for row in here if own.job and holds(snapshot, row, {own.job, own.display_job})]
     if of_job:

@@ -51,6 +51,7 @@ class GpuDevice:
     pci: str | None = None
     hbm_mib: float | None = None
     slowdown_c: float | None = None
+    minor_number: int | None = None  # of its device file
 
 
 _NO_DEVICE = GpuDevice()

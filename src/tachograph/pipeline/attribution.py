@@ -14,12 +14,14 @@ from typing import Any
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
+from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.config import NodeOptions, SlurmOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
-from tachograph.catalog.tables import GPU_KEY, PIPES, TIME
+from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 
 COARSE_S, QUARTER_S = 60.0, 900.0
+NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 FINAL_STATES = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -260,6 +262,35 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     unambiguous = held.join(ambiguous, on="run", how="anti")
     unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
     return Attribution(held, intervals.join(unambiguous, on="run", how="semi"), contested, unsure)
+
+
+def with_own_indices(allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions) -> pl.DataFrame:
+    """Return allocations with the indices of `devices`, where those are recorded by another numbering.
+
+    Numbers of Slurm follow device files, as `slurm.gpu_numbers` has it. Where a numbering is known to differ on a node,
+    and no GPU or two have a number of it, GPUs of the job on this node are null; where none is known it is the index.
+    """
+    recorded = allocations.filter(pl.col("numbering").is_not_null())
+    by = {name: devices.select("node", "gpu", number=name).drop_nulls().unique() for name in NUMBERINGS}
+    pairs = pl.concat([frame.with_columns(by=pl.lit(name)) for name, frame in by.items()])
+    differing = pairs.filter(pl.col("number") != pl.col("gpu")).select("node", "by").unique()
+    if recorded.is_empty() or differing.is_empty():
+        return allocations
+    index = pl.when(pl.len() == 1).then(pl.col("gpu").first())
+    indices = pairs.join(differing, on=["node", "by"], how="semi").group_by("node", "by", "number").agg(own=index)
+    slurms = pl.col("numbering") == SLURM_NUMBERING
+    rows = allocations.with_columns(
+        by=pl.when(slurms).then(pl.lit(slurm.gpu_numbers)).otherwise("numbering"), number="gpu"
+    )
+    rows = rows.join(differing.with_columns(differs=pl.lit(value=True)), on=["node", "by"], how="left")
+    rows = rows.join(indices, on=["node", "by", "number"], how="left")
+    moved = pl.col("differs").fill_null(value=False) & pl.col("number").is_not_null()
+    lost = (moved & pl.col("own").is_null()).any().over("cluster", "job_id", "node", "provenance", "start")
+    translated = rows.with_columns(
+        gpu=pl.when(moved & lost).then(None).when(moved).then("own").otherwise("gpu"),
+        mig=pl.when(~(moved & lost)).then("mig"),
+    )
+    return translated.select(allocations.columns)
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:

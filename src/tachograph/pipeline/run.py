@@ -41,6 +41,7 @@ from tachograph.pipeline.attribution import (
     gpu_facts,
     inventory,
     misplaced,
+    with_own_indices,
     with_raw_ids,
 )
 from tachograph.pipeline.hosts import HostMinutes
@@ -128,9 +129,10 @@ def analyze(
     news = news_since(lake, None if full else seen_last(lake), seen)
     if news.nothing:
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
-    units = inventory(lake.latest(DEVICES), configuration.nodes)
-    jobs = lake.latest(JOBS)
-    allocations = with_raw_ids(lake.latest(ALLOCATIONS), jobs)
+    devices, jobs = lake.latest(DEVICES), lake.latest(JOBS)
+    units = inventory(devices, configuration.nodes)
+    recorded = with_own_indices(lake.latest(ALLOCATIONS), devices, slurm=configuration.slurm)
+    allocations = with_raw_ids(recorded, jobs)
     runs = build_runs(jobs, allocations, slurm=configuration.slurm, now=now)
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")

@@ -38,6 +38,7 @@ class PlacedGpu(NamedTuple):
 
     gpu: int | None
     reason: str | None = None
+    rank: int = NO_INDEX  # of the label that gives the index
 
 
 class _Claim(NamedTuple):
@@ -66,7 +67,7 @@ class GpuIndices:
 
     >>> dcgm, minor = LabelledGpu("n", 1, 1, uuid="GPU-a"), LabelledGpu("n", 0, 2, uuid="GPU-a")
     >>> GpuIndices().places({minor: SAME_TIME, dcgm: SAME_TIME})[minor]
-    PlacedGpu(gpu=1, reason='index_contradicts_uuid')
+    PlacedGpu(gpu=1, reason='index_contradicts_uuid', rank=1)
     """
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class GpuIndices:
                 if uuid is not None:
                     _note(uuids, (node, uuid), claim)
                 if pci is not None:
-                    _note(addresses, (node, _pci_key(pci)), claim)
+                    _note(addresses, (node, pci_key(pci)), claim)
         self._remember(self._of_uuid, uuids)
         self._remember(self._of_pci, addresses)
         owners: dict[tuple[str, int, int | None], _Claim] = {}
@@ -127,15 +128,15 @@ class GpuIndices:
         if claim is not None and claim.rank < rank:
             if not isinstance(claim.value, int):
                 return PlacedGpu(None, AMBIGUOUS)
-            return PlacedGpu(claim.value, None if gpu is None or gpu == claim.value else CONTRADICTS)
-        claim = None if pci is None else self._of_pci.get((node, _pci_key(pci)))
+            return PlacedGpu(claim.value, None if gpu is None or gpu == claim.value else CONTRADICTS, claim.rank)
+        claim = None if pci is None else self._of_pci.get((node, pci_key(pci)))
         if claim is not None and claim.rank < rank and isinstance(claim.value, int):
-            return PlacedGpu(claim.value)
+            return PlacedGpu(claim.value, None, claim.rank)
         if gpu is None:
             return PlacedGpu(None, NO_GPU)
         if uuid is not None and self._owned.get((node, gpu), NO_INDEX) < rank:
             return PlacedGpu(None, AMBIGUOUS)
-        return PlacedGpu(gpu, AMBIGUOUS if disputed.get((node, gpu, mig), NO_INDEX) <= rank else None)
+        return PlacedGpu(gpu, AMBIGUOUS if disputed.get((node, gpu, mig), NO_INDEX) <= rank else None, rank)
 
 
 def _note(claims: dict[_Key, _Claim], key: _Key, claim: _Claim) -> None:
@@ -143,10 +144,10 @@ def _note(claims: dict[_Key, _Claim], key: _Key, claim: _Claim) -> None:
     claims[key] = claim if before is None else before.joined(claim)
 
 
-def _pci_key(written: str) -> str:
-    """An address in one spelling: its domain has four digits, or eight, or is left out.
+def pci_key(written: str) -> str:
+    """Return an address in one spelling: its domain has four digits, or eight, or is left out.
 
-    >>> _pci_key("00000000:5A:00.0"), _pci_key("0000:5a:00.0"), _pci_key("5a:00.0")
+    >>> pci_key("00000000:5A:00.0"), pci_key("0000:5a:00.0"), pci_key("5a:00.0")
     ('5a:00.0', '5a:00.0', '5a:00.0')
     """
     return written.lower().lstrip("0:")

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Literal
 
+from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.counters import (
     COUNTERS_BY_NAME,
     HOST_COUNTERS,
@@ -63,6 +64,7 @@ _JOB_LABELS, _STEP_LABELS = (
 
 # which label names the index; the better numbering first
 OWN_INDEX, DCGM_INDEX, MINOR_NUMBER, NO_INDEX = range(4)
+NUMBERINGS: Mapping[int, GpuNumbering] = MappingProxyType({DCGM_INDEX: "nvml_index", MINOR_NUMBER: "minor_number"})
 
 _INDEX = re.compile(r"(?:nvidia|card)?(\d{1,4})", re.ASCII)
 _WRITTEN_UUID = re.compile(r"(?:GPU|MIG)-\S+", re.IGNORECASE)

@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -281,7 +281,7 @@ class PrometheusFeed:
         for window in windows(since, until, self._window):
             found = self.querying.samples(window.start, window.end)
             rows = tuple(
-                ChunkPart(part.table, part.frame, part.units, overlaps=True, counted=True)
+                replace(part, rejects=(), overlaps=True, counted=True)
                 for part in series_parts(found, self._late_memory, overlaps=True)
                 if part.table != "allocations"  # allocations were recorded at the first reading
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.chunks import Chunk, ChunkPart, NumberedGpu
 from tachograph.catalog.config import Configuration, lake_location
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolDocument, SpoolRows, read_spool
@@ -27,6 +27,7 @@ from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, N
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
 CHUNK_ROWS = 500_000
+_OF_GPUS = frozenset({GPU_SAMPLES.name, DEVICES.name, ALLOCATIONS.name})
 _TABLES = (GPU_SAMPLES, NODE_SAMPLES, DEVICES, ALLOCATIONS, JOBS)
 _REPORTED_BY_ACCOUNTING = (JOBS.name,)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -174,13 +175,18 @@ def _chunk(
     if with_job:
         parts += _reported_parts(spooled, mark, cluster)
     count = sum(len(rows.t) for rows in waiting)
+    gpus = tuple(
+        NumberedGpu(one["node"], one["gpu"], one["mig"], one.get("uuid"), one.get("pci"), None)
+        for one in spooled.gpus.values()
+    )
+    parts = [replace(part, gpus=gpus) if part.table in _OF_GPUS else part for part in parts]
     return Chunk(f"{NAME}:{spooled.head['id']}", NAME, str(path), tuple(parts), count, watermark=mark)
 
 
 def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> list[ChunkPart]:
     """What is known of GPUs, the job, and which GPUs it had."""
     gpus = sorted(spooled.gpus.values(), key=lambda one: one["place"])
-    wanted = ("node", "gpu", "mig", "uuid", "pci", "model", "hbm_mib")
+    wanted = ("node", "gpu", "mig", "uuid", "pci", "minor_number", "model", "hbm_mib")
     devices = [{name: one.get(name) for name in wanted} for one in gpus]
     start = _moment(int(spooled.head["start"] * 1e6))
     end = mark if spooled.end is None else _moment(int(spooled.end["end"] * 1e6))

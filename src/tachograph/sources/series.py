@@ -40,7 +40,9 @@ _NAME = "__name__"
 OTHER_QUANTITY = "other_quantity"  # a metric that looks like a counter and measures something else
 _NEARLY = 0.9  # a scrape may come a little earlier than the exporter's next reading of its GPUs
 
-GpuUnit = tuple[str, int | None, int | None]  # node, GPU, MIG slice; no GPU: one of the node, unknown which
+GpuPlace = tuple[str, int | None, int | None]  # node, GPU by its index, MIG slice
+# node, GPU by its UUID, else by its index, MIG slice; no GPU: one of the node, unknown which
+GpuUnit = tuple[str, str | int | None, int | None]
 Mask: TypeAlias = NDArray[np.bool_]
 
 
@@ -230,6 +232,11 @@ class AllocationTracker:
 
     now: dict[GpuUnit, dict[str, int]] = field(default_factory=dict)
 
+    def rename(self, before: GpuUnit, unit: GpuUnit) -> None:
+        """Note that a GPU known by its index is known by its UUID from now on."""
+        if before != unit and before in self.now:
+            self.now.setdefault(unit, self.now.pop(before))
+
     def changes(self, unit: GpuUnit, scrapes: Longs, named: Mapping[str, Longs]) -> Iterator[AllocationSpan]:
         """Yield what began and what ended. `scrapes`: when the GPU was seen; `named`: when each job was named on it.
 
@@ -329,6 +336,6 @@ class SeriesMemory:
 
     vocabulary: SeriesVocabulary = field(default_factory=SeriesVocabulary)
     allocations: AllocationTracker = field(default_factory=AllocationTracker)
-    devices: dict[GpuUnit, tuple[str | float | None, ...]] = field(default_factory=dict)
+    devices: dict[GpuPlace, tuple[str | float | None, ...]] = field(default_factory=dict)
     naming: set[LabelledGpu] = field(default_factory=set)  # by labels or values that named a job before
     rereads: SeriesRereads = field(default_factory=SeriesRereads)

@@ -10,9 +10,11 @@ import numpy as np
 import polars as pl
 
 from tachograph.catalog.arrays import Floats, Longs
-from tachograph.catalog.tables import TIME
-from tachograph.sources.metrics import MetricTarget, TableName
-from tachograph.sources.series import AllocationSpan
+from tachograph.catalog.chunks import NumberedGpu
+from tachograph.catalog.tables import DEVICES, GPU_KEY, TIME
+from tachograph.sources.gpu_indices import AMBIGUOUS, LabelledGpu, PlacedGpu, TimeSpan
+from tachograph.sources.metrics import NUMBERINGS, MetricTarget, TableName
+from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit
 
 NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
 _LARGEST_KEY = 1 << 62
@@ -169,20 +171,70 @@ def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
     return False
 
 
-def allocation_rows(spans: Iterable[AllocationSpan]) -> pl.DataFrame:
-    """Return rows of `allocations`; their provenance is the recording itself, `explicit`.
+def allocation_rows(spans: Iterable[AllocationSpan], indices: Mapping[GpuUnit, int]) -> pl.DataFrame:
+    """Return rows of `allocations`, given the index of each GPU; their provenance is the recording itself, `explicit`.
 
     Where it shows no more than the node it is `node_list`: what names the GPU has priority. 123.0 is a step.
     """
     named = [(span, *span.job.partition(".")) for span in spans]
     rows = [
-        (job, step or None, *span.unit, span.start, span.end, "node_list" if span.unit[1] is None else "explicit")
+        (
+            *(job, step or None, node, indices.get(span.unit), mig, span.start, span.end),
+            "node_list" if gpu is None else "explicit",
+        )
         for span, job, _, step in named
+        for node, gpu, mig in (span.unit,)
     ]
     schema = {"job_id": pl.String, "step": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
     times = {"start": pl.Int64, "end": pl.Int64}
     frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
     return frame.with_columns(pl.col(*times).cast(TIME))
+
+
+def numbered_gpus(placed: Mapping[LabelledGpu, PlacedGpu]) -> tuple[NumberedGpu, ...]:
+    """Return the GPUs that have an index; ambiguous ones without what else names them."""
+    found: dict[NumberedGpu, None] = {}
+    for one, (gpu, reason, rank) in placed.items():
+        if gpu is not None:
+            uuid, pci = (one.uuid, one.pci) if reason != AMBIGUOUS else (None, None)
+            found[NumberedGpu(one.node, gpu, one.mig, uuid, pci, NUMBERINGS.get(rank))] = None
+    return tuple(found)
+
+
+DeviceFacts = dict[str, str | float | None]
+_FACTS = ("uuid", "pci", "nvml_index", "minor_number", "model", "hbm_mib")
+
+
+def device_rows(
+    described: Mapping[LabelledGpu, DeviceFacts],
+    placed: Mapping[LabelledGpu, PlacedGpu],
+    spans: Mapping[LabelledGpu, TimeSpan],
+    known: dict[GpuPlace, tuple[str | float | None, ...]],
+) -> pl.DataFrame:
+    """Return devices that differ from `known`, what was written last, and note them there."""
+    found: dict[GpuPlace, DeviceFacts] = {}
+    for one in sorted(described, key=lambda one: (-one.rank, spans[one])):  # the best rank last
+        gpu, reason, _ = placed[one]
+        if gpu is None:
+            continue
+        facts = found.setdefault((one.node, gpu, one.mig), {})
+        if reason != AMBIGUOUS:
+            named: DeviceFacts = {name: of for name, of in (("uuid", one.uuid), ("pci", one.pci)) if of}
+            if named and one.rank in NUMBERINGS:
+                named[NUMBERINGS[one.rank]] = one.gpu
+            facts |= named
+        facts |= described[one]
+    nothing = (None,) * len(_FACTS)
+    rows = []
+    for unit, facts in found.items():
+        before = known.get(unit, nothing)
+        if facts.get("uuid", before[0]) != before[0]:  # another GPU
+            before = nothing
+        now = tuple(facts.get(name, old) for name, old in zip(_FACTS, before, strict=True))
+        if facts and now != known.get(unit):
+            known[unit] = now
+            rows.append((*unit, *now))
+    return pl.DataFrame(rows, schema={name: DEVICES.schema[name] for name in (*GPU_KEY, *_FACTS)}, orient="row")
 
 
 def union_of_times(times: Sequence[Longs]) -> Longs:

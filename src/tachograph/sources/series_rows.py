@@ -51,6 +51,8 @@ from tachograph.sources.series_points import (
     PointColumns,
     SeriesPoints,
     allocation_rows,
+    device_rows,
+    numbered_gpus,
     points_disagree,
     targets_by_column,
     union_of_times,
@@ -140,17 +142,24 @@ class SeriesRows:
         """
         self._place()
         self._measure_by_capacity()
+        described = device_rows(self._devices, self._placed, self._spans, self.memory.devices)
+        devices = ChunkPart("devices", described, overlaps=True)
         made = [
             *self._samples("gpu_samples", overlaps=overlaps),
             *self._samples("node_samples", overlaps=overlaps),
-            *(part for part in (self._device_part(), self._allocation_part()) if part.frame.height),
+            *(part for part in (devices, self._allocation_part()) if part.frame.height),
         ]
         rejects: dict[str, list[Reject]] = {}
         for (table, reason, column), count in self._removed.items():
             example = self._examples[table, reason, column] or None
             rejects.setdefault(table, []).append(Reject(reason, column, count, example))
+        gpus = numbered_gpus(self._placed)
         counted = [
-            ChunkPart(part.table, part.frame, part.units, tuple(rejects.pop(part.table, ())), part.overlaps)
+            replace(
+                part,
+                rejects=tuple(rejects.pop(part.table, ())),
+                gpus=() if part.table == "node_samples" else gpus,
+            )
             for part in made
         ]
         return (*counted, *(ChunkPart(table, pl.DataFrame(), rejects=tuple(left)) for table, left in rejects.items()))
@@ -260,7 +269,7 @@ class SeriesRows:
                 if any(points_disagree(points, number) for points in self._points.values()):
                     self._placed[one] = PlacedGpu(None, AMBIGUOUS)
         gone: dict[int, tuple[str, str]] = {}
-        for one, (gpu, reason) in self._placed.items():
+        for one, (gpu, reason, _) in self._placed.items():
             if reason is None:
                 continue
             index = "no index" if one.gpu is None else f"index {one.gpu}"
@@ -382,35 +391,20 @@ class SeriesRows:
             self.reject("gpu_samples", "reread", None, again, "")
         return fresh
 
-    def _device_part(self) -> ChunkPart:
-        """Devices that differ from what was written last."""
-        known, found = self.memory.devices, dict[GpuUnit, dict[str, str | float | None]]()
-        for labelled in sorted(self._devices, key=lambda one: (-one.rank, self._spans[one])):  # the best rank last
-            gpu, reason = self._placed[labelled]
-            if gpu is not None:
-                facts = found.setdefault((labelled.node, gpu, labelled.mig), {})
-                if reason != AMBIGUOUS:
-                    facts |= {name: of for name, of in (("uuid", labelled.uuid), ("pci", labelled.pci)) if of}
-                facts |= self._devices[labelled]
-        names = ("uuid", "pci", "model", "hbm_mib")
-        rows = []
-        for unit, facts in found.items():
-            before = known.get(unit, (None,) * len(names))
-            now = tuple(facts.get(name, old) for name, old in zip(names, before, strict=True))
-            if facts and now != known.get(unit):
-                known[unit] = now
-                rows.append((*unit, *now))
-        text = dict.fromkeys(("uuid", "pci", "model"), pl.String())
-        schema = {"node": pl.String(), "gpu": pl.Int16(), "mig": pl.Int16(), **text, "hbm_mib": pl.Float64()}
-        return ChunkPart("devices", pl.DataFrame(rows, schema=schema, orient="row"), overlaps=True)
-
     def _allocation_part(self) -> ChunkPart:
         """Where a job began or ceased to hold a GPU.
 
         Labels or values that never name a job show no end of one: another exporter is scraped at other times. Of a job
-        that holds a GPU of a node by an ambiguous index no GPU on this node is recorded.
+        that holds a GPU of a node by an ambiguous index no GPU on this node is recorded. A GPU with a UUID is tracked
+        by it: its index may be another one once more labels are known.
         """
         tracker = self.memory.allocations
+        uuids = {
+            (one.node, gpu, one.mig): one.uuid
+            for one, (gpu, reason, _) in self._placed.items()
+            if gpu is not None and one.uuid is not None and reason != AMBIGUOUS
+        }
+        indices: dict[GpuUnit, int] = {}
         unsure = {
             (one.node, job) for one in self._jobs if self._placed[one].reason == AMBIGUOUS for job in self._jobs[one]
         }
@@ -422,8 +416,13 @@ class SeriesRows:
         for one in self._seen:
             if one not in self.memory.naming:
                 continue
-            gpu, reason = self._placed[one]
-            unit, some = (one.node, gpu, one.mig), (one.node, None, None)
+            gpu, reason, _ = self._placed[one]
+            some: GpuUnit = (one.node, None, None)
+            unit: GpuUnit = some
+            if gpu is not None:
+                unit = (one.node, uuids.get((one.node, gpu, one.mig), gpu), one.mig)
+                indices[unit] = gpu
+                tracker.rename((one.node, gpu, one.mig), unit)
             for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
                 seen.setdefault(shown, []).extend(self._seen[one])
             for job, times in self._jobs.get(one, {}).items() if reason != NO_GPU else ():
@@ -438,7 +437,7 @@ class SeriesRows:
             if unit in jobs or tracker.now.get(unit):
                 named = {job: union_of_times(times) for job, times in jobs.get(unit, {}).items()}
                 spans += tracker.changes(unit, union_of_times(seen[unit]), named)
-        return ChunkPart("allocations", allocation_rows(spans), overlaps=True)
+        return ChunkPart("allocations", allocation_rows(spans, indices), overlaps=True)
 
 
 def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) -> tuple[ChunkPart, ...]:

@@ -139,6 +139,7 @@ def _device(nvml: NvmlLibrary, handle: NvmlHandle) -> GpuDevice:
         _optional(nvml, lambda: str(nvml.nvmlDeviceGetPciInfo(handle).busId)),
         total,
         slowdown or None,  # 0 where it has none
+        _optional(nvml, lambda: int(nvml.nvmlDeviceGetMinorNumber(handle))),
     )
 
 
@@ -147,7 +148,7 @@ def _row_of_slice(
 ) -> NvmlRow:
     total = _optional(nvml, lambda: memory(nvml, handles[0])["total"] / MI)
     uuid = _optional(nvml, lambda: str(nvml.nvmlDeviceGetUUID(handles[0])))
-    device = GpuDevice(whole.model, uuid, whole.pci, total, whole.slowdown_c)
+    device = GpuDevice(whole.model, uuid, whole.pci, total, whole.slowdown_c, whole.minor_number)
     return NvmlRow(gpu, device, handles, GpmGauge(nvml, board, instance=gpu.mig))
 
 

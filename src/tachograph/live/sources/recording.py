@@ -176,6 +176,7 @@ def _device(entry: Mapping[str, Any]) -> GpuDevice:
         entry.get("pci"),
         entry.get("hbm_mib"),
         entry.get("slowdown_c"),
+        entry.get("minor_number"),
     )
 
 

@@ -19,6 +19,7 @@ from tachograph.sources.exporter_mapping import OF_CAPACITY
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 from tachograph.sources.gpu_indices import AMBIGUOUS, SAME_TIME, LabelledGpu
 from tachograph.sources.metrics import (
+    MINOR_NUMBER,
     NODE_INFO,
     MetricTarget,
     SeriesLocation,
@@ -112,19 +113,22 @@ def series_layout(
     spots: list[tuple[int, MetricTarget, GpuId]] = []
     places: dict[GpuId, SeriesLocation] = {}
     jobs: dict[GpuId, dict[str, None]] = {}
+    minors: dict[GpuId, int] = {}
     for number, of, where, labelled in found:
-        index, reason = placed[labelled]
+        index, reason, _ = placed[labelled]
         if index is None or (reason == AMBIGUOUS and of.table == "allocations"):
             continue
         gpu = GpuId(labelled.node, index, labelled.mig)
         if of.unit != OF_CAPACITY and (not of.part or of.joining.largest):  # these need other series, too
             spots.append((number, of, gpu))
+        if where.rank == MINOR_NUMBER and where.gpu is not None and reason != AMBIGUOUS:
+            minors[gpu] = where.gpu
         if gpu not in places or where.rank < places[gpu].rank:
             places[gpu] = where if reason != AMBIGUOUS else replace(where, uuid=None, pci=None)
         job = raw_job_id(where.job)
         if job and reason != AMBIGUOUS:
             jobs.setdefault(gpu, {})[job] = None
-    return _laid(spots, places, jobs)
+    return _laid(spots, places, jobs, minors)
 
 
 def _located(
@@ -142,6 +146,7 @@ def _laid(
     spots: list[tuple[int, MetricTarget, GpuId]],
     places: Mapping[GpuId, SeriesLocation],
     jobs: Mapping[GpuId, Iterable[str]],
+    minors: Mapping[GpuId, int],
 ) -> SeriesLayout:
     gpus = tuple(sorted(places, key=GpuId.order))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
@@ -158,7 +163,10 @@ def _laid(
         np.array(list(kept), np.int64),
         ValueLimits.of((_RANGES[column], unit) for _, column, unit in kept.values()),
         np.array(sorted(columns), np.int64),
-        {gpu: GpuDevice(where.model, where.uuid, where.pci) for gpu, where in places.items()},
+        {
+            gpu: GpuDevice(where.model, where.uuid, where.pci, minor_number=minors.get(gpu))
+            for gpu, where in places.items()
+        },
         {gpu: GpuAllocation(",".join(named)) for gpu, named in jobs.items()},
     )
 
@@ -332,7 +340,11 @@ class FleetTable:
         self._parts[source] = _FleetPart(layout, rows, when, devices, allocations)
         self._values[np.ix_(layout.counters, rows)] = table[layout.counters]
         self._ever[layout.counters] |= ~np.isnan(table[layout.counters]).all(axis=1)
-        self._devices.update(devices)
+        for gpu, device in devices.items():
+            old = self._devices.get(gpu)
+            if device.minor_number is None and old is not None and old.uuid == device.uuid:
+                device = replace(device, minor_number=old.minor_number)  # of another exporter
+            self._devices[gpu] = device
         self._made = None
 
     def patch(self, source: int, layout: SeriesLayout, table: Floats, measured: float) -> None:

@@ -78,7 +78,7 @@ class SpoolSampler:
         device = self._devices[gpu]
         node = self._node(gpu.node)
         described = {"place": self._known[gpu], "node": node, "gpu": gpu.gpu, "mig": gpu.mig, "model": device.model}
-        described |= {"hbm_mib": device.hbm_mib, "slowdown_c": device.slowdown_c}
+        described |= {"hbm_mib": device.hbm_mib, "slowdown_c": device.slowdown_c, "minor_number": device.minor_number}
         return described if self.anonymous else described | {"uuid": device.uuid, "pci": device.pci}
 
     def _node(self, name: str) -> str:

@@ -214,6 +214,7 @@ def _table_rows(line: str, names: list[str], between: str, cluster: SlurmCluster
             end=end,
             provenance="explicit",
             shared=_is_share(row.get("shards"), row.get("mps")),
+            numbering="nvml_index",
         )
         for node in expand_nodes(row["node"])
         for gpu in held

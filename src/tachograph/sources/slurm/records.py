@@ -12,6 +12,7 @@ from typing import Any
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import SLURM_NUMBERING
 from tachograph.sources.slurm.fields import (
     BadRowError,
     JobId,
@@ -400,6 +401,7 @@ def allocation_row(
     end: object = None,
     provenance: str = "live_index",
     shared: bool = False,
+    numbering: str = SLURM_NUMBERING,
 ) -> SlurmRow:
     """Return one row of `allocations`."""
     return {
@@ -413,6 +415,7 @@ def allocation_row(
         "end": end,
         "provenance": provenance,
         "shared": shared or None,
+        "numbering": None if gpu is None else numbering,
     }
 
 

@@ -1,0 +1,176 @@
+"""One index per GPU: parts whose labels number the GPUs of a node otherwise than the lake get the lake's index.
+
+Files, commands, polls and processes may number GPUs differently; a UUID is the same in all of them. The index under
+which a UUID came first stays its index, whatever came first, so nothing that is committed is ever wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, groupby
+
+import polars as pl
+
+from tachograph.catalog.chunks import ChunkPart, GpuNumbering, NumberedGpu, Reject
+from tachograph.catalog.tables import DEVICES
+from tachograph.sources.gpu_indices import CONTRADICTS, pci_key
+
+_NUMBERING = "numbering"
+_SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu")}
+
+
+def renumbered(parts: Sequence[ChunkPart], known: pl.DataFrame) -> tuple[ChunkPart, ...]:
+    """Return parts with the indices of `known`, the rows of `devices` in the order in which they came.
+
+    Each GPU with another index is counted. Rows without labels count as NVML does; those of allocations that have a
+    numbering of their own stay as they are.
+    """
+    if known.filter(pl.col("nvml_index") != pl.col("gpu")).height:
+        parts = [_labelled(part) for part in parts]
+    moved = new_indices(dict.fromkeys(gpu for part in parts for gpu in part.gpus), known)
+    if not moved:
+        return tuple(parts)
+    rows = [(node, before, after) for (node, before), after in moved.items()]
+    table = pl.DataFrame(rows, schema={**_SCHEMA, "after": _SCHEMA["gpu"]}, orient="row")
+    node, before, after = rows[0]
+    counted = Reject(CONTRADICTS, None, len(moved), f"{node} index {before}: {after} by UUID")
+    made = [replace(part, frame=_moved(part.frame, table)) if part.gpus else part for part in parts]
+    first = next(place for place, part in enumerate(parts) if part.gpus)
+    made[first] = replace(made[first], rejects=(*made[first].rejects, counted))
+    return tuple(made)
+
+
+def _labelled(part: ChunkPart) -> ChunkPart:
+    """The part with labels of its own: those of indices alone, where it has none."""
+    frame = part.frame
+    if part.gpus or not {"node", "gpu"} <= set(frame.columns) or _NUMBERING in frame.columns:
+        return part
+    indices = frame.select("node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False)).drop_nulls().unique()
+    gpus = (NumberedGpu(node, gpu, None, None, None, "nvml_index") for node, gpu in indices.sort("node", "gpu").rows())
+    return replace(part, gpus=tuple(gpus))
+
+
+def _moved(frame: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    if not {"node", "gpu"} <= set(frame.columns):
+        return frame
+    frame = frame.with_columns(pl.col("gpu").cast(_SCHEMA["gpu"]))
+    joined = frame.join(table, on=["node", "gpu"], how="left", maintain_order="left")
+    return joined.with_columns(gpu=pl.coalesce("after", "gpu")).drop("after")
+
+
+def new_indices(gpus: Iterable[NumberedGpu], known: pl.DataFrame) -> Mapping[tuple[str, int], int]:
+    """Return {(node, index of a part): index in the lake} where they differ.
+
+    >>> known = pl.DataFrame(
+    ...     [("n", 0, "GPU-b", 0), ("n", 1, "GPU-a", 1)], schema=["node", "gpu", "uuid", "minor_number"], orient="row"
+    ... )
+    >>> labels = [NumberedGpu("n", number, None, f"GPU-{name}", None, "nvml_index") for number, name in enumerate("ab")]
+    >>> new_indices(labels, known)
+    {('n', 0): 1, ('n', 1): 0}
+    """
+    ordered = sorted(gpus, key=lambda gpu: (gpu.node, gpu.gpu, gpu.mig is not None))
+    if not ordered:
+        return {}
+    rows: dict[str, list[_KnownGpu]] = {}
+    names = {gpu.node for gpu in ordered}
+    for row in known.filter(pl.col("node").is_in(list(names))).iter_rows(named=True):
+        rows.setdefault(row["node"], []).append(_KnownGpu.of(row))
+    moved: dict[tuple[str, int], int] = {}
+    for node, same in groupby(ordered, key=lambda gpu: gpu.node):
+        by_index = {index: list(labels) for index, labels in groupby(same, key=lambda gpu: gpu.gpu)}
+        placed = _of_node(by_index, rows.get(node, []))
+        moved |= {(node, before): after for before, after in placed.items() if before != after}
+    return moved
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownGpu:
+    """A row of `devices`. numbers: the index by each numbering that is known."""
+
+    gpu: int
+    mig: int | None
+    uuid: str | None
+    pci: str | None
+    numbers: Mapping[GpuNumbering, int]
+
+    @classmethod
+    def of(cls, row: Mapping[str, object]) -> _KnownGpu:
+        gpu, mig, uuid, pci = row["gpu"], row.get("mig"), row.get("uuid"), row.get("pci")
+        numbers: dict[GpuNumbering, int] = {}
+        for name in _NUMBERINGS:
+            number = row.get(name)
+            if isinstance(number, int):
+                numbers[name] = number
+        assert isinstance(gpu, int)
+        return cls(
+            gpu,
+            mig if isinstance(mig, int) else None,
+            uuid if isinstance(uuid, str) else None,
+            pci if isinstance(pci, str) else None,
+            numbers,
+        )
+
+    def counts_by(self, numbering: GpuNumbering | None, index: int) -> bool:
+        """Whether an index of this row may be that of a numbering."""
+        if numbering is None:
+            return True
+        if numbering in self.numbers:
+            return self.numbers[numbering] == index
+        return numbering == "nvml_index" and not self.numbers
+
+
+_NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
+
+
+def _of_node(labels: Mapping[int, Sequence[NumberedGpu]], known: Sequence[_KnownGpu]) -> dict[int, int]:
+    """{index of the part: index in the lake}, all different.
+
+    A GPU that the lake does not have keeps its index where that may be its own, else it gets a new one.
+    """
+    of_uuid = {row.uuid: row for row in known if row.uuid is not None}
+    of_pci = {pci_key(row.pci): row for row in known if row.pci is not None}
+    at = {(row.gpu, row.mig): row for row in known}
+    placed: dict[int, int] = {}
+    new: list[int] = []
+    for index, same in labels.items():
+        found = {gpu for label in same if (gpu := _known_index(label, of_uuid, of_pci)) is not None}
+        if len(found) != 1 and all(label.uuid is None for label in same):
+            numbering = same[0].numbering
+            found = {row.gpu for row in known if numbering is not None and row.numbers.get(numbering) == index}
+        target = found.pop() if len(found) == 1 else None
+        if target is None or target in placed.values():
+            new.append(index)
+        else:
+            placed[index] = target
+    placed |= {
+        index: index
+        for index in new
+        if index not in placed.values() and all(_may_be(one, at.get((index, one.mig))) for one in labels[index])
+    }
+    used = {*placed.values(), *(row.gpu for row in known)}
+    free = (index for index in count() if index not in used)
+    return placed | {index: next(free) for index in new if index not in placed}
+
+
+def _known_index(label: NumberedGpu, of_uuid: Mapping[str, _KnownGpu], of_pci: Mapping[str, _KnownGpu]) -> int | None:
+    """The index that the lake has of a GPU; None for one that it does not know.
+
+    Where the lake's index is by the same numbering, the node counts its GPUs anew: the new one counts from now on.
+    """
+    row = of_uuid.get(label.uuid) if label.uuid is not None else None
+    if row is None and label.pci is not None:
+        row = of_pci.get(pci_key(label.pci))
+        if row is not None and row.uuid is not None and label.uuid is not None:
+            row = None  # another GPU in the same slot
+    if row is None:
+        return None
+    anew = label.numbering is not None and row.numbers.get(label.numbering) == row.gpu
+    return label.gpu if anew else row.gpu
+
+
+def _may_be(label: NumberedGpu, row: _KnownGpu | None) -> bool:
+    """Whether the GPU of a label may have the index of a row of the lake."""
+    if row is None or (row.uuid is None and row.pci is None):
+        return True
+    return row.counts_by(label.numbering, label.gpu)

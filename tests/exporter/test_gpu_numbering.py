@@ -1,0 +1,236 @@
+"""Files, commands and polls that number the GPUs of a node differently: one index per UUID in the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+
+from madelake import fill, held, job
+from tachograph.catalog.chunks import Chunk, GpuNumbering, NumberedGpu
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, REJECTS
+from tachograph.cli import main
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.numbering import new_indices
+from tachograph.lake.query import read_latest, read_summaries
+from tachograph.sources.series import SeriesMemory
+from tachograph.sources.series_rows import SeriesRows
+
+T = datetime(2026, 3, 1, 12, tzinfo=UTC)
+Series = tuple[str, dict[str, str], float]
+
+
+def dcgm(minute: int) -> list[Series]:
+    """GPU-a idles, GPU-b works; DCGM calls them 0 and 1."""
+    return [
+        ("DCGM_FI_DEV_GPU_UTIL", {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10 + minute % 2),
+        ("DCGM_FI_DEV_GPU_UTIL", {"gpu": "1", "UUID": "GPU-b", "Hostname": "n"}, 90 + minute % 2),
+    ]
+
+
+def jobstats(minute: int) -> list[Series]:
+    """Job 7 is on GPU-b, whose minor number is 0; 8 on GPU-a."""
+    del minute
+    where = [{"minor_number": "0", "uuid": "GPU-b"}, {"minor_number": "1", "uuid": "GPU-a"}]
+    return [
+        *(
+            ("nvidia_gpu_jobId", labels | {"instance": "n:9445"}, job)
+            for labels, job in zip(where, (7, 8), strict=True)
+        ),
+        *(
+            ("nvidia_gpu_temperature_celsius", labels | {"instance": "n:9445"}, degrees)
+            for labels, degrees in zip(where, (70, 30), strict=True)
+        ),
+    ]
+
+
+def page(folder: Path, name: str, series: Sequence[Series]) -> str:
+    lines = []
+    for metric, labels, value in series:
+        block = ",".join(f'{label}="{text}"' for label, text in labels.items())
+        lines.append(f"{metric}{{{block}}} {value}\n")
+    (folder / name).write_text("".join(lines))
+    return name
+
+
+def command(folder: Path, kind: str, minute: int) -> None:
+    series = dcgm(minute) if kind == "dcgm" else jobstats(minute)
+    name = page(folder, f"{kind}-{minute}.prom", series)
+    t = (T + timedelta(minutes=minute)).isoformat()
+    assert main(["ingest", "dcgm-exporter", name, "--time", t, "--lake", "lake"]) == 0
+
+
+def analyzed() -> dict[str, dict[str, Any]]:
+    assert main(["analyze", "--lake", "lake"]) == 0
+    return {row["job_id"]: row for row in read_summaries(Lake.open("lake")).iter_rows(named=True)}
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.chdir(tmp_path)
+    made = Lake.create("lake")
+    jobs = [job(name, T, T + timedelta(minutes=10), gpus=1) for name in ("7", "8")]
+    fill(made, {"jobs": jobs, "allocations": [*held("7", "n"), *held("8", "n")]}, chunk="accounting")
+    return made
+
+
+@pytest.mark.parametrize("order", [["dcgm", "jobstats"], ["jobstats", "dcgm"]])
+def test_pages_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path) -> None:
+    for kind in order:
+        for minute in range(0, 8, 2):
+            command(tmp_path, kind, minute)
+    found = analyzed()
+    assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
+    assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
+    devices = read_latest(lake, DEVICES).sort("uuid").select("uuid", "nvml_index", "minor_number").rows()
+    assert devices == [("GPU-a", 0, 1), ("GPU-b", 1, 0)]
+    counted = read_latest(lake, REJECTS)
+    assert set(counted["reason"]) == {"index_contradicts_uuid"}
+    assert counted["removed"].sum() == 8
+
+
+def answer(folder: Path, name: str, series: Sequence[Series]) -> str:
+    times = [(T + timedelta(minutes=minute)).timestamp() for minute in range(8)]
+    result = [
+        {"metric": {"__name__": metric} | labels, "values": [[t, str(value)] for t in times]}
+        for metric, labels, value in series
+    ]
+    document = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    (folder / name).write_bytes(msgspec.json.encode(document))
+    return name
+
+
+def assert_own_numbers() -> None:
+    found = analyzed()
+    assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
+    assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
+
+
+@pytest.mark.parametrize("order", [["dcgm", "jobstats"], ["jobstats", "dcgm"]])
+def test_saved_answers_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path) -> None:
+    for kind in order:
+        name = answer(tmp_path, f"{kind}.json", dcgm(0) if kind == "dcgm" else jobstats(0))
+        assert main(["ingest", "prometheus", name, "--lake", "lake"]) == 0
+    assert_own_numbers()
+
+
+@pytest.mark.parametrize("one_process", [True, False])
+@pytest.mark.parametrize("late", ["dcgm", "jobstats"])
+def test_polls_of_which_one_exporter_answers_late(late: str, one_process: bool, lake: Lake, tmp_path: Path) -> None:
+    """The index of a GPU changes while a job is on it: the job holds it once, from its first poll to its last."""
+    memory = {kind: SeriesMemory() for kind in ("dcgm", "jobstats")}
+    if one_process:
+        memory["dcgm"] = memory["jobstats"]
+    series = {"dcgm": dcgm, "jobstats": jobstats}
+    for minute in range(10):
+        t = T + timedelta(minutes=minute)
+        for kinds in [("dcgm", "jobstats")] if one_process else [("dcgm",), ("jobstats",)]:
+            rows = SeriesRows(memory[kinds[0]])
+            for kind in kinds:
+                if kind != late or minute > 3:
+                    file = tmp_path / page(tmp_path, "page.prom", series[kind](minute))
+                    rows.add_page(file.read_bytes(), t=t, node="n")
+            if rows.known:
+                chunk = Chunk(str(kinds), "dcgm-exporter", "n", rows.parts(), rows.known, watermark=t)
+                ingest(lake, [chunk], now=t)
+    assert_own_numbers()
+    rows_held = read_latest(lake, ALLOCATIONS).filter(pl.col("provenance") == "explicit")
+    assert rows_held.select("job_id").is_unique().all()
+
+
+NUMBERINGS: tuple[GpuNumbering, GpuNumbering] = ("nvml_index", "minor_number")
+
+
+@pytest.mark.parametrize(("first", "second"), list(product(permutations(range(3)), repeat=2)))
+def test_no_two_gpus_have_one_index(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    """Also where one of the numberings shows some of the GPUs alone."""
+    known: list[dict[str, Any]] = []
+    for seen in (2, 3, 3):
+        for order, numbering in zip((first, second), NUMBERINGS, strict=True):
+            labels = [
+                NumberedGpu("n", order[gpu], None, f"GPU-{gpu}", None, numbering)
+                for gpu in range(seen if numbering == "minor_number" else 3)
+            ]
+            moved = new_indices(labels, pl.DataFrame(known, schema=SCHEMA))
+            for label in labels:
+                index = moved.get(("n", label.gpu), label.gpu)
+                row = next((row for row in known if row["gpu"] == index), None)
+                if row is None:
+                    known.append(row := {"node": "n", "gpu": index, "uuid": label.uuid})
+                assert row["uuid"] == label.uuid
+                row[numbering] = label.gpu
+    assert sorted(row["uuid"] for row in known) == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu", "uuid", "nvml_index", "minor_number")}
+
+
+def devices_of(*rows: tuple[Any, ...]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
+
+
+def test_a_replaced_gpu_keeps_its_place() -> None:
+    known = devices_of(("n", 0, "GPU-a", 0, 0), ("n", 1, "GPU-b", 1, 1))
+    assert new_indices([NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")], known) == {}
+
+
+def test_a_node_that_counts_anew() -> None:
+    """GPU 0 fell off the bus: the other is 0 from now on, for maps and accounting too."""
+    known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
+    assert new_indices([NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")], known) == {}
+
+
+def test_labels_without_a_uuid_follow_those_with_one() -> None:
+    known = devices_of(("n", 0, "GPU-b", 1, 0), ("n", 1, "GPU-a", 0, 1))
+    labels = [NumberedGpu("n", gpu, None, None, None, "nvml_index") for gpu in (0, 1)]
+    assert new_indices(labels, known) == {("n", 0): 1, ("n", 1): 0}
+
+
+def test_a_pci_address_where_no_uuid_is_known() -> None:
+    known = devices_of(("n", 0, None, None, 0), ("n", 1, None, None, 1)).with_columns(
+        pci=pl.Series(["00000000:3A:00.0", "00000000:5A:00.0"])
+    )
+    labels = [NumberedGpu("n", 0, None, None, "0000:5a:00.0", "nvml_index")]
+    assert new_indices(labels, known) == {("n", 0): 1}
+
+
+def test_rows_of_indices_alone_count_as_nvml_does(lake: Lake, tmp_path: Path) -> None:
+    command(tmp_path, "jobstats", 0)
+    command(tmp_path, "dcgm", 0)
+    rows = [{"t": T + timedelta(minutes=2), "node": "n", "gpu": gpu, "power_w": 100.0 + gpu} for gpu in (0, 1)]
+    fill(lake, {"gpu_samples": rows}, chunk="indices")
+    found = analyzed()
+    assert {name: row["power_w_sampled_mean"] for name, row in found.items()} == {"7": 101.0, "8": 100.0}
+
+
+SCONTROL = """JobId={job} JobName=x
+   UserId=ana(1) JobState=RUNNING StartTime=2026-03-01T12:00:00 EndTime=2026-03-01T12:10:00
+   NodeList=n
+     Nodes=n CPU_IDs=0-1 Mem=0 GRES=gpu:1(IDX:{number})
+"""
+
+
+@pytest.mark.parametrize("order", list(permutations(["scontrol", "dcgm", "minors"])))
+def test_indices_of_the_controller_are_minor_numbers(order: tuple[str, ...], lake: Lake, tmp_path: Path) -> None:
+    for kind in order:
+        for minute in range(0, 8, 2):
+            if kind == "dcgm":
+                command(tmp_path, kind, minute)
+        if kind == "minors":
+            page(tmp_path, "minors.prom", [one for one in jobstats(0) if one[0] != "nvidia_gpu_jobId"])
+            assert main(["ingest", "dcgm-exporter", "minors.prom", "--time", T.isoformat(), "--lake", "lake"]) == 0
+        if kind == "scontrol":
+            (tmp_path / "scontrol.txt").write_text(SCONTROL.format(job=7, number=0) + SCONTROL.format(job=8, number=1))
+            assert main(["ingest", "allocation-map", "scontrol.txt", "--lake", "lake"]) == 0
+    found = analyzed()
+    assert {name: row["attribution"] for name, row in found.items()} == {"7": "live_index", "8": "live_index"}
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
