@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,16 +105,17 @@ class Activity:
         return float(np.count_nonzero((self.minute >= begin) & (self.minute < end))) / (end - begin)
 
 
-def activity_over_time(minutes: pl.DataFrame, idle_level: float) -> Activity | None:
+def activity_over_time(column: Callable[[str], npt.NDArray[Any]], minutes: int, idle_level: float) -> Activity | None:
     """Return the job's activity over time; a minute is busy when a GPU's mean is above `idle_level`.
 
+    `column`: returns one of a job's `minutes`, NaN where not measured.
     None where no activity counter was measured, or no minute is busy.
     """
-    counter = next((c for c in ACTIVITY if c in minutes.columns and minutes[c].null_count() < minutes.height), None)
+    counter = next((name for name in ACTIVITY if minutes and not np.isnan(column(name)).all()), None)
     if counter is None:
         return None
-    level, place = minutes[counter].cast(pl.Float64).to_numpy(), minutes["minute"].to_numpy()
-    measured = ~np.isnan(level) & (place >= 0)  # null has become NaN
+    level, place = column(counter).astype(np.float64), column("minute")
+    measured = ~np.isnan(level) & (place >= 0)
     if not measured.any():
         return None
     highest = np.full(int(place.max()) + 1, -1.0)

@@ -7,14 +7,15 @@ in one ordered tuple, `judge.checks.CHECKS`, rules of the catalogue and of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import polars as pl
+from numpy.typing import NDArray
 
 from tachograph.catalog.config import Thresholds
 from tachograph.judge.activity import Activity, activity_over_time, number, so_far
@@ -67,18 +68,119 @@ class Found:
     end: datetime | None = None
 
 
+class JobRows:
+    """Rows of many jobs, those of one job together. Columns are converted once for all jobs, when first read."""
+
+    def __init__(self, frame: pl.DataFrame, key: str = "job_key") -> None:
+        keys = frame.get_column(key).rle().struct.unnest()
+        lengths = keys.get_column("len").cast(pl.Int64)
+        begins = lengths.cum_sum() - lengths
+        self.frame = frame
+        self.lists: dict[str, list[Any]] = {}
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self._spans = dict(zip(keys.get_column("value"), zip(begins, begins + lengths, strict=True), strict=True))
+
+    def of(self, job_key: str) -> RowsOfJob:
+        """Return the rows of a job."""
+        return RowsOfJob(self, *self._spans.get(job_key, (0, 0)))
+
+
+class RowsOfJob(NamedTuple):
+    """Rows of one job in those of many; `begin` to before `end`."""
+
+    rows: JobRows
+    begin: int
+    end: int
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return self.end - self.begin
+
+    def frame(self) -> pl.DataFrame:
+        """Return the rows as a frame."""
+        return self.rows.frame.slice(self.begin, self.height)
+
+    def values(self, column: str) -> list[Any]:
+        """Return the values of a column, None where null."""
+        found = self.rows.lists.get(column)
+        if found is None:
+            found = self.rows.lists[column] = self.rows.frame.get_column(column).to_list()
+        return found[self.begin : self.end]
+
+    def array(self, column: str) -> NDArray[Any]:
+        """Return the numbers of a column, NaN where null."""
+        found = self.rows.arrays.get(column)
+        if found is None:
+            found = self.rows.arrays[column] = self.rows.frame.get_column(column).to_numpy()
+        return found[self.begin : self.end]
+
+
+class SummaryRow(Mapping[str, Any]):
+    """A row of many, of which columns are converted once for all rows, when first read."""
+
+    __slots__ = ("_columns", "_place")
+
+    def __init__(self, columns: SummaryColumns, place: int) -> None:
+        self._columns, self._place = columns, place
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._columns[name]
+        if values is None:
+            raise KeyError(name)
+        return values[self._place]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a column; the default where there is none."""
+        values = self._columns[name]
+        return default if values is None else values[self._place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns.frame.columns)
+
+    def __len__(self) -> int:
+        return self._columns.frame.width
+
+
+class SummaryColumns(dict[str, "list[Any] | None"]):
+    """{column: its values, None where there is no such column}, of a frame."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        super().__init__()
+        self.frame = frame
+
+    def __missing__(self, name: str) -> list[Any] | None:
+        found = self[name] = self.frame.get_column(name).to_list() if name in self.frame.columns else None
+        return found
+
+    def rows(self) -> Iterator[SummaryRow]:
+        """Yield the rows."""
+        return (SummaryRow(self, place) for place in range(self.frame.height))
+
+
 @dataclass(frozen=True)
 class CheckedJob:
     """One job as a check sees it.
 
-    `summary` is its row of job_summaries, `gpus` its rows of job_gpus in the order of node, GPU and slice,
-    `minutes` one row for each of its minutes, the GPUs put together (`pipeline.timelines.timelines_of`).
+    `summary` is its row of job_summaries, `of_gpus` its rows of job_gpus in the order of node, GPU and slice,
+    `of_minutes` one row for each of its minutes, the GPUs put together (`pipeline.timelines.timelines_of`). Both
+    give columns as lists and arrays without a frame being made: most checks hold for few jobs.
     """
 
     summary: Mapping[str, Any]
-    gpus: pl.DataFrame
-    minutes: pl.DataFrame
+    of_gpus: RowsOfJob
+    of_minutes: RowsOfJob
     thresholds: Thresholds
+
+    @cached_property
+    def gpus(self) -> pl.DataFrame:
+        """Its rows of job_gpus."""
+        return self.of_gpus.frame()
+
+    @cached_property
+    def minutes(self) -> pl.DataFrame:
+        """Its minutes."""
+        return self.of_minutes.frame()
 
     def number(self, column: str) -> float | None:
         """Return a number of its summary; None where it was not measured."""
@@ -109,9 +211,14 @@ class CheckedJob:
         gpus = self.number("gpus") or self.number("gpus_seen")
         return None if gpus is None else seconds * gpus / 3600
 
-    def gpus_with(self, condition: pl.Series) -> pl.DataFrame:
-        """Return the rows of its GPUs for which a condition holds, in order."""
-        return self.gpus.filter(condition) if condition.any() else self.gpus.clear()  # mostly it never holds
+    def gpus_with(self, column: str, holds: Callable[[Any], bool]) -> pl.DataFrame | None:
+        """Return the rows of its GPUs of which a value is known and `holds`, in order; None where there are none."""
+        found = [value is not None and holds(value) for value in self.of_gpus.values(column)]
+        return self.gpus.filter(found) if True in found else None
+
+    def gpu_total(self, column: str) -> float:
+        """Return the sum of the known values of its GPUs."""
+        return float(sum(value for value in self.of_gpus.values(column) if value is not None))
 
     def activity(self, *, idle_s: float) -> Activity | None:
         """Return its activity over time, if all GPUs may have been idle for `idle_s`, by the share of samples at zero.
@@ -126,7 +233,7 @@ class CheckedJob:
 
     @cached_property  # several checks read it, so there are no slots
     def _activity(self) -> Activity | None:
-        return activity_over_time(self.minutes, self.thresholds.idle_util)
+        return activity_over_time(self.of_minutes.array, self.of_minutes.height, self.thresholds.idle_util)
 
 
 Decide = Callable[[CheckedJob], Found | None]

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from tachograph.catalog.arrays import Flags
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
-from tachograph.judge.check import Check, CheckedJob
+from tachograph.judge.check import Check, CheckedJob, JobRows, SummaryColumns
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.families import settled, unmeasured
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
@@ -104,16 +106,16 @@ def judge_summaries(
     `timelines_of` returns. What does not hold is denied where the counters it needs were measured, else unknown.
     """
     holding = findings_frame(_holding(jobs, gpus, timelines, thresholds, checks))
-    keys = holding.select("job_key", "code")
-    return pl.concat([holding, *(_denied(check, jobs, keys) for check in checks)])
+    return pl.concat([holding, _denied(checks, jobs, holding)])
 
 
 def _holding(
     jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, thresholds: Thresholds, checks: Sequence[Check]
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
-    gpus_of, timeline_of = _Slices(gpus.sort("job_key", *UNIT, maintain_order=True)), _Slices(timelines)
-    for row in jobs.drop(_LISTS, strict=False).iter_rows(named=True):
-        job = CheckedJob(row, gpus_of[row["job_key"]], timeline_of[row["job_key"]], thresholds)
+    of_gpus, of_minutes = JobRows(gpus.sort("job_key", *UNIT, maintain_order=True)), JobRows(timelines)
+    for row in SummaryColumns(jobs.drop(_LISTS, strict=False)).rows():
+        job_key = row["job_key"]
+        job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)
         yield row, [finding for check in checks if (finding := _finding(check, job)) is not None]
 
 
@@ -135,30 +137,70 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
     )
 
 
-def _denied(check: Check, jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a check for the jobs for which it does not hold."""
-    rest = jobs.join(holding.filter(pl.col("code") == check.code), on="job_key", how="anti", maintain_order="left")
-    lacking = [(name.split("|")[0], _not_measured(name, rest.columns)) for name in check.needs]
-    needs = [pl.when(missing).then(pl.lit(name)) for name, missing in lacking]
-    listed = pl.concat_list(needs).list.drop_nulls() if needs else pl.lit([], dtype=pl.List(pl.String()))
-    ambiguous = (pl.col("attribution") == "ambiguous").fill_null(value=False) & check.of_samples
-    without = (pl.col("samples").fill_null(0) == 0) & check.of_samples
-    unknown = (
-        ambiguous | without | (pl.any_horizontal(missing for _, missing in lacking) if lacking else pl.lit(value=False))
-    )
-    text = (
-        pl.when(ambiguous).then(pl.lit("Unknown: which GPUs were its own is not recorded."))
-        .when(without).then(pl.lit("Unknown: there is no sample of its GPUs."))
-        .when(unknown).then(pl.concat_str(pl.lit("Not measured: "), listed.list.join(", "), pl.lit(".")))
-        .otherwise(pl.lit("Not triggered."))
-    )  # fmt: skip
-    empty = {"advice": None, "begin": None, "end": None, "covered_by": None}
-    return rest.select(
-        "job_key", "job_id", code=pl.lit(check.code), kind=pl.lit("check"),
-        verdict=pl.when(unknown).then(pl.lit("unknown")).otherwise(pl.lit("no")),
-        severity=pl.lit(check.severity), title=pl.lit(check.title), sentence=text, evidence=pl.lit("{}"),
-        checks=pl.lit("[]"), needs=listed, **{name: pl.lit(value) for name, value in empty.items()},
+def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
+    """Rows of each check for the jobs for which it does not hold."""
+    ambiguous, without, missing = _unknown(checks, jobs)
+    places = dict(zip(jobs.get_column("job_key"), range(jobs.height), strict=True))
+    held: dict[str, list[int]] = {}
+    for job_key, code in holding.select("job_key", "code").iter_rows():
+        held.setdefault(code, []).append(places[job_key])
+    rows, of_check, of_text, of_needs = [], [], [], []
+    texts = ["Not triggered.", "Unknown: which GPUs were its own is not recorded.", _NO_SAMPLE]
+    needs: list[list[str]] = [[]]
+    for at, check in enumerate(checks):
+        text, lacking = np.zeros(jobs.height, np.int32), np.zeros(jobs.height, np.int32)
+        for place, needed in enumerate(check.needs):
+            lacking |= missing[needed].astype(np.int32) << place
+        # what is lacking has a place for each combination of the counters that a check needs
+        names = [needed.split("|")[0] for needed in check.needs]
+        listed = [[name for place, name in enumerate(names) if bits >> place & 1] for bits in range(1 << len(names))]
+        text[lacking > 0] = len(texts) + lacking[lacking > 0]
+        texts += [f"Not measured: {', '.join(some)}." for some in listed]
+        if check.of_samples:
+            text[without] = 2
+            text[ambiguous] = 1
+        rest = np.ones(jobs.height, np.bool_)
+        rest[held.get(check.code, [])] = False
+        row = np.flatnonzero(rest)
+        rows.append(row)
+        of_check.append(np.full(len(row), at))
+        of_text.append(text[row])
+        of_needs.append(len(needs) + lacking[row])
+        needs += listed
+    if not rows:
+        return pl.DataFrame(schema=FINDING_SCHEMA)
+    row, one, sentence = np.concatenate(rows), pl.Series(np.concatenate(of_check)), np.concatenate(of_text)
+    fixed: dict[str, str | None] = {"kind": "check", "evidence": "{}", "checks": "[]"}
+    fixed |= dict.fromkeys(("advice", "begin", "end", "covered_by"))
+    return pl.DataFrame(
+        {
+            **{name: jobs.get_column(name).gather(row) for name in ("job_key", "job_id")},
+            **{
+                name: pl.Series([getattr(check, name) for check in checks], dtype=pl.String()).gather(one)
+                for name in ("code", "severity", "title")
+            },
+            "sentence": pl.Series(texts).gather(sentence),
+            "verdict": pl.Series(["no", "unknown"]).gather((sentence > 0).astype(np.int32)),
+            "needs": pl.Series(needs, dtype=pl.List(pl.String())).gather(np.concatenate(of_needs)),
+        }
+    ).with_columns(
+        pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()
     ).select(pl.col(name).cast(dtype) for name, dtype in FINDING_SCHEMA.items())  # fmt: skip
+
+
+_NO_SAMPLE = "Unknown: there is no sample of its GPUs."
+
+
+def _unknown(checks: Sequence[Check], jobs: pl.DataFrame) -> tuple[Flags, Flags, Mapping[str, Flags]]:
+    """Jobs whose GPUs are not known, those without samples, and for each of the `needs` those that lack it."""
+    needed = {name: _not_measured(name, jobs.columns) for check in checks for name in check.needs}
+    found = jobs.select(
+        (pl.col("attribution") == "ambiguous").fill_null(value=False).alias("ambiguous"),
+        (pl.col("samples").fill_null(0) == 0).alias("without"),
+        *(missing.alias(f"lacks {name}") for name, missing in needed.items()),
+    )
+    ambiguous, without, *lacks = (column.to_numpy() for column in found.iter_columns())
+    return ambiguous, without, dict(zip(needed, lacks, strict=True))
 
 
 def _not_measured(needed: str, columns: Sequence[str]) -> pl.Expr:
@@ -166,18 +208,3 @@ def _not_measured(needed: str, columns: Sequence[str]) -> pl.Expr:
     ends = ("_mean", "_max", "_events", "")
     names = [name + end for name in needed.split("|") for end in ends if name + end in columns]
     return pl.all_horizontal(pl.col(names).is_null()) if names else pl.lit(value=True)
-
-
-class _Slices:
-    """Rows of each job; those of one job lie together. Cutting them out copies nothing."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        keys = frame.get_column("job_key").rle().struct.unnest()
-        lengths = keys.get_column("len").cast(pl.Int64)
-        begins = lengths.cum_sum() - lengths
-        self.frame = frame
-        self.places = dict(zip(keys.get_column("value"), zip(begins, lengths, strict=True), strict=True))
-
-    def __getitem__(self, job_key: str) -> pl.DataFrame:
-        begin, length = self.places.get(job_key, (0, 0))
-        return self.frame.slice(begin, length)

@@ -23,9 +23,9 @@ def decide(job: CheckedJob) -> Found | None:
 
     Needs gpu_util, tensor_active and dram_active per minute; None without.
     """
-    if (job.number("gpu_util_max") or 0) < LOOKS_BUSY or job.minutes.is_empty():
+    if (job.number("gpu_util_max") or 0) < LOOKS_BUSY or not job.of_minutes.height:
         return None
-    busy, work, minute = (job.minutes[name].to_numpy() for name in ("busy", "work", "minute"))  # null has become NaN
+    busy, work, minute = (job.of_minutes.array(name) for name in ("busy", "work", "minute"))
     at_work = (busy < LOOKS_BUSY) | (work >= NO_WORK)
     if not (at_work & (work >= WORK_BEFORE)).any():
         return None

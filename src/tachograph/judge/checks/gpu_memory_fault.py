@@ -12,8 +12,8 @@ from tachograph.judge.health import CRIT
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that the health of a GPU is CRIT, and why."""
-    touched = job.gpus_with(job.gpus["health"] == CRIT)
-    if touched.is_empty():
+    touched = job.gpus_with("health", lambda state: state == CRIT)
+    if touched is None:
         return None
     failures = float(touched.select(pl.max("row_remap_failure_max")).item() or 0)
     rows = float(touched["remapped_rows_uncorrectable_last"].sum())

@@ -13,8 +13,9 @@ COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that the highest temperature of a GPU, or of its memory, is at the limit of its model or above."""
-    seen, several = [], job.gpus["node"].n_unique() > 1
-    for row in job.gpus[COLUMNS].iter_rows(named=True):
+    seen, several = [], len(set(job.of_gpus.values("node"))) > 1
+    for values in zip(*map(job.of_gpus.values, COLUMNS), strict=True):
+        row = dict(zip(COLUMNS, values, strict=True))
         limits = limits_of(row["gpu_model"])
         for part, value, limit in (
             ("", number(row, "gpu_temp_c_max"), limits.warning_c),

@@ -26,14 +26,15 @@ class IdleGpus:
 def idle_gpus(job: CheckedJob) -> IdleGpus | None:
     """Return the GPUs that stayed below `idle_util` on average while others worked; None where there are none."""
     counter = activity_counter(job.summary)
-    if counter is None or (job.gpus[f"{counter}_mean"] >= job.thresholds.idle_util).all():
+    if counter is None:
+        return None
+    means = [mean for mean in job.of_gpus.values(f"{counter}_mean") if mean is not None]
+    if not 0 < sum(mean < job.thresholds.idle_util for mean in means) < len(means):
         return None
     measured = gpu_activity(job.summary, job.gpus)
     if measured is None:
         return None
     idle = measured.filter(pl.col("activity_mean") < job.thresholds.idle_util).sort("node", "gpu", "mig")
-    if not 0 < idle.height < measured.height:
-        return None
     hours, held = job.number("gpu_hours"), job.number("gpus") or measured.height
     return IdleGpus(measured, idle, None if hours is None else hours * idle.height / held)
 

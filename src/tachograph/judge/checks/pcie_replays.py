@@ -9,8 +9,8 @@ from tachograph.judge.check import Check, CheckedJob, Found
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that PCIe replays were counted while the job ran (sum over its GPUs)."""
-    touched = job.gpus_with(job.gpus["pcie_replays_max"] > 0)
-    if touched.is_empty():
+    touched = job.gpus_with("pcie_replays_max", lambda replays: replays > 0)
+    if touched is None:
         return None
     replays = float(touched["pcie_replays_max"].sum())
     return Found(

@@ -10,7 +10,7 @@ COLUMNS = ("remapped_rows_uncorrectable", "remapped_rows_correctable")
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that rows were remapped after uncorrectable errors while the job ran (sums over its GPUs)."""
-    hard, soft = (float(job.gpus[f"{name}_max"].sum() or 0) for name in COLUMNS)
+    hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
     if hard <= 0:
         return None
     return Found(

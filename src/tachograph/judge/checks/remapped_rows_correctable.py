@@ -9,7 +9,7 @@ from tachograph.judge.checks.remapped_rows import COLUMNS
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that rows were remapped after correctable errors alone while the job ran (sums over its GPUs)."""
-    hard, soft = (float(job.gpus[f"{name}_max"].sum() or 0) for name in COLUMNS)
+    hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
     if hard > 0 or soft <= 0:
         return None
     return Found(

@@ -10,11 +10,11 @@ def decide(job: CheckedJob) -> Found | None:
     """Return that a GPU had its flag for a failed row remapping set."""
     if not job.number("row_remap_failure_max"):
         return None
-    touched = job.gpus_with(job.gpus["row_remap_failure_max"] > 0)
-    where = gpu_labels(touched, of=job.gpus) if touched.height else "A GPU"
+    touched = job.gpus_with("row_remap_failure_max", lambda failed: failed > 0)
+    where = "A GPU" if touched is None else gpu_labels(touched, of=job.gpus)
     return Found(
         f"{where}: remapping a faulty memory row has failed.",
-        job.evidence(gpus_affected=float(max(1, touched.height))),
+        job.evidence(gpus_affected=1.0 if touched is None else float(touched.height)),
     )
 
 

@@ -14,12 +14,12 @@ def decide(job: CheckedJob) -> Found | None:
     if not events:
         return None
     code = job.number("xid_event_max")
-    touched = job.gpus_with(job.gpus["xid_events"] > 0)
-    where = f" on {gpu_labels(touched, of=job.gpus)}" if touched.height else ""
+    touched = job.gpus_with("xid_events", lambda count: count > 0)
+    where = "" if touched is None else f" on {gpu_labels(touched, of=job.gpus)}"
     what = f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})" if code else ""
     return Found(
         f"{plural(events, 'XID event')}{where}{what}.",
-        job.evidence("xid_events", "xid_event_max", gpus_affected=float(touched.height) or None),
+        job.evidence("xid_events", "xid_event_max", gpus_affected=None if touched is None else float(touched.height)),
     )
 
 

@@ -157,9 +157,10 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
 def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
     """Per row of job_gpus: its job, whether it has samples (`seen`), INPUTS, `state`, limits, what it `lacks_...`."""
     columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
-    limits = [limits_of(model) for model in gpus.get_column("gpu_model").to_list()]
+    models = gpus.get_column("gpu_model").to_list()
+    limits = [limits_of(model) for model in models]
     values = {name: column.fill_null(float("nan")).to_numpy() for name, column in columns.items()}
-    requested = [set(needed(one)) for one in limits]
+    reports = {model: set(needed(limits_of(model))) for model in dict.fromkeys(models)}
     states = health_states(values, limit_columns(limits))
     return pl.DataFrame(
         {
@@ -170,7 +171,8 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
             "gpu_limit": pl.Series([one.warning_c for one in limits], dtype=pl.Float64),
             "mem_limit": pl.Series([one.memory_warning_c for one in limits], dtype=pl.Float64),
             **{
-                f"lacks_{name}": column.is_null() & pl.Series([name in one for one in requested], dtype=pl.Boolean)
+                f"lacks_{name}": column.is_null()
+                & pl.Series([name in reports[model] for model in models], dtype=pl.Boolean)
                 for name, column in columns.items()
             },
         }
