@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 from types import MappingProxyType
@@ -113,8 +112,7 @@ FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedValue:
+class CheckedValue(msgspec.Struct, frozen=True, gc=False):
     """One value against its threshold: `name` `relation` `threshold`, in `unit`.
 
     value None: not measured. holds None: undetermined. name: a counter or a characteristic made of some.
@@ -128,8 +126,7 @@ class CheckedValue:
     holds: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Result of one check of a job.
 
     `verdict`: unknown where what it `needs` was not measured, or not for long enough.
@@ -144,7 +141,7 @@ class Finding:
     title: str
     sentence: str
     advice: str | None = None
-    evidence: Mapping[str, float] = field(default_factory=dict)
+    evidence: Mapping[str, float] = msgspec.field(default_factory=dict)
     kind: FindingKind = "check"
     verdict: Verdict = "yes"
     begin: datetime | None = None
@@ -180,6 +177,8 @@ _encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become
 
 def _numbers(finding: Finding) -> str:
     """The evidence as JSON. Errors: ValueError for a number that is none: what is not known is left out."""
+    if not finding.evidence:
+        return "{}"
     wrong = [name for name, value in finding.evidence.items() if not isfinite(value)]
     if wrong:
         raise ValueError(f"evidence of {finding.code} is no number: {', '.join(wrong)}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import polars as pl
+from msgspec.structs import replace
 
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import ConfigError

@@ -80,7 +80,9 @@ class JobClass:
             begin=begin,
             end=end,
             checks=tuple(checks),
-            needs=tuple(dict.fromkeys(counter for name in missing for counter in form.limits.known[name].needs)),
+            needs=tuple(dict.fromkeys(need for name in missing for need in form.limits.known[name].needs))
+            if missing
+            else (),
         )
 
     def names(self, form: ClassInput) -> tuple[str, ...]:
