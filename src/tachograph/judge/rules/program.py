@@ -245,10 +245,9 @@ def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float], 
             state.values[name] = run(state)
         state.term = ""
         answer = state.values.get(program.rule.output)
-        held = _held(program.rule, answer)
         alert = _answer(answer)
         if alert:
-            return _alerted(program, state, held, budget)
+            return _alerted(program, state, _held(program.rule, answer), budget)
     except ExhaustedError:
         state.reasons = {f"more than {budget.steps} steps": None, **state.reasons}
         alert = None
@@ -270,10 +269,10 @@ def _held(rule: PatternRule, answer: Any) -> list[int] | None:
 
 
 def _outcome(program: RuleProgram, state: State, alert: bool | None, budget: Budget) -> RuleOutcome:
-    unsure = alert is None
+    unsure, found = alert is None, state.values
     return RuleOutcome(
         alert,
-        {name: state.values.get(name) for name, _ in program.terms},
+        {name: found.get(name) for name, _ in program.terms},
         unknown=tuple(state.missing) if unsure else (),
         reasons=tuple(state.reasons) if unsure else (),
         steps=budget.steps - max(state.left, 0),

@@ -122,12 +122,19 @@ def lift1(work: Callable[[State, Any], Any], inner: Run) -> Run:
 
 def fold(first: Run, rest: Sequence[tuple[Callable[[State, Any, Any], Any], Run]], *, unknown: bool = False) -> Run:
     """Return what works from left to right on values, or on each of lists; unknown: unknown ones are worked on, too."""
-    works = [(work if unknown else _of_known(work), right) for work, right in rest]
+    works = [(work, work if unknown else _of_known(work), right) for work, right in rest]
 
     def run(state: State) -> Any:
         value = first(state)
-        for work, right in works:
-            value = _apply(state, work, value, right(state))
+        for work, known, right in works:
+            other = right(state)
+            if type(value) is list or type(other) is list:
+                value = _apply(state, known, value, other)
+                continue
+            state.left -= 1
+            if state.left < 0:
+                raise ExhaustedError
+            value = None if not unknown and (value is None or other is None) else work(state, value, other)
         return value
 
     return run
@@ -146,11 +153,8 @@ def _apply(state: State, work: Callable[[State, Any, Any], Any], x: Any, y: Any)
         if isinstance(y, list):
             return [work(state, one, other) for one, other in zip(x, y, strict=False)]
         return [work(state, one, y) for one in x]
-    if isinstance(y, list):
-        state.spend(len(y))
-        return [work(state, x, other) for other in y]
-    state.spend(1)
-    return work(state, x, y)
+    state.spend(len(y))
+    return [work(state, x, other) for other in y]
 
 
 def choose(condition: Run, then: Run, otherwise: Run) -> Run:
@@ -269,6 +273,8 @@ def known_number(value: object) -> float | None:
     >>> known_number(3), known_number(True), known_number(float("nan")), known_number("3")
     (3.0, 1.0, None, None)
     """
+    if type(value) is float:
+        return value if -LARGEST <= value <= LARGEST else None
     if isinstance(value, int | float):
         try:
             number = float(value)
@@ -280,9 +286,9 @@ def known_number(value: object) -> float | None:
 
 def select_ranks(metric: str, kind: RuleLevel, *, text: bool) -> Run:
     """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where there are no ranks."""
+    key = f" {metric}"  # no name of a term: they are kept side by side
 
     def run(state: State) -> Any:
-        key = f" {metric}"  # no name of a term: they are kept side by side
         if key in state.values:
             return state.values[key]
         values, count = state.job.of_ranks(metric), len(state.job.labels(kind))

@@ -55,7 +55,7 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
     for place, job_key in enumerate(jobs["job_key"]):
         job = measured.job(place)
         outcome = evaluate(entry.program, job, entry.values)
-        checks = tuple(comparison.check(outcome, job, entry.values) for comparison in comparisons)
+        checks = tuple([comparison.check(outcome, job, entry.values) for comparison in comparisons])
         holds = outcome.verdict == "yes"
         unmeasured = check.of_samples and outcome.verdict == "no" and job_key in unseen
         columns["verdict"].append("unknown" if unmeasured else outcome.verdict)
@@ -90,7 +90,9 @@ class Comparison:
 
     def check(self, outcome: RuleOutcome, job: JobRanks, parameters: Mapping[str, float]) -> CheckedValue:
         """Return the value of one job against the threshold."""
-        value = self.value(job.of_job(self.metric) if self.metric else outcome.values.get(self.name))
+        value = job.of_job(self.metric) if self.metric else outcome.values.get(self.name)
+        if type(value) is not float:
+            value = self.value(value)
         threshold = self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
         holds = None if value is None else _HOLDS[self.relation](value, threshold)
         name = f"{self.name}.{self.part}" if self.part else self.name
@@ -147,6 +149,8 @@ def _threshold(node: Node, entry: RuleEntry) -> str | float | None:
 
 def _number(value: Value) -> float | None:
     """The value, where it is one number; None where it is not, or unknown."""
+    if type(value) is float:
+        return value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
