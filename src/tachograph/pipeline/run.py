@@ -61,6 +61,8 @@ from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
+JOBS_AT_ONCE = 500  # that are complete and wait to be judged together: judging has a cost of its own each time
+MINUTES_AT_ONCE = 500_000  # of theirs, on each node: one has about 200 bytes
 DROP_ATTEMPTS = 10  # at summaries that others rewrite meanwhile
 Progress = Callable[[str, int, int], None]
 
@@ -287,7 +289,9 @@ class _Analysis:
                 continue
             self.open_runs.end_day(day, self.minutes.end_day(day))
             self.hosts.up_to(day)
-            self._finish(self._over_by(day))
+            over = self._over_by(day)
+            if over.height >= JOBS_AT_ONCE or self._minutes_of(over) >= MINUTES_AT_ONCE:
+                self._finish(over)
         self.open_runs.close(self.now.date(), self.minutes.close())
         self.hosts.close()
         self._finish(self.waiting)
@@ -303,6 +307,12 @@ class _Analysis:
         over = self.waiting.filter(pl.col("until") <= pl.lit(midnight, dtype=TIME))
         unfinished = pl.concat([self.open_runs.unfinished(), self.minutes.unfinished()])
         return over.join(unfinished, on="run", how="anti")
+
+    def _minutes_of(self, runs: pl.DataFrame) -> float:
+        """How many minutes runs have, each on each of their nodes."""
+        nodes = self.held.group_by("run").agg(nodes=pl.col("node").n_unique())
+        spans = runs.join(nodes, on="run").select(_span_s() / 60 * pl.col("nodes"))
+        return float(spans.to_series().sum())
 
     def _finish(self, runs: pl.DataFrame) -> None:
         """Summarize and judge runs of which nothing is to come."""
@@ -361,6 +371,10 @@ class _Analysis:
 
 def _seconds(stretches: pl.DataFrame) -> float:
     return float(stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item() or 0) / 1e6
+
+
+def _span_s() -> pl.Expr:
+    return (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6
 
 
 class RowBuffer:
