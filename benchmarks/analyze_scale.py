@@ -3,7 +3,8 @@
 For each size a simulated cluster is ingested and compacted once. Then a process of its own analyzes everything twice:
 on threads (wall time, peak memory), and one partition after the other, where the processor time of each phase can be
 told apart. Last, its last day is taken away, the rest analyzed, and the day added: what one more day costs.
-`marginal` is the difference between the largest and the smallest size, so what starts once does not count.
+`marginal` is the difference between the largest and the smallest size, so what starts once does not count; the part
+that judges jobs (`findings`) is given per further job, and the rest per further sample.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from tachograph.simulate.plan import SimulationPlan
 
 SIZES = (10_000_000, 30_000_000)
 GOAL_US = 0.25  # of processor time, a sample
+GOAL_REST_US = 0.15  # of that without judging
+GOAL_JUDGE_MS = 0.4  # of processor time, a job
 GOAL_RATIO = 2.5  # decode and reduce over decode
 MEDIAN_HOURS = 4.5  # of a job, as in Plan.month: 40 jobs a million samples
 PHASES: tuple[tuple[str, Any, str], ...] = (
@@ -204,13 +207,21 @@ def main() -> int:
             if options.keep is None:
                 shutil.rmtree(folder)
     least, most = sizes[0], sizes[-1]
-    more = most["samples"] - least["samples"]
-    marginal = (most["cpu_in_turn_s"] - least["cpu_in_turn_s"]) / more * 1e6 if more else most["cpu_us_per_sample"]
+    if len(sizes) == 1:
+        least = {**most, "samples": 0, "jobs": 0, "cpu_in_turn_s": 0.0, "phases_cpu_wall_s": {"findings": (0.0, 0.0)}}
+    more, jobs = most["samples"] - least["samples"], most["jobs"] - least["jobs"]
+    spent = most["cpu_in_turn_s"] - least["cpu_in_turn_s"]
+    judging = most["phases_cpu_wall_s"]["findings"][0] - least["phases_cpu_wall_s"]["findings"][0]
+    marginal = spent / more * 1e6
     reached = marginal <= GOAL_US and most["decode_and_reduce_over_decode"] <= GOAL_RATIO
     measured = {
         "benchmark": "analyze_scale",
         "marginal_cpu_us_per_sample": round(marginal, 3),
         "goal_us": GOAL_US,
+        "marginal_without_judging_us_per_sample": round((spent - judging) / more * 1e6, 3),
+        "goal_without_judging_us": GOAL_REST_US,
+        "marginal_judging_ms_per_job": round(judging / jobs * 1e3, 3),
+        "goal_judging_ms": GOAL_JUDGE_MS,
         "goal_ratio": GOAL_RATIO,
         "threads": options.threads,
         "sizes": sizes,
