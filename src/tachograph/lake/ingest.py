@@ -67,11 +67,13 @@ class IngestReport:
     chunks: int = 0
     chunks_known: int = 0
     rows_read: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)  # {table: rows committed}, without duplicates
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
+    rows_known: int = 0  # of chunks that were in the lake already
+    passed: Counter[str] = field(default_factory=Counter)  # rows of which nothing is made, by reason
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
     devices: set[tuple[object, ...]] = field(default_factory=set)  # keys of `rows`, where they are devices
 
@@ -213,7 +215,9 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
     reached = lake.mark(REJECTS, chunk.id)
     if reached is not None and reached >= mark:
         report.chunks_known += 1
+        report.rows_known += chunk.rows_read
         return None
+    report.passed.update(chunk.passed)
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
@@ -233,7 +237,9 @@ def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: In
             name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
             _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
         count_merged(lake, table, [day for day, count in appended.across.items() if count])
-        report.duplicates += sum(appended.across.values())
+        across = sum(appended.across.values())
+        report.duplicates += across
+        report.rows[table.name] = report.rows.get(table.name, 0) - across
         merged |= {f"{table.name}/{name}": appended.within[name] for name in frames}
     for one in chunks:
         _commit_rest(lake, one, merged, now, report)
@@ -255,7 +261,7 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
                 height = len(report.devices) - report.rows.get(table.name, 0)
             if table is GPU_SAMPLES:
                 _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
-        report.rows[table.name] = report.rows.get(table.name, 0) + height
+        report.rows[table.name] = report.rows.get(table.name, 0) + height - duplicates
         if part.rows_used is not None:
             used, rows = report.reshaped.get(table.name, (0, 0))
             report.reshaped[table.name] = (used + part.rows_used, rows + part.frame.height)

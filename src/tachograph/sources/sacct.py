@@ -97,6 +97,7 @@ class AccountingFeed:
                 parts=_parts_of(reading, self._new_rejects(reading)),
                 rows_read=reading.rows_read,
                 watermark=span.last,
+                passed=reading.passed,
             )
 
     def close(self) -> None:
@@ -109,7 +110,7 @@ class AccountingFeed:
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
             parts = _parts_of(reading, self._new_rejects(reading))
-            yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
+            yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read, passed=reading.passed)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
         """The spans to request; the first reaches back over what was read before."""
@@ -221,6 +222,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
                     ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS)),
                 ),
                 rows_read=reading.rows_read,
+                passed=reading.passed,
             )
 
 

@@ -152,6 +152,11 @@ class AccountingReading:
     no_raw_id: list[str] = field(default_factory=list)
     names_gpus: bool = False
 
+    @property
+    def passed(self) -> dict[str, int]:
+        """Records of which no row is made."""
+        return {"step": self.steps} if self.steps else {}
+
     def rejects(self) -> tuple[Reject, ...]:
         """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
         broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
