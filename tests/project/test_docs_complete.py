@@ -31,6 +31,7 @@ PAGE_OF_SOURCE = {
     "dcgm-exporter": "ingest-exporter",
     "prometheus": "ingest-prometheus",
     "table": "ingest-table",
+    "nvidia-smi": "ingest-nvidia-smi",
     "sacct": "accounting",
     "allocation-map": "attribution",
     "slurm-live": "attribution",

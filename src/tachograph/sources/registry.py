@@ -49,6 +49,7 @@ SOURCES: tuple[SourceEntry, ...] = (
     SourceEntry(
         "dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or polled with --url"
     ),
+    SourceEntry("nvidia-smi", "nvidia_smi", "output of nvidia-smi: --query-gpu with and without a header, and dmon"),
     SourceEntry("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
     SourceEntry("recording", "recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),

@@ -1,0 +1,317 @@
+"""Source `nvidia-smi`: what `nvidia-smi --query-gpu ... --format=csv` and `nvidia-smi dmon` print, saved as text.
+
+Formats: nvidia-smi's own help (`--help-query-gpu`, `dmon -h`). Query output has a header unless `noheader`, and units
+unless `nounits`. dmon repeats two header lines, names and units; `-` is no value; `-o D`, `-o T` and `-o DT` add date
+and time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.catalog.chunks import TEXT_BLANKS, Chunk, ChunkPart, Reject, counted
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import TIME
+from tachograph.catalog.units import parse_time
+from tachograph.sources.files import fingerprint, listed, read_unpacked
+from tachograph.sources.metrics import short_node
+from tachograph.sources.times import local_to_utc, read_times
+
+NAME = "nvidia-smi"
+SUFFIXES = (".csv", ".txt", ".log", ".csv.gz", ".txt.gz", ".log.gz")
+_QUERY_TIME = "%Y/%m/%d %H:%M:%S%.f"
+_ROW = "number of the row"
+_MIDNIGHT_S = 43_200  # a time of day that falls by more than half a day is of the next day
+
+# {field: (column, unit without a header)}; of two fields for one column the first here counts
+QUERY_FIELDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "utilization.gpu": ("gpu_util", "percent"),
+        "utilization.memory": ("mem_copy_util", "percent"),
+        "memory.used": ("hbm_used_mib", "MiB"),
+        "memory.free": ("hbm_free_mib", "MiB"),
+        "power.draw": ("power_w", "W"),
+        "power.draw.instant": ("power_w", "W"),
+        "power.draw.average": ("power_w", "W"),
+        "temperature.gpu": ("gpu_temp_c", "C"),
+        "temperature.memory": ("mem_temp_c", "C"),
+        "clocks.current.sm": ("sm_clock_mhz", "MHz"),
+        "clocks.sm": ("sm_clock_mhz", "MHz"),
+        "clocks.current.memory": ("mem_clock_mhz", "MHz"),
+        "clocks.mem": ("mem_clock_mhz", "MHz"),
+        "clocks_event_reasons.active": ("throttle_reasons", "bitmask"),
+        "clocks_throttle_reasons.active": ("throttle_reasons", "bitmask"),
+        "remapped_rows.uncorrectable": ("remapped_rows_uncorrectable", "count"),
+        "remapped_rows.correctable": ("remapped_rows_correctable", "count"),
+    }
+)
+DMON_COLUMNS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "sm": ("gpu_util", "percent"),
+        "mem": ("mem_copy_util", "percent"),
+        "fb": ("hbm_used_mib", "MiB"),
+        "pwr": ("power_w", "W"),
+        "gtemp": ("gpu_temp_c", "C"),
+        "temp": ("gpu_temp_c", "C"),
+        "mtemp": ("mem_temp_c", "C"),
+        "pclk": ("sm_clock_mhz", "MHz"),
+        "mclk": ("mem_clock_mhz", "MHz"),
+        "rxpci": ("pcie_rx_bytes_per_s", "MB/s"),
+        "txpci": ("pcie_tx_bytes_per_s", "MB/s"),
+        "pci": ("pcie_replays", "count"),
+    }
+)
+_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "timestamp": "t",
+        "index": "gpu",
+        "gpu": "gpu",
+        "date": "date",
+        "time": "time",
+        "uuid": "uuid",
+        "gpu_uuid": "uuid",
+        "name": "model",
+        "gpu_name": "model",
+        "memory.total": "hbm_mib",
+        "pci.bus_id": "pci",
+        "gpu_bus_id": "pci",
+        "hostname": "node",
+        "host": "node",
+        "node": "node",
+    }
+)
+_FACTS = ("uuid", "pci", "model", "hbm_mib")
+_HEADING = re.compile(r"\s*([^\[]*?)\s*(?:\[.*\])?\s*")
+_NUMBER = r"^([-+]?\d+(?:\.\d+)?)\s*(?:%|[A-Za-z]+(?:/s)?)?$"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what the text does not hold."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="output of nvidia-smi, or folders of it")
+    parser.add_argument("--fields", help="fields of --query-gpu in their order, where it was printed with noheader")
+    parser.add_argument("--node", help="host of the GPUs")
+    parser.add_argument("--gpu", type=int, metavar="N", help="index of the GPU, where no column names it")
+    parser.add_argument("--date", metavar="DATE", help="first day of a dmon that prints times alone: 2026-03-01")
+    parser.add_argument("--time", metavar="TIME", help="time of rows that have none: one look at the GPUs")
+
+
+def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+    """Yield one chunk per file.
+
+    Errors: InputError for a file of another format, and where fields, host, GPU or times are unknown.
+    """
+    zone_name = configuration.site.time_zone
+    given_t = parse_time(options.time, now=now, zone_name=zone_name) if options.time else None
+    day = _day(options.date)
+    told = (options.fields or "", options.node or "", str(options.gpu), str(given_t), str(day), zone_name)
+    for name in options.files:
+        path = Path(name)
+        text = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
+        table = _table(text, options.fields, str(path))
+        rows, rejects = _keyed(table, options, str(path))
+        times = _times(rows, given_t, day, zone_name, str(path))
+        parts = _parts(rows, times, table.meanings, [*table.rejects, *rejects])
+        chunk_id = f"{fingerprint(path, NAME, *told)}:0"
+        yield Chunk(chunk_id, NAME, str(path), parts, table.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _SmiTable:
+    """Cells as text, one column per known field; `meanings`: {field: (column, unit)}; `lines`: rows of the text."""
+
+    rows: pl.DataFrame
+    meanings: Mapping[str, tuple[str, str]]
+    rejects: Sequence[Reject]
+    lines: int
+
+
+def _day(written: str | None) -> datetime | None:
+    if written is None:
+        return None
+    try:
+        return datetime.strptime(written.replace("-", "").replace("/", ""), "%Y%m%d")  # noqa: DTZ007
+    except ValueError:
+        raise InputError(f"invalid date: {written!r}", where="--date", do="write 2026-03-01") from None
+
+
+def _table(text: str, fields: str | None, where: str) -> _SmiTable:
+    lines = pl.Series("line", text.split("\n")).str.strip_chars()
+    lines = lines.filter(lines != "")
+    head = [line for line in lines.head(50).to_list() if line.startswith("#")]
+    return _dmon(lines, where) if head and not fields else _query(lines, fields, where)
+
+
+def _query(lines: pl.Series, fields: str | None, where: str) -> _SmiTable:
+    first = field_names(lines.item(0).split(","))
+    headed = any(name in QUERY_FIELDS or name in _KEYS for name in first)
+    if not headed and not fields:
+        what = "no header: the first line names no field of --query-gpu"
+        raise InputError(what, where=where, do="give --fields timestamp,index,utilization.gpu,... in their order")
+    names = first if headed else field_names((fields or "").split(","))
+    body = lines.filter(lines != lines.item(0)) if headed else lines
+    return _split(body, ((names, pl.repeat(True, body.len(), eager=True)),), ",", QUERY_FIELDS, where)
+
+
+def field_names(written: Sequence[str]) -> list[str]:
+    """Return the names of fields, lower case and without units.
+
+    >>> field_names(["utilization.gpu [%]", "Index"])
+    ['utilization.gpu', 'index']
+    """
+    found = (_HEADING.fullmatch(name.strip().lower()) for name in written)
+    return [one[1] if one else "" for one in found]
+
+
+def _dmon(lines: pl.Series, where: str) -> _SmiTable:
+    spaced = lines.str.replace_all(r"[,\s]+", " ")
+    names = spaced.str.starts_with("#") & ~spaced.str.to_lowercase().str.contains(r"\bidx\b")
+    header = pl.select(pl.when(names).then(spaced)).to_series().forward_fill()
+    body = ~spaced.str.starts_with("#")
+    kept, of_row = spaced.filter(body), header.filter(body).fill_null("")
+    if not names.any():
+        raise InputError("dmon's header is missing", where=where, do="keep the lines that begin with #")
+    layouts = [(field_names(one.lstrip("# ").split(" ")), of_row == one) for one in of_row.unique(maintain_order=True)]
+    return _split(kept, layouts, " ", DMON_COLUMNS, where)
+
+
+def _split(
+    body: pl.Series,
+    layouts: Sequence[tuple[Sequence[str], pl.Series]],
+    delimiter: str,
+    known: Mapping[str, tuple[str, str]],
+    where: str,
+) -> _SmiTable:
+    """The cells of lines, by the layout of each; lines with another number of cells are counted."""
+    frames: list[pl.DataFrame] = []
+    rejects: list[Reject] = []
+    unread: dict[str, int] = {}
+    numbers = pl.int_range(body.len(), eager=True)
+    for names, mask in layouts:
+        lines = body.filter(mask)
+        cells = lines.str.split(delimiter)
+        whole = cells.list.len() == len(names)
+        rejects += counted("unreadable_line", None, ~whole, lines)
+        cells = cells.filter(whole)
+        wanted: dict[str, int] = {}
+        for place, name in enumerate(names):
+            if name in known or name in _KEYS:
+                wanted.setdefault(name, place)
+            elif name:
+                unread[name] = unread.get(name, 0) + cells.len()
+        order = numbers.filter(mask).filter(whole)
+        frames.append(
+            pl.DataFrame({_ROW: order, **{n: cells.list.get(p).str.strip_chars() for n, p in wanted.items()}})
+        )
+    rows = pl.concat(frames, how="diagonal").sort(_ROW).drop(_ROW)
+    meanings: dict[str, tuple[str, str]] = {}
+    for name, (column, unit) in known.items():
+        if name in rows.columns and column not in {of for of, _ in meanings.values()}:
+            meanings[name] = (column, unit)
+    if not meanings:
+        found = listed([name for names, _ in layouts for name in names])
+        raise InputError(f"no counter among: {found}", where=where, do="see docs/ingest-nvidia-smi.md")
+    rejects += [Reject("unmapped_column", name, count) for name, count in unread.items() if count]
+    return _SmiTable(rows, meanings, rejects, body.len())
+
+
+def _keyed(table: _SmiTable, options: argparse.Namespace, where: str) -> tuple[pl.DataFrame, list[Reject]]:
+    """The rows with `node` and `gpu`; what names none is counted."""
+    by_key = {_KEYS[name]: name for name in reversed(table.rows.columns) if name in _KEYS}
+    rows = table.rows.with_columns(
+        pl.when(~_missing(pl.col(name))).then(pl.col(name)).alias(f"key:{key}") for key, name in by_key.items()
+    )
+    if "node" in by_key:
+        names = rows.get_column("key:node").drop_nulls().unique().to_list()
+        hosts = pl.col("key:node").replace_strict({name: short_node(name) for name in names}, return_dtype=pl.String)
+        rows = rows.with_columns(node=hosts.fill_null(pl.lit(options.node, dtype=pl.String)))
+    elif options.node:
+        rows = rows.with_columns(node=pl.lit(short_node(options.node)))
+    else:
+        raise InputError("the host of these GPUs is unknown", where=where, do="name it with --node")
+    if "gpu" in by_key:
+        rows = rows.with_columns(gpu=pl.col("key:gpu").cast(pl.Int16, strict=False))
+    elif options.gpu is not None:
+        rows = rows.with_columns(gpu=pl.lit(options.gpu, dtype=pl.Int16))
+    else:
+        raise InputError("no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0")
+    missing = rows.get_column("gpu").is_null()
+    return rows.filter(~missing), list(counted("no_gpu", None, missing, rows.to_series(0)))
+
+
+def _times(
+    rows: pl.DataFrame, given_t: datetime | None, day: datetime | None, zone_name: str, where: str
+) -> tuple[pl.Series, tuple[Reject, ...]]:
+    """Times of rows: `timestamp`, dmon's date and time, its time alone from a first day on, or one for all."""
+    order = rows.select("node", "gpu")
+    if "key:t" in rows.columns:
+        stamps = rows.get_column("key:t")
+        form = _QUERY_TIME if stamps.str.contains(r"^\d{4}/").any() else "auto"
+        read_as = read_times(stamps, form=form, zone_name=zone_name, order=order)
+        return read_as.values, read_as.rejects
+    if "key:time" in rows.columns:
+        clock = rows.get_column("key:time").str.to_time("%H:%M:%S", strict=False)
+        if "key:date" in rows.columns:
+            days = rows.get_column("key:date").str.to_datetime("%Y%m%d", strict=False)
+        elif day is not None:
+            seconds = clock.dt.hour().cast(pl.Int32) * 3600 + clock.dt.minute().cast(pl.Int32) * 60
+            later = (seconds.forward_fill().diff().fill_null(0) < -_MIDNIGHT_S).cum_sum()
+            days = pl.select(pl.lit(day) + later.cast(pl.Int64) * timedelta(days=1)).to_series()
+        else:
+            do = "give the first --date, or record with `nvidia-smi dmon -o DT`"
+            raise InputError("the rows have times without a date", where=where, do=do)
+        both = pl.DataFrame({"day": days, "clock": clock})
+        naive = both.select(pl.col("day").dt.combine(pl.col("clock"))).to_series()
+        unread = counted("unreadable_time", None, naive.is_null(), rows.get_column("key:time"))
+        local = local_to_utc(naive.alias("t"), zone_name, order)
+        return local.values, (*unread, *local.rejects)
+    if given_t is None:
+        raise InputError("the rows have no time", where=where, do="query timestamp (dmon: -o DT), or give --time")
+    return pl.repeat(given_t, rows.height, dtype=TIME, eager=True), ()
+
+
+def _missing(cell: pl.Expr) -> pl.Expr:
+    """No value: `-`, `N/A`, and what nvidia-smi writes in brackets, such as `[Not Supported]`."""
+    text = cell.str.strip_chars()
+    blank = text.is_in([*TEXT_BLANKS, "-", "Not Supported", "ERR!", "Unknown Error"])
+    return text.is_null() | blank | text.str.starts_with("[")
+
+
+def _parts(
+    rows: pl.DataFrame,
+    times: tuple[pl.Series, tuple[Reject, ...]],
+    meanings: Mapping[str, tuple[str, str]],
+    rejects: Sequence[Reject],
+) -> tuple[ChunkPart, ...]:
+    values, of_times = times
+    columns: dict[str, pl.Series] = {"t": values, "node": rows.get_column("node"), "gpu": rows.get_column("gpu")}
+    unread: list[Reject] = []
+    for field, (column, _) in meanings.items():
+        text = rows.get_column(field)
+        written = rows.select(pl.when(~_missing(pl.col(field))).then(pl.col(field))).to_series()
+        number = written.str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
+        if written.str.starts_with("0x").any():
+            mask = written.str.strip_prefix("0x").str.to_integer(base=16, strict=False).cast(pl.Float64)
+            number = pl.select(pl.coalesce(number, mask)).to_series()
+        unread += counted("not_a_number", column, number.is_null() & written.is_not_null(), text)
+        columns[column] = number
+    units = dict(meanings.values())
+    known = values.is_not_null()
+    samples = pl.DataFrame(columns).filter(known)
+    facts = [name for name in _FACTS if f"key:{name}" in rows.columns]
+    found = rows.select("node", "gpu", **{name: pl.col(f"key:{name}") for name in facts})
+    if "hbm_mib" in facts:
+        found = found.with_columns(pl.col("hbm_mib").str.extract(_NUMBER, 1).cast(pl.Float64, strict=False))
+    devices = found.drop_nulls(facts).unique(["node", "gpu"], keep="last", maintain_order=True) if facts else None
+    parts = [ChunkPart("gpu_samples", samples, units, (*rejects, *of_times, *unread))]
+    if devices is not None and devices.height:
+        parts.append(ChunkPart("devices", devices, overlaps=True))
+    return tuple(parts)
