@@ -11,11 +11,12 @@ import polars as pl
 import pytest
 
 from tachograph.catalog.config import Configuration, SiteOptions
-from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
 from tachograph.sources.table import add_options, read, read_file
 from tachograph.sources.table.mapping import numbers, parse
+from tachograph.sources.table.suggest import suggest
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 Reasons = set[tuple[str, str | None, int]]
@@ -327,3 +328,54 @@ def test_the_chunk_changes_with_the_mapping(tmp_path: Path) -> None:
         next(iter(read_file(path, parse(text + to)))).id for to in ("'power_w'", "'power_w'", "'gpu_util'")
     )
     assert one == same != other
+
+
+NAMED_JOBS = """time,host,gpu,JobID,step,metric,value
+1741082400,n1,0,7.0,0,gpu_util,50
+1741082400,n1,0,7.0,0,power_w,200
+1741082410,n1,0,7.0,1,gpu_util,60
+1741082420,n1,0,7.0,1,gpu_util,60
+1741082420,n1,1,N/A,,gpu_util,5
+"""
+
+
+def test_jobs_and_steps_that_samples_name(tmp_path: Path) -> None:
+    mapping = parse(suggest(_csv(tmp_path, NAMED_JOBS)).text)
+    (chunk,) = read_file(tmp_path / "recording.csv", mapping, cluster="home")
+    samples, held = chunk.parts
+    assert (samples.table, samples.frame.height, held.table) == ("gpu_samples", 4, "allocations")
+    assert "job" not in samples.frame.columns
+    begin = datetime(2025, 3, 4, 10, tzinfo=UTC)
+    rows = conform(held.frame, TABLES["allocations"], now=datetime.now(UTC)).frame
+    assert rows.select("cluster", "job_id", "step", "node", "gpu", "start", "end").rows() == [
+        ("home", "7", "0", "n1", 0, begin, begin.replace(second=10)),
+        ("home", "7", "1", "n1", 0, begin.replace(second=10), begin.replace(second=30)),
+    ]
+
+
+def test_a_recording_of_one_job(tmp_path: Path) -> None:
+    text = 'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\n[columns]\nu = "gpu_util"\n'
+    mapping = parse(text, settings=["job.constant=123"])
+    (chunk,) = read_file(_csv(tmp_path, "t,u\n1741082400,50\n1741082410,60\n"), mapping)
+    assert chunk.parts[1].frame.get_column("job_id").to_list() == ["123"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('table = "devices"\ngpu.constant = 0\nnode.constant = "n"\njob.column = "j"\ncolumns.m = "model"', "job: not"),
+        (
+            'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\nstep.column = "s"\ncolumns.u = "gpu_util"',
+            "step: ",
+        ),
+    ],
+)
+def test_a_job_where_there_is_none(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(text)
+
+
+def test_a_job_id_that_is_not_mapped_is_named(tmp_path: Path) -> None:
+    mapping = 'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\n[columns]\nu = "gpu_util"\n'
+    (chunk,) = read_file(_csv(tmp_path, "t,u,job_id\n1741082400,50,7\n"), parse(mapping))
+    assert [(reject.reason, reject.column) for reject in chunk.parts[0].rejects] == [("unmapped_column", "job_id")]

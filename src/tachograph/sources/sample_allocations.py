@@ -166,13 +166,14 @@ def _held(pieces: pl.DataFrame, shared: pl.DataFrame, unit: list[str], cluster: 
 
     The sampling period is the distance of a piece's samples, or that of most pieces, where gaps are part of it.
     """
+    numbers = [pl.col(name).cast(pl.Float64, strict=False).cast(pl.Int16, strict=False) for name in unit[1:]]
+    ordered = pieces.with_columns(numbers).drop_nulls("gpu").sort(*unit, "start")
+    following = pl.col("start").shift(-1).over(unit)
     distance = (pl.col("last") - pl.col("start")).dt.total_microseconds() / (pl.col("samples") - 1)
     known = pl.when(pl.col("samples") > 1).then(distance)
-    period = pl.min_horizontal(known, known.median()).fill_null(0).cast(pl.Int64).clip(1)
-    numbers = [pl.col(name).cast(pl.Float64, strict=False).cast(pl.Int16, strict=False) for name in unit[1:]]
-    pieces = pieces.with_columns(numbers).drop_nulls("gpu")
-    ordered = pieces.sort(*unit, "start").with_columns(end=pl.col("last") + pl.duration(microseconds=period))
-    following = pl.col("start").shift(-1).over(unit)
+    usual = pl.coalesce(known.median(), (following - pl.col("last")).dt.total_microseconds().median())
+    period = pl.min_horizontal(known, usual).fill_null(0).cast(pl.Int64).clip(1)
+    ordered = ordered.with_columns(end=pl.col("last") + pl.duration(microseconds=period))
     ends = pl.when(following > pl.col("last")).then(pl.min_horizontal("end", following)).otherwise("end")
     rows = ordered.with_columns(ends.alias("end"), pl.lit(PROVENANCE).alias("provenance"))
     if shared.height:

@@ -14,9 +14,9 @@ import polars as pl
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, LakeTable
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, LakeTable
 from tachograph.catalog.units import factor
-from tachograph.sources.columns import IGNORED
+from tachograph.sources.columns import IGNORED, JOB_NAMES
 from tachograph.sources.files import (
     BLOCK_BYTES,
     CHUNK_ROWS,
@@ -33,8 +33,10 @@ from tachograph.sources.files import (
     records,
 )
 from tachograph.sources.ldms import refuse_odd_cells, short_nodes
+from tachograph.sources.sample_allocations import sample_allocations
 from tachograph.sources.table.mapping import (
     DURATION,
+    HOLDERS,
     TABLES,
     MappingKey,
     MappingTarget,
@@ -72,7 +74,9 @@ class _MappedColumns:
 def mapped_parts(
     frame: FilePiece, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None, origin: str
 ) -> tuple[ChunkPart, ...]:
-    """Return the rows of a file as a part of the table that the mapping names, and one of `devices` where mapped.
+    """Return the rows of a file as a part of the table that the mapping names, and what else it holds.
+
+    That is a part of `allocations` where a job is mapped, and one of `devices` where these are.
 
     Wide files give one row per GPU, none for a GPU that has no value in the row; long files one per time, node and
     GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is rejected and counted,
@@ -88,8 +92,10 @@ def mapped_parts(
     table = TABLES[mapping.table]
     completed = _completed(rows, table, mapping, cluster)
     used = made.used if made.used != rows.height else None
-    part = ChunkPart(table.name, completed, made.units, tuple(made.rejects), rows_used=used)
-    return (part, *_devices(frame.rows, mapping, origin)) if mapping.devices else (part,)
+    held = sample_allocations(completed, cluster=cluster) if mapping.holders else ()
+    samples = completed.drop(mapping.holders)
+    part = ChunkPart(table.name, samples, made.units, tuple(made.rejects), rows_used=used)
+    return (part, *held, *(_devices(frame.rows, mapping, origin) if mapping.devices else ()))
 
 
 def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
@@ -106,7 +112,8 @@ def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator
 
 def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> None:
     has = rows.columns
-    wanted = [key.column for key in (mapping.time, mapping.node, mapping.gpu, mapping.mig) if key.column]
+    keys = (mapping.time, mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
+    wanted = [key.column for key in keys if key.column]
     if mapping.metric:
         wanted += [mapping.metric.column, mapping.metric.value]
     else:
@@ -143,7 +150,8 @@ def _times(
 
 def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -> pl.Series | None:
     if key.constant is not None:
-        constant = pl.lit(key.constant, dtype=pl.String if name == "node" else pl.Int16)
+        text = name in ("node", *HOLDERS)
+        constant = pl.lit(str(key.constant) if text else key.constant, dtype=pl.String if text else pl.Int16)
         return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
     if not key.column:
         return None
@@ -165,6 +173,11 @@ def _keys(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> li
     return [key for name, section in sections if (key := _key(rows, section, name, made)) is not None]
 
 
+def _holders(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
+    """Job and step of the samples, as they are written."""
+    return [key for name, section in mapping.holders.items() if (key := _key(rows, section, name, made)) is not None]
+
+
 def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
     return pl.DataFrame(keys) if keys else pl.DataFrame({"all": pl.repeat(0, rows.height, eager=True)})
 
@@ -174,6 +187,7 @@ def _wide(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
     keys = _keys(rows, mapping, made)
     if mapping.time.column:
         keys.insert(0, _time(rows, mapping, site_zone, _order(rows, keys), made))
+    keys += _holders(rows, mapping, made)
     groups = _groups(rows.columns, mapping)
     pieces: list[pl.DataFrame] = []
     for (node, gpu), columns in groups.items():
@@ -279,6 +293,7 @@ def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
     keys = _keys(rows, mapping, made)
     if mapping.time.column:
         keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
+    keys += _holders(rows, mapping, made)
     frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(made.keep)
     made.keep, made.used = made.keep.filter(made.keep), frame.height
     on = [key.name for key in keys]
@@ -367,7 +382,8 @@ def read_file(
     for piece in _frames(path, mapping, site_zone):
         has = stored or piece.rows.columns
         used = set(_used(has, mapping))
-        others = [name for name in has if name.lower().strip() not in IGNORED and name not in used]
+        passed_over = IGNORED - {*JOB_NAMES} if mapping.table == GPU_SAMPLES.name else IGNORED
+        others = [name for name in has if name.lower().strip() not in passed_over and name not in used]
         unmapped = _unmapped("unmapped_column", dict.fromkeys(others, piece.rows.height))
         frame = replace(piece, rejects=(*piece.rejects, *unmapped))
         made = mapped_parts(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
@@ -395,7 +411,7 @@ def _wanted(path: Path, mapping: TableMapping) -> list[str]:
 
 def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
     """The columns that the mapping uses, in the file's order."""
-    sections = (mapping.time, mapping.node, mapping.gpu, mapping.mig)
+    sections = (mapping.time, mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
     plain = {section.column for section in sections if section.column} | set(mapping.devices)
     plain |= {mapping.metric.column, mapping.metric.value} if mapping.metric else set(mapping.columns)
     patterns = [pattern for name in plain if (pattern := placeholders(name))]

@@ -157,6 +157,7 @@ TABLES: Mapping[str, LakeTable] = {
     table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, ALLOCATIONS)
 }
 KEYS = ("t", "node", "gpu", "mig")  # these have sections of their own
+HOLDERS = ("job", "step")  # and these, of samples of GPUs: what held the GPU
 DURATION = "duration"  # a unit: [days-]hours:minutes:seconds
 _SEE_PAGE = "see `tachograph ingest table --suggest FILE`"
 
@@ -215,6 +216,8 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: MappingKey = MappingKey()
     gpu: MappingKey = MappingKey()
     mig: MappingKey = MappingKey()
+    job: MappingKey = MappingKey()
+    step: MappingKey = MappingKey()
     metric: MappingMetric | None = None
     devices: dict[str, str | MappingTarget] = {}  # columns of samples that are facts of their GPU
 
@@ -222,9 +225,13 @@ class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_devices(self) -> TableMapping:
         """The mapping of the same file to `devices`."""
         none: dict[str, str | MappingTarget] = {}
-        return msgspec.structs.replace(
-            self, table=DEVICES.name, columns=self.devices, devices=none, time=MappingTime(), metric=None
-        )
+        alone = msgspec.structs.replace(self, devices=none, time=MappingTime(), metric=None, job=MappingKey())
+        return msgspec.structs.replace(alone, table=DEVICES.name, columns=self.devices, step=MappingKey())
+
+    @property
+    def holders(self) -> dict[str, MappingKey]:
+        """Job and step, those that are given."""
+        return {name: key for name, key in (("job", self.job), ("step", self.step)) if key.given}
 
     @property
     def layout(self) -> TableLayout:
@@ -299,7 +306,7 @@ def _replace(written: dict[str, Any], by: Mapping[str, Any]) -> None:
         there = written.get(key)
         if isinstance(there, dict) and isinstance(value, dict) and "to" not in value:
             for other, instead in (("column", "constant"), ("constant", "column")):
-                if key in KEYS and other in value:
+                if key in (*KEYS, *HOLDERS) and other in value:
                     there.pop(instead, None)
             _replace(there, value)
         else:
@@ -345,8 +352,13 @@ def _check(mapping: TableMapping, where: str) -> None:
             f"devices: not with table {table.name}", where=where, do='write it with table = "gpu_samples"'
         )
     _check_zone("time.zone", mapping.time.zone, where)
-    for section, key in (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig)):
+    for section, key in (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig), *mapping.holders.items()):
         _check_key(section, key, where)
+    if mapping.holders and table is not GPU_SAMPLES:
+        name = next(iter(mapping.holders))
+        raise ConfigError(f"{name}: not with table {table.name}", where=where, do="map it in [columns]")
+    if mapping.step.given and not mapping.job.given:
+        raise ConfigError("step: without job", where=where, do="write [job] with column")
     for name, target in mapping.targets.items():
         _check_target(name, target, mapping, where)
     _check_sections(mapping, table, where)
@@ -366,7 +378,7 @@ def _check_zone(key: str, name: str, where: str) -> None:
 def _check_key(section: str, key: MappingKey, where: str) -> None:
     if key.column and key.constant is not None:
         raise ConfigError(f"{section}: has column and constant", where=where, do="keep one")
-    if section != "node" and isinstance(key.constant, str):
+    if section not in ("node", *HOLDERS) and isinstance(key.constant, str):
         raise ConfigError(f"{section}.constant: must be a number", where=where, do=f"write {section}.constant = 0")
     if key.pattern:
         try:

@@ -18,9 +18,11 @@ from tachograph.sources.columns import (
     DEVICE_VALUES,
     GPU_NAMES,
     IGNORED,
+    JOB_NAMES,
     MIG_NAMES,
     NODE_NAMES,
     NODE_VALUES,
+    STEP_NAMES,
     TIME_NAMES,
     counter_names,
     host_column_meaning,
@@ -323,6 +325,8 @@ _KEY_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "node": (*NODE_NAMES, "node name", "host name", "instance", "server", "machine", "rechner", "knoten"),
         "gpu": (*GPU_NAMES, "idx", "gpu number", "gpu nr", "device", "device id", "minor number", "card", "index"),
         "mig": MIG_NAMES,
+        "job": JOB_NAMES,
+        "step": STEP_NAMES,
         "metric": ("metric", "__name__", "counter", "metric name", "field", "name"),
         "value": ("value", "values", "val"),
     }
@@ -330,7 +334,7 @@ _KEY_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def named(names: Iterable[str], key: str) -> list[str]:
-    """Return the columns whose names are those of a key (time, node, gpu, mig, metric, value), the best first.
+    """Return the columns whose names are those of a key (time, node, gpu, ...), the best first.
 
     >>> named(["Index", "GPU-ID", "x"], "gpu")
     ['GPU-ID', 'Index']

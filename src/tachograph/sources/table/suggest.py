@@ -268,6 +268,10 @@ def _propose_gpu(proposal: _Proposal, time: str, long: tuple[str, str] | None) -
         if len(stripped(rows.get_column(name)).drop_nulls()) and _ends_in_number(rows.get_column(name)):
             proposal.taken.add(name)
             proposal.sections += ["[mig]", f"column = {quoted(name)}", ""]
+    for key in ("job", "step") if named(rows.columns, "job") else ():
+        for name in [name for name in named(rows.columns, key) if name not in proposal.taken][:1]:
+            proposal.taken.add(name)
+            proposal.sections += [f"[{key}]", f"column = {quoted(name)}", ""]
 
 
 def _ends_in_number(values: pl.Series) -> bool:
