@@ -108,9 +108,8 @@ def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
     assert busy.get_column("gr_engine_active").to_list()[2] == pytest.approx(0.99993, abs=1e-5)
     assert busy.get_column("gr_engine_active").drop_nulls().to_list()[3] < 0.01
     (held,) = allocations.frame.to_dicts()
-    assert held == {
-        "cluster": "perlmutter", "job_id": "51906088", "step": None, "node": "nid001912", "gpu": None, "mig": None,
-        "start": None, "end": None, "provenance": "node_list", "shared": None,
+    assert {name: value for name, value in held.items() if value is not None} == {
+        "cluster": "perlmutter", "job_id": "51906088", "node": "nid001912", "provenance": "node_list",
     }  # fmt: skip
 
 

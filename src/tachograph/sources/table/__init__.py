@@ -112,8 +112,8 @@ def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator
 
 def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> None:
     has = rows.columns
-    keys = (mapping.time, mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
-    wanted = [key.column for key in keys if key.column]
+    keys = (mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
+    wanted = [name for name in (mapping.time.column, *(key.column for key in keys)) if name]
     if mapping.metric:
         wanted += [mapping.metric.column, mapping.metric.value]
     else:
@@ -150,8 +150,8 @@ def _times(
 
 def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -> pl.Series | None:
     if key.constant is not None:
-        text = name in ("node", *HOLDERS)
-        constant = pl.lit(str(key.constant) if text else key.constant, dtype=pl.String if text else pl.Int16)
+        named = name in ("node", *HOLDERS)
+        constant = pl.lit(str(key.constant) if named else key.constant, dtype=pl.String if named else pl.Int16)
         return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
     if not key.column:
         return None
@@ -411,8 +411,10 @@ def _wanted(path: Path, mapping: TableMapping) -> list[str]:
 
 def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
     """The columns that the mapping uses, in the file's order."""
-    sections = (mapping.time, mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
-    plain = {section.column for section in sections if section.column} | set(mapping.devices)
+    sections = (mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
+    plain = {name for name in (mapping.time.column, *(section.column for section in sections)) if name} | set(
+        mapping.devices
+    )
     plain |= {mapping.metric.column, mapping.metric.value} if mapping.metric else set(mapping.columns)
     patterns = [pattern for name in plain if (pattern := placeholders(name))]
     return [name for name in has if name in plain or any(pattern.fullmatch(name) for pattern in patterns)]
