@@ -33,7 +33,7 @@ VARIANTS = {
 }
 # what other tests are about, or what is the same by construction
 ELSEWHERE = {"pipes", "excluded", "seq", "as_of", "job_key", "attribution", "gpu_model", "hbm_mib", "time_precision_s"}
-IDENTITY = {"job_id", "display_id", "state", "submit", "start", "end", "nodes"}
+IDENTITY = {"job_id", "display_id", "state", "submit", "start", "end", "nodes", "shards", "mps"}
 
 
 @cache

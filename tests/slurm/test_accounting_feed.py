@@ -303,7 +303,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path, befor
     calls = (version / "calls").read_text(encoding="utf-8").splitlines()
     midnight = int(datetime(2026, 11, 21, 5, tzinfo=UTC).timestamp())
     assert calls[0] == "%s --helpformat"
-    assert calls[1].startswith("%s --allusers --duplicates --allocations --parsable2 --delimiter=\x1f --starttime=uts")
+    assert calls[1].startswith("%s --allusers --duplicates --parsable2 --delimiter=\x1f --starttime=uts")
     assert f"--starttime=uts{midnight} --endtime=uts{midnight + 7 * HOUR} --format=JobID,JobIDRaw,Cluster" in calls[1]
 
 

@@ -111,7 +111,7 @@ def test_a_running_job_of_squeue_has_no_end_and_holds_its_gpus(read_text: ReadTe
 def test_rows_without_their_envelope_are_read(read_text: ReadText) -> None:
     row = {"jobid": "7.batch", "jobidraw": "7.batch", "start": "Unknown"}
     reading = read_text(json.dumps([{**row, "jobid": "7", "jobidraw": "7", "nodelist": "None assigned"}, row]))
-    assert ([job["job_id"] for job in reading.jobs], reading.steps) == (["7"], 1)
+    assert ([job["job_id"] for job in reading.jobs], [step["step"] for step in reading.steps]) == (["7"], ["batch"])
 
 
 def test_an_answer_that_is_an_error_is_told(read_text: ReadText) -> None:

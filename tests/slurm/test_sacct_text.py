@@ -17,7 +17,7 @@ from own_time import own_seconds
 from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration, SiteOptions, SlurmOptions
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.lake.conform import conform
 from tachograph.sources import sacct
 from tachograph.sources.slurm.exports import frame_of
@@ -301,10 +301,12 @@ def test_the_memory_tier_is_in_constraints_or_submit_line(
     assert (job["constraints"], job["hbm_request"]) == expected
 
 
-def test_steps_are_passed_and_counted(read_text: ReadText) -> None:
+def test_steps_are_rows_of_their_own(read_text: ReadText) -> None:
     steps = [row(jobid=f"7.{step}", jobidraw=f"7.{step}") for step in ("batch", "extern", "0")]
     reading = read_text(text(GOOD, *steps))
-    assert (len(reading.jobs), reading.steps, reading.rows_read, reading.rejected) == (1, 3, 4, [])
+    assert (len(reading.jobs), reading.rows_read, reading.rejected) == (1, 4, [])
+    assert [(step["job_id"], step["step"]) for step in reading.steps] == [("7", "batch"), ("7", "extern"), ("7", "0")]
+    assert {(step["node_list"], step["gpus"], step["state"]) for step in reading.steps} == {("n[1-2]", 4, "COMPLETED")}
 
 
 def test_tasks_without_raw_id_are_counted(read_text: ReadText) -> None:
@@ -358,8 +360,8 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
     path = write(text(GOOD, row(jobid="x", jobidraw="x")))
     (chunk,) = chunks(path, Configuration(), now)
     assert (chunk.source, chunk.origin, chunk.rows_read) == ("sacct", str(path), 2)
-    jobs, allocations = chunk.parts
-    for part, table in ((jobs, JOBS), (allocations, ALLOCATIONS)):
+    jobs, steps, allocations = chunk.parts
+    for part, table in ((jobs, JOBS), (steps, STEPS), (allocations, ALLOCATIONS)):
         conformed = conform(part.frame, table, now=now)
         assert conformed.rejects == ()
         assert conformed.frame.height == part.frame.height
@@ -375,7 +377,7 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
 def test_the_configured_cluster_stands_in_for_one_that_is_not_told(write: Write, now: datetime) -> None:
     (chunk,) = chunks(write(text(GOOD)), Configuration(site=SiteOptions(cluster="alpha")), now)
     assert chunk.parts[0].frame["cluster"].to_list() == ["alpha"]
-    assert chunk.parts[1].frame["cluster"].to_list() == ["alpha", "alpha"]
+    assert chunk.parts[2].frame["cluster"].to_list() == ["alpha", "alpha"]
 
 
 def test_long_files_come_in_several_readings(write: Write) -> None:

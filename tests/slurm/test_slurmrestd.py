@@ -91,7 +91,6 @@ def test_accounting_through_rest_is_that_of_the_file(server: Faulty, token: Path
     assert query == {
         "start_time": [f"{at}{int(NOW.timestamp()) - 3600}"],
         "end_time": [f"{at}{int(NOW.timestamp()) + 3600}"],
-        "skip_steps": ["true"],
         "cluster": ["demo,other"],
     }
 

@@ -197,6 +197,29 @@ ALLOCATIONS = LakeTable(
     ),
     sort=("node", "gpu", "start"),
 )
+STEPS = LakeTable(
+    "steps",
+    "one row per step of a run of a job, as accounted",
+    ("cluster", "job_id", "step", "start"),
+    (
+        _CLUSTER,
+        _JOB_ID,
+        TableColumn("step", pl.String(), "", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
+        _text("name", "Name: the program that srun started."),
+        _time("start", "When it started."),
+        _time("end", "When it ended.", "still running"),
+        _count("nodes", "Nodes it ran on.", "count"),
+        _text("node_list", "Node list as written."),
+        _count("tasks", "Tasks it started.", "count"),
+        _count("gpus", "GPUs allocated to it.", "count"),
+        _text("state", "State, as those of jobs."),
+        _count("exit_code", "Exit code.", "code"),
+        _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
+        _text("submit_line", "Its srun line."),
+        _SEQ,
+    ),
+    sort=("job_id", "start"),
+)
 REJECTS = LakeTable(
     "rejects",
     "one row per (chunk, reason, column): what was removed on the way in",
@@ -216,7 +239,7 @@ REJECTS = LakeTable(
 
 # what sources fill; computed tables: COMPUTED
 TABLES: Mapping[str, LakeTable] = MappingProxyType(
-    {table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, ALLOCATIONS, REJECTS)}
+    {table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, STEPS, ALLOCATIONS, REJECTS)}
 )
 
 
@@ -469,6 +492,40 @@ JOB_GPUS = LakeTable(
     completes=False,
 )
 
+STEP_SUMMARIES = LakeTable(
+    "step_summaries",
+    "one row per (job_key, step, start): what a step did with the GPUs of its job",
+    ("job_key", "step", "start"),
+    (
+        _JOB_KEY,
+        _COMPUTED_JOB_ID,
+        TableColumn("step", pl.String(), "", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
+        *(c for c in STEPS.columns if c.name in {"name", "start", "end", "nodes", "tasks", "state", "exit_code"}),
+        _f("elapsed_s", "s", "From its start to its end, or to the analysis while it runs.", "not known"),
+        TableColumn(
+            "attribution",
+            pl.String(),
+            "",
+            "explicit: samples name it; time: it had all GPUs of the job on its nodes while it ran; ambiguous.",
+            None,
+        ),
+        _i("gpus", "GPUs it held.", "ambiguous"),
+        _f("measured_s", "s", "Seconds of its GPUs that the numbers are of.", "ambiguous"),
+        _f("coverage", "fraction", "Samples present over samples expected at its own interval.", "ambiguous"),
+        _i("samples", "GPU samples that belong to it.", "ambiguous"),
+        _f("interval_s", "s", "Its sampling interval.", "fewer than two samples"),
+        *_all_statistics(),
+        _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
+        _f("energy_j", "J", "Energy of the GPUs of which it is known, while the step ran."),
+        _s("energy_source", "counter, or power (integrated); both are joined with +.", _NOT_MEASURED),
+        _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        *_XID_EVENTS,
+        _COMPUTED_SEQ,
+    ),
+    sort=("job_key", "start", "step"),
+    completes=False,
+)
+
 JOB_MINUTES = LakeTable(
     "job_minutes",
     "one row per (job_key, node, gpu, mig, minute); minutes are counted from the job's start",
@@ -558,7 +615,7 @@ FINDINGS = LakeTable(
 )
 
 COMPUTED: Mapping[str, LakeTable] = MappingProxyType(
-    {table.name: table for table in (JOB_SUMMARIES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
+    {table.name: table for table in (JOB_SUMMARIES, JOB_GPUS, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
 )
 
 
@@ -571,7 +628,7 @@ def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     )
 
 
-ANALYSED = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES)  # what an analysis reads
+ANALYSED = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES, STEPS)  # what an analysis reads
 
 
 ANALYSES = LakeTable(
@@ -585,7 +642,7 @@ ANALYSES = LakeTable(
                 pl.Int64(),
                 "version",
                 f"Version of {table.name} read.",
-                "was not read" if table is NODE_SAMPLES else None,  # by versions without host counters
+                "was not read" if table in (NODE_SAMPLES, STEPS) else None,  # by versions without them
             )
             for table in ANALYSED
         ),

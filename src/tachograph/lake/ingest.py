@@ -67,13 +67,11 @@ class IngestReport:
     chunks: int = 0
     chunks_known: int = 0
     rows_read: int = 0
-    rows: dict[str, int] = field(default_factory=dict)  # {table: rows committed}, without duplicates
+    rows: dict[str, int] = field(default_factory=dict)
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
-    rows_known: int = 0  # of chunks that were in the lake already
-    passed: Counter[str] = field(default_factory=Counter)  # rows of which nothing is made, by reason
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
     devices: set[tuple[object, ...]] = field(default_factory=set)  # keys of `rows`, where they are devices
 
@@ -215,9 +213,7 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
     reached = lake.mark(REJECTS, chunk.id)
     if reached is not None and reached >= mark:
         report.chunks_known += 1
-        report.rows_known += chunk.rows_read
         return None
-    report.passed.update(chunk.passed)
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
@@ -237,9 +233,7 @@ def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: In
             name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
             _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
         count_merged(lake, table, [day for day, count in appended.across.items() if count])
-        across = sum(appended.across.values())
-        report.duplicates += across
-        report.rows[table.name] = report.rows.get(table.name, 0) - across
+        report.duplicates += sum(appended.across.values())
         merged |= {f"{table.name}/{name}": appended.within[name] for name in frames}
     for one in chunks:
         _commit_rest(lake, one, merged, now, report)
@@ -261,7 +255,7 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
                 height = len(report.devices) - report.rows.get(table.name, 0)
             if table is GPU_SAMPLES:
                 _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
-        report.rows[table.name] = report.rows.get(table.name, 0) + height - duplicates
+        report.rows[table.name] = report.rows.get(table.name, 0) + height
         if part.rows_used is not None:
             used, rows = report.reshaped.get(table.name, (0, 0))
             report.reshaped[table.name] = (used + part.rows_used, rows + part.frame.height)
@@ -309,8 +303,6 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
 
     Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
     """
-    if not samples:
-        return
     capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
     each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
     seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()

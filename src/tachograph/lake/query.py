@@ -20,6 +20,7 @@ from tachograph.catalog.tables import (
     JOB_MINUTES,
     JOB_NODE_MINUTES,
     JOB_SUMMARIES,
+    STEP_SUMMARIES,
     TIME,
     LakeTable,
 )
@@ -101,6 +102,11 @@ def read_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.DataFrame:
 def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of job_gpus of these jobs."""
     return read_rows(lake, JOB_GPUS, jobs)
+
+
+def read_steps(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of step_summaries of these jobs; none where the accounting has no steps."""
+    return read_rows(lake, STEP_SUMMARIES, jobs)
 
 
 def read_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -262,4 +268,4 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
         unfinished = ~superseded & (pl.col("seq") > begun_us)
         return joined.filter(current | unfinished).drop("current")
 
-    return {table.name: left for table in (JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
+    return {table.name: left for table in (JOB_GPUS, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}

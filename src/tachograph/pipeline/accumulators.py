@@ -35,6 +35,7 @@ class Accumulators:
     timeline: one row per (run, minute), its GPUs put together: of the whole minutes of a partition, or of all.
     minutes_file: the data file of the whole minutes of a partition, which no reader sees yet; None where it has none.
     cut_minutes: rows of its other minutes, whose other part is elsewhere.
+    steps: like segments, of steps of runs under their numbers.
     samples, attributed: rows of a partition, those of them that belong to a run; gpu_seconds likewise (rows times
     sampling interval).
     """
@@ -45,6 +46,7 @@ class Accumulators:
     timeline: pl.DataFrame = field(default_factory=pl.DataFrame)
     minutes_file: AddAction | None = None
     cut_minutes: pl.DataFrame = field(default_factory=pl.DataFrame)
+    steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     samples: int = 0
     attributed: int = 0
     gpu_seconds: float = 0.0
@@ -188,7 +190,7 @@ class OpenRuns:
         gone = np.zeros(max(self.starts, default=0) + 1, np.bool_)
         gone[runs.get_column("run").to_numpy()] = True
         segments, intensities, imbalance, timelines = (
-            _out(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
+            out_of(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Accumulators(
             merge_segments(segments),
@@ -209,8 +211,8 @@ class OpenRuns:
             self.imbalance.append(folded)
 
 
-def _out(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
-    """The rows of the runs that are `gone`, taken out of `kept`; what is left there is one frame."""
+def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
+    """Return the rows of the runs that are `gone`, taken out of `kept`; what is left there is one frame."""
     mine, rest = [], []
     for frame in kept:
         taken = pl.Series(gone[frame.get_column("run").to_numpy()])

@@ -86,27 +86,26 @@ def reduce_partition(
     day: date,
     gpus: Mapping[int, int] = MappingProxyType({}),
     labeller: Labeller | None = None,
+    steps: pl.DataFrame | None = None,
 ) -> tuple[Accumulators, PartitionMinutes]:
     """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once), and its minutes.
 
     `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`: each run's start,
     at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16, tensor per (node, gpu), where known.
     `gpus`: how many GPUs each run has; one that has them all in `intervals` needs no other partition for its windows.
+    `steps`: as `intervals`, of steps under their numbers.
     """
     stripe_rows = _stripe_rows(frame)
     keys = frame.select(*GPU_KEY)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*GPU_KEY)
-    layout = _lay_out(frame, stripe_rows, keys, intervals, starts)
-    segments = _identity(layout, keys, intervals)
-    gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
-    segments.update(_spans(layout, gap))
+    t = _microseconds(frame.get_column("t"))
+    interval_us = np.empty(len(stripe_rows) - 1)
+    kernel.spacing(t, stripe_rows, interval_us)
+    zero = np.array([_epoch_us(starts[run]) for run in intervals.get_column("run")], np.int64)
+    layout = _lay_out(t, stripe_rows, interval_us, keys, intervals, zero)
     by_minute: dict[str, _SlotValues] = {}
     columns = _Columns(frame)
-    steps = np.zeros(frame.height, np.int32)
-    kernel.spaces(layout.t, layout.seg_a, layout.seg_b, gap, steps)
     minutely = frozenset((*MINUTE_MEANS, *MINUTE_MAXIMA, *(labeller.counters if labeller else ())))
-    for counter in COUNTERS:
-        if counter.name in columns:
-            segments.update(_counter(counter, columns, layout, gap, steps, minutely, by_minute))
+    segments = _segments(columns, layout, keys, intervals, minutely, by_minute, analysis=analysis)
     if labeller:
         segments.update(_labelled(labeller, layout, by_minute))
     roof, histogram = _roofline(columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
@@ -122,12 +121,46 @@ def reduce_partition(
         segments=segment_frame,
         intensities=_intensities(segment_frame, histogram),
         windows=windows_of(slots, starts, _all_here(intervals, gpus), analysis=analysis, day=day),
+        steps=_of_steps(columns, layout, keys, steps, analysis=analysis),
         samples=frame.height,
         attributed=int(attributed.sum()),
         gpu_seconds=float((rows_per_stripe * seconds).sum()),
         gpu_seconds_attributed=float((attributed * seconds[layout.seg_stripe]).sum()),
     )
     return accumulators, _minutes(layout, segment_frame, by_minute)
+
+
+def _segments(
+    columns: _Columns,
+    layout: _Layout,
+    keys: pl.DataFrame,
+    intervals: pl.DataFrame,
+    minutely: Collection[str],
+    by_minute: dict[str, _SlotValues],
+    *,
+    analysis: AnalysisOptions,
+) -> dict[str, pl.Series]:
+    """Identity, span and every counter of the segments; fills `by_minute` with those that are `minutely`."""
+    segments = _identity(layout, keys, intervals)
+    gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
+    segments.update(_spans(layout, gap))
+    distances = np.zeros(len(layout.t), np.int32)
+    kernel.spaces(layout.t, layout.seg_a, layout.seg_b, gap, distances)
+    for counter in COUNTERS:
+        if counter.name in columns:
+            segments.update(_counter(counter, columns, layout, gap, distances, minutely, by_minute))
+    return segments
+
+
+def _of_steps(
+    columns: _Columns, layout: _Layout, keys: pl.DataFrame, steps: pl.DataFrame | None, *, analysis: AnalysisOptions
+) -> pl.DataFrame:
+    """The segments of steps; `layout` is that of the runs."""
+    if steps is None or steps.is_empty():
+        return pl.DataFrame()
+    zero = _microseconds(steps.get_column("start"))
+    of_steps = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, steps, zero)
+    return pl.DataFrame(_segments(columns, of_steps, keys, steps, frozenset(), {}, analysis=analysis))
 
 
 def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:
@@ -159,9 +192,9 @@ def _microseconds(column: pl.Series) -> Longs:
 
 
 def _lay_out(
-    frame: pl.DataFrame, stripes: Longs, keys: pl.DataFrame, intervals: pl.DataFrame, starts: Mapping[int, datetime]
+    t: Longs, stripes: Longs, interval_us: Floats, keys: pl.DataFrame, intervals: pl.DataFrame, zero: Longs
 ) -> _Layout:
-    t = _microseconds(frame.get_column("t"))
+    """Where the intervals lie in the rows. `zero`: from when on the minutes of each are counted."""
     first_of: dict[tuple[object, ...], tuple[int, int]] = {}
     for row, unit in enumerate(intervals.select(*GPU_KEY).iter_rows()):
         first_of[unit] = (first_of.get(unit, (row, row))[0], row + 1)
@@ -169,9 +202,6 @@ def _lay_out(
     low = np.array([span[0] for span in spans], np.int64)
     high = np.array([span[1] for span in spans], np.int64)
     start, end = _microseconds(intervals.get_column("start")), _microseconds(intervals.get_column("end"))
-    zero = np.array([_epoch_us(starts[run]) for run in intervals.get_column("run")], np.int64)
-    interval_us = np.empty(len(stripes) - 1)
-    kernel.spacing(t, stripes, interval_us)
     times = (t, stripes, low, high, start, end, zero)
     nothing = np.empty(0, np.int64)
     segments, slots = kernel.place_segments(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from types import TracebackType
@@ -18,6 +18,7 @@ from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.accumulators import Accumulators
+from tachograph.pipeline.attribution import INTERVALS_SCHEMA
 from tachograph.pipeline.minutes import write_minutes
 from tachograph.pipeline.partition import Labeller, reduce_partition
 
@@ -78,8 +79,8 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 class Reduction:
     """What is to be reduced, by whose intervals, how, and under which number; a GPU below `idle_util` is idle.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how many
-    `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels.
+    intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps. keys: run, job_key, job_id,
+    start, and how many `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels.
     """
 
     lake: Lake
@@ -90,6 +91,7 @@ class Reduction:
     number: int
     idle_util: float
     labeller: Labeller | None = None
+    steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INTERVALS_SCHEMA))
 
 
 def reduce_days(
@@ -107,8 +109,9 @@ def reduce_days(
     """
     lake = reduction.lake
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, reduction.intervals)
-    # each task has the intervals and keys of its partition
-    shared = pool.share(replace(reduction, intervals=reduction.intervals.clear(), keys=reduction.keys.clear()))
+    # each task has the intervals, steps and keys of its partition
+    nothing = reduction.intervals.clear()
+    shared = pool.share(replace(reduction, intervals=nothing, keys=reduction.keys.clear(), steps=nothing))
     tasks = _tasks(reduction, days, everything=everything)
     under_way: deque[tuple[date, PendingResult[Accumulators] | None]] = deque()
     done = 0
@@ -126,18 +129,24 @@ def reduce_days(
 
 
 def reduce_one(
-    reduction: Reduction, part: Partition, intervals: pl.DataFrame, keys: pl.DataFrame, columns: Sequence[str]
+    reduction: Reduction,
+    part: Partition,
+    intervals: pl.DataFrame,
+    steps: pl.DataFrame,
+    keys: pl.DataFrame,
+    columns: Sequence[str],
 ) -> Accumulators:
     """Return what one partition comes to; its minutes are written, and do not count yet.
 
-    `intervals`, `keys`: of its day and nodes. Run twice it writes two files, of which only the committed one counts.
+    `intervals`, `steps`, `keys`: of its day and nodes. Run twice it writes two files, and only the committed one
+    counts.
     """
     frame, _ = read_partition(reduction.lake, GPU_SAMPLES, part, columns)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
     gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
     reduced, minutes = reduce_partition(
         frame, intervals, starts, reduction.ridges,
-        analysis=reduction.analysis, day=part.day, gpus=gpus, labeller=reduction.labeller,
+        analysis=reduction.analysis, day=part.day, gpus=gpus, labeller=reduction.labeller, steps=steps,
     )  # fmt: skip
     return write_minutes(
         reduction.lake, reduced, minutes, keys,
@@ -150,14 +159,15 @@ def _tasks(
 ) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
     """Yield what is to be done: for each day the arguments of its partitions' tasks, and None when they were all."""
     for day in days:
-        of_day = overlapping_day(reduction.intervals, day)
+        of_day, steps = overlapping_day(reduction.intervals, day), overlapping_day(reduction.steps, day)
         for part in partitions(reduction.lake, GPU_SAMPLES, [day]):
             mine = _of_nodes(of_day, part)
             if mine.height:
                 columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in GPU_KEY)]
-                yield day, (part, mine, reduction.keys.join(mine, on="run", how="semi"), columns)
+                keys = reduction.keys.join(mine, on="run", how="semi")
+                yield day, (part, mine, _of_nodes(steps, part), keys, columns)
             elif everything:
-                yield day, (part, mine, reduction.keys.clear(), ["t", *GPU_KEY])
+                yield day, (part, mine, mine, reduction.keys.clear(), ["t", *GPU_KEY])
         yield day, None
 
 

@@ -7,7 +7,7 @@ its summary, so an analysis that was killed leaves nothing that a reader sees.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_SUMMARIES,
     JOBS,
+    STEP_SUMMARIES,
+    STEPS,
     TIME,
     WINDOWED,
     LakeTable,
@@ -57,6 +59,7 @@ from tachograph.pipeline.state import (
     seen_last,
     seen_now,
 )
+from tachograph.pipeline.steps import JobSteps, OpenSteps, build_steps
 from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
@@ -139,7 +142,9 @@ def analyze(
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
-    analysis = _Analysis(lake, configuration, judging, owned, touched, units, seen, now, progress)
+    mine = replace(owned, runs=owned.runs.join(touched, on="run", how="semi"))
+    steps = build_steps(lake.latest(STEPS), allocations, mine)
+    analysis = _Analysis(lake, configuration, judging, owned, touched, steps, units, seen, now, progress)
     analysis.misplaced = misplaced(runs, allocations)
     if pool is not None:
         return analysis.run(pool, full=news.everything)
@@ -217,6 +222,7 @@ class _Analysis:
         judge: Judge,
         owned: Attribution,
         touched: pl.DataFrame,
+        steps: JobSteps,
         units: pl.DataFrame,
         seen: InputVersions,
         now: datetime,
@@ -237,8 +243,10 @@ class _Analysis:
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util
         self.reduction = Reduction(
-            lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller
-        )
+            lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller,
+            steps.intervals,
+        )  # fmt: skip
+        self.steps = OpenSteps(steps)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
         self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
@@ -247,6 +255,7 @@ class _Analysis:
         self.misplaced = Misplaced(0, None)
         self.summaries: list[pl.DataFrame] = []
         self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
+        self.step_rows = RowBuffer(lake, STEP_SUMMARIES, self.number, limit=GPU_ROWS)
         self.reported = 0
         self.findings = RowBuffer(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
@@ -286,6 +295,7 @@ class _Analysis:
                 tally.add(part)
                 self.minutes.add(part)
                 self.open_runs.add(part)
+                self.steps.add(part.steps)
                 continue
             self.open_runs.end_day(day, self.minutes.end_day(day))
             self.hosts.up_to(day)
@@ -332,13 +342,15 @@ class _Analysis:
         judged = self.judge(tables)
         self.summaries.append(judged.jobs)
         self.gpus.add(judged.gpus)
+        self.step_rows.add(self.steps.summarize(runs, self.facts, analysis=self.configuration.analysis))
         self.findings.add(judged.findings)
         self.reported += judged.findings.filter(REPORTED).height
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> pl.DataFrame:
-        """The GPUs and findings that are left, and last the summaries, which make the others count."""
+        """The GPUs, steps and findings that are left, and last the summaries, which make the others count."""
         self.gpus.write()
+        self.step_rows.write()
         self.findings.write()
         columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
         new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])

@@ -20,6 +20,7 @@ from tachograph.catalog.tables import (
     GPU_SAMPLES,
     JOBS,
     NODE_SAMPLES,
+    STEPS,
     TIME,
     LakeTable,
 )
@@ -97,7 +98,7 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
         return NewInput(True, spans, frozenset())
     before = last.versions
     ids: set[str] = set()
-    for table in (JOBS, ALLOCATIONS):
+    for table in (JOBS, ALLOCATIONS, STEPS):
         if now.versions[table.name] > before[table.name]:
             with lake_errors(lake.uri(table)):
                 fresh = lake.scan(table).filter(pl.col("seq") > before[table.name]).select("job_id").unique().collect()

@@ -224,6 +224,30 @@ def _energy() -> list[pl.Expr]:
     ]
 
 
+def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step, under its number as `run`: what was accounted, and what its GPUs add up to.
+
+    `gpus`: from `summarize_gpus`. An ambiguous step has null for everything that would need samples; so has one that
+    held no GPU, except that it has 0 of them.
+    """
+    summed = gpus.group_by("run").agg(_sums(gpus), measured_s=pl.col("held_s").sum())
+    ambiguous = pl.col("attribution") == "ambiguous"
+    frame = (
+        steps.drop("gpus")
+        .join(summed, on="run", how="left")
+        .with_columns(elapsed_s=(pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6)
+    )
+    expected = pl.max_horizontal(pl.col("measured_s") / pl.col("interval_s"), pl.lit(1.0))
+    return frame.with_columns(
+        gpus=pl.when(~ambiguous).then(pl.col("gpus_held").fill_null(0)),
+        samples=pl.when(~ambiguous).then(pl.col("samples").fill_null(0)),
+        coverage=pl.when(pl.col("gpus_held") > 0).then(
+            pl.when(pl.col("samples") == 0).then(0.0).otherwise(pl.min_horizontal(pl.col("samples") / expected, 1.0))
+        ),
+        power_w_mean=pl.col("power_w_sampled_mean"),
+    )
+
+
 def volume_columns() -> dict[str, str]:
     """{accumulator: summary column} of the integrals of rates."""
     return {f"area_{rate}": volume for rate, volume in RATE_VOLUMES.items()}

@@ -13,7 +13,7 @@ import msgspec
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError, UsageError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.catalog.units import parse_time
 from tachograph.sources.files import expand, fingerprint, read_bytes
 from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_in, start_time
@@ -43,6 +43,7 @@ class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, k
     overlap_s: float = 3600.0
     recheck_s: float = 86400.0
     step_s: float = 86400.0  # the longest span requested at a time
+    steps: bool = True  # request the steps of jobs, too
 
 
 SETTINGS = SacctSettings
@@ -62,8 +63,10 @@ def connect(settings: SacctSettings, *, configuration: Configuration) -> Account
 def _accounting_of(settings: SacctSettings) -> AccountingAccess:
     """Return the server or command to request from. Errors: ConfigError naming the key."""
     if settings.how == "rest":
-        return Slurmrestd(settings, clusters=settings.clusters)
-    return SacctCommand.of(settings.command, timeout_s=settings.timeout_s, clusters=settings.clusters)
+        return Slurmrestd(settings, clusters=settings.clusters, steps=settings.steps)
+    return SacctCommand.of(
+        settings.command, timeout_s=settings.timeout_s, clusters=settings.clusters, steps=settings.steps
+    )
 
 
 class AccountingFeed:
@@ -97,7 +100,6 @@ class AccountingFeed:
                 parts=_parts_of(reading, self._new_rejects(reading)),
                 rows_read=reading.rows_read,
                 watermark=span.last,
-                passed=reading.passed,
             )
 
     def close(self) -> None:
@@ -110,7 +112,7 @@ class AccountingFeed:
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
             parts = _parts_of(reading, self._new_rejects(reading))
-            yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read, passed=reading.passed)
+            yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
         """The spans to request; the first reaches back over what was read before."""
@@ -163,6 +165,7 @@ def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[
         ChunkPart(
             "jobs", frame_of([_requested_while_running(row) for row in reading.jobs], JOBS), {}, rejects, overlaps=True
         ),
+        ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True),
         ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
     )
 
@@ -219,10 +222,10 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
                 origin=str(path),
                 parts=(
                     ChunkPart("jobs", frame_of(reading.jobs, JOBS), rejects=reading.rejects()),
+                    ChunkPart("steps", frame_of(reading.steps, STEPS)),
                     ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS)),
                 ),
                 rows_read=reading.rows_read,
-                passed=reading.passed,
             )
 
 

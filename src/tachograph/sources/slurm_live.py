@@ -111,15 +111,9 @@ class RunningJobsFeed:
         rejects = counted_rejects(self._rejected_before.new(reading.rejected))
         parts = (
             ChunkPart("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
-            ChunkPart(
-                "allocations",
-                frame_of(reading.allocations, ALLOCATIONS),
-                rejects=rejects,
-                overlaps=True,
-                rows_used=reading.rows_used,
-            ),
+            ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=rejects, overlaps=True),
         )
-        return Chunk(name, SLURM_LIVE, where, parts, reading.rows_read, passed=reading.passed)
+        return Chunk(name, SLURM_LIVE, where, parts, reading.rows_read)
 
     def close(self) -> None:
         """Close connections."""

@@ -139,7 +139,7 @@ def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
 BETWEEN: Final = "\x1f"  # between fields: a character that no job name holds
 FIELDS: Final = (
     "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
-    "ExitCode NNodes AllocCPUS NodeList AllocTRES ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
+    "ExitCode NNodes NTasks AllocCPUS NodeList AllocTRES ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
     "SubmitLine"  # last: it may hold line breaks
 )
 IN_SECONDS: Final[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "%s"}
@@ -184,26 +184,32 @@ class SacctCommand:
 
     delimiter = BETWEEN
 
-    def __init__(self, run: RunProgram, *, where: str = "sacct", clusters: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, run: RunProgram, *, where: str = "sacct", clusters: tuple[str, ...] = (), steps: bool = True
+    ) -> None:
         self.where = where
         self._run = run
+        self._steps = steps
         self._clusters = clusters
         self._fields = ""
 
     @classmethod
-    def of(cls, words: tuple[str, ...], *, timeout_s: float, clusters: tuple[str, ...] = ()) -> SacctCommand:
+    def of(
+        cls, words: tuple[str, ...], *, timeout_s: float, clusters: tuple[str, ...] = (), steps: bool = True
+    ) -> SacctCommand:
         """Return the program called so."""
         program = SiteProgram(words, timeout_s=timeout_s, environment=IN_SECONDS)
-        return cls(program.output, where=program.name, clusters=clusters)
+        return cls(program.output, where=program.name, clusters=clusters, steps=steps)
 
     def fetch(self, span: AccountingSpan) -> bytes:
-        """Return the jobs of the span as text with a header; no steps, and every run of a requeued job.
+        """Return the jobs of the span as text with a header, with their steps, and every run of a requeued job.
 
         Errors: InputError when sacct fails, or the answer is not whole.
         """
         first, last = span.written
         answer = self._run(
-            *("--allusers", "--duplicates", "--allocations", "--parsable2", f"--delimiter={BETWEEN}"),
+            *("--allusers", "--duplicates", *(() if self._steps else ("--allocations",))),
+            *("--parsable2", f"--delimiter={BETWEEN}"),
             *((f"--clusters={','.join(self._clusters)}",) if self._clusters else ()),
             *(f"--starttime={first}", f"--endtime={last}", f"--format={self._known_fields()}"),
         )

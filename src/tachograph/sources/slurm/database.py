@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from tachograph.sources.slurm.fields import (
+    BadRowError,
     folded_exit_code,
     job_state,
     json_example,
@@ -51,10 +53,38 @@ def database_example(fields: Mapping[str, object]) -> str:
     return json_example({name: value for name, value in fields.items() if name not in {"steps", "tres"}})
 
 
-def steps(fields: Mapping[str, object]) -> int:
-    """Return how many steps a job carries."""
+def steps(fields: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the steps that a job carries: an example, and its fields."""
     found = fields.get("steps")
-    return len(found) if isinstance(found, list) else 0
+    for step in found if isinstance(found, list) else []:
+        yield json_example(json_value(step, "step") or step), step if isinstance(step, dict) else {}
+
+
+def step_of(job: JobRecord, step: Mapping[str, object]) -> JobRecord:
+    """Return one of the `steps` of a job; its id is written as `batch`, or as `123.batch`.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    name = json_text(json_value(step, "step", "id"))
+    state = job_state(step.get("state")).base
+    code, signal = _exit_status(step.get("exit_code"), state)
+    if not name:
+        raise BadRowError("bad_step_id")
+    return JobRecord(
+        id=replace(job.id, step=name.rpartition(".")[2]),
+        cluster=job.cluster,
+        name=json_text(json_value(step, "step", "name")),
+        state=state,
+        exit_code=code,
+        exit_signal=signal,
+        start=json_time(json_value(step, "time", "start")),
+        end=json_time(json_value(step, "time", "end")),
+        nodes=json_number(json_value(step, "nodes", "count")),
+        node_list=json_text(json_value(step, "nodes", "range")),
+        allocated=_tres(json_value(step, "tres", "allocated")),
+        tasks=json_number(json_value(step, "tasks", "count")),
+        submit_line=json_text(step.get("submit_line")),
+    )
 
 
 def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from tachograph.sources.slurm.records import (
     counted_rejects,
     from_fields,
     job_row,
+    step_row,
 )
 
 if TYPE_CHECKING:
@@ -141,21 +142,16 @@ _COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields;
 
 @dataclass(slots=True)
 class AccountingReading:
-    """What a part of a file holds: rows for `jobs` and `allocations`, what was rejected, how many steps were passed."""
+    """What a part of a file holds: rows for `jobs`, `steps` and `allocations`, and what was rejected."""
 
     jobs: list[SlurmRow] = field(default_factory=list)
     allocations: list[SlurmRow] = field(default_factory=list)
     rejected: list[RejectedRecord] = field(default_factory=list)
-    steps: int = 0
+    steps: list[SlurmRow] = field(default_factory=list)
     rows_read: int = 0
     replaced: Counter[str] = field(default_factory=Counter)
     no_raw_id: list[str] = field(default_factory=list)
     names_gpus: bool = False
-
-    @property
-    def passed(self) -> dict[str, int]:
-        """Records of which no row is made."""
-        return {"step": self.steps} if self.steps else {}
 
     def rejects(self) -> tuple[Reject, ...]:
         """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
@@ -166,12 +162,12 @@ class AccountingReading:
 
 @dataclass(frozen=True, slots=True)
 class _ExportFormat:
-    """How one format is read: its records; of their fields the job (None: a step), an example, the number of steps."""
+    """How one format is read: its records; of their fields the job or step, an example, the steps a job carries."""
 
     entries: Iterator[SlurmEntry]
-    record: Callable[[Mapping[str, Any], SlurmCluster], JobRecord | None]
+    record: Callable[[Mapping[str, Any], SlurmCluster], JobRecord]
     example: Callable[[Mapping[str, object]], str]
-    steps: Callable[[Mapping[str, object]], int] = lambda fields: 0
+    steps: Callable[[Mapping[str, object]], Iterable[tuple[str, Mapping[str, object]]]] = lambda fields: ()
 
 
 def read_content(
@@ -197,7 +193,7 @@ def read_content(
     del content
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
     for entry in how.entries:
-        if len(reading.jobs) + len(reading.rejected) + reading.steps >= rows_per_chunk:
+        if len(reading.jobs) + len(reading.rejected) + len(reading.steps) >= rows_per_chunk:
             yield _closed(reading, replaced)
             reading = AccountingReading(names_gpus=cluster.tracks_gpus)
         job = _take(entry, how, reading, cluster)
@@ -245,22 +241,27 @@ def _format(
 def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, cluster: SlurmCluster) -> JobRecord | None:
     """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows were added."""
     fields = entry.fields or {}
-    steps = how.steps(fields)
-    reading.steps += steps
-    reading.rows_read += 1 + steps
+    steps = list(how.steps(fields))
+    reading.rows_read += 1 + len(steps)
     if entry.reason is not None:
         reading.rejected.append((entry.place, entry.reason, entry.text))
         return None
     try:
         job = how.record(fields, cluster)
-        if job is None:
-            reading.steps += 1
-            return None
+        if job.id.step is not None:
+            reading.steps.append(step_row(job))
+            return job
         row = job_row(job, cluster)
         allocations = list(allocation_rows(row))
     except BadRowError as problem:
         reading.rejected.append((entry.place, problem.reason, entry.text or how.example(fields)))
+        reading.rejected += [(entry.place, "step_of_rejected_job", example) for example, _ in steps]
         return None
+    for example, of_step in steps:
+        try:
+            reading.steps.append(step_row(database.step_of(job, of_step)))
+        except BadRowError as problem:
+            reading.rejected.append((entry.place, problem.reason, example))
     if not job.id.raw_known:
         reading.no_raw_id.append(job.id.raw)
     reading.jobs.append(row)

@@ -158,7 +158,7 @@ class JobId:
     array_task_id: int | None = None
     het_job_id: str | None = None
     het_offset: int | None = None
-    is_step: bool = False
+    step: str | None = None
     raw_known: bool = True
 
 
@@ -209,8 +209,8 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
 
     >>> parts = job_id("3_0", "14"); parts.raw, parts.display, parts.array_job_id, parts.array_task_id
     ('14', '3_0', '3', 0)
-    >>> job_id("11+1", "12").het_offset, job_id("123.batch").is_step, job_id("123").display
-    (1, True, None)
+    >>> job_id("11+1", "12").het_offset, job_id("123.batch").step, job_id("123").display
+    (1, 'batch', None)
 
     Without a raw id the display id of a task or component is the key: it is unique, but not what the nodes know.
     `has_steps`: steps stand in another field, so `123.0` is the job 123.
@@ -223,10 +223,10 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     reported = _RAW.fullmatch(raw) if raw else None
     if (display and not shown) or (raw and not reported) or not (shown or reported):
         raise BadRowError("bad_job_id")
-    step = bool((shown and shown[4]) or (reported and reported[2]))
+    step = (shown and shown[4]) or (reported and reported[2]) or None
     if shown is None:
         assert reported is not None
-        return JobId(reported[1], is_step=step)
+        return JobId(reported[1], step=step)
     base, task, offset, _ = shown.groups()
     split = bool(task) and not task.startswith("[")
     composed = split or bool(offset)
@@ -237,7 +237,7 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
         array_task_id=int(task) if split else None,
         het_job_id=base if offset else None,
         het_offset=int(offset) if offset else None,
-        is_step=step,
+        step=step,
         raw_known=bool(reported) or not composed,
     )
 

@@ -62,8 +62,8 @@ def _alone(answer: dict[str, object]) -> list[dict[str, object]]:
     return [answer] if "jobid" in answer or "jobidraw" in answer else []
 
 
-def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord | None:
-    """Return the job of a sacct or squeue row; None for a step.
+def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
+    """Return the job, or the step, of a sacct or squeue row.
 
     Errors: BadRowError with the reason when it cannot be read.
     """

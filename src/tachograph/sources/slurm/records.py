@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -210,7 +210,7 @@ class SlurmCluster:
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """One run of a job as accounted. Times UTC; None: not reported."""
+    """One run of a job as accounted, or a step of it (`id.step`). Times UTC; None: not reported."""
 
     id: JobId
     cluster: str | None = None
@@ -234,6 +234,7 @@ class JobRecord:
     requested: Mapping[str, int] = field(default_factory=dict)
     names_gpus: bool = False  # it held GPUs by another field, without their number
     cpus: int | None = None
+    tasks: int | None = None
     constraints: str | None = None
     submit_line: str | None = None
     exclusive: bool | None = None
@@ -249,16 +250,17 @@ def requested_exclusive(written: object) -> bool | None:
     return True if written and str(written).strip().upper() in {"YES", "NODE", "TRUE"} else None
 
 
-def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord | None:
-    """Return the job of a sacct row, {field name in lower case: text}; None for a step.
+def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
+    """Return the job, or the step, of a sacct row, {field name in lower case: text}.
 
     `AllocGRES` and `ReqGRES` of Slurm up to 20.11 count where there are no TRES.
     Errors: BadRowError with the reason when it cannot be read.
     """
     get = fields.get
     identity = job_id(*(get(name, "") for name in ("jobid", "jobidraw")), has_steps="step" in fields)
-    if identity.is_step or not absent(get("step", "")):
-        return None
+    step = get("step", "").strip()
+    if not absent(step):
+        identity = replace(identity, step=step.removesuffix(".0"))
     elapsed = seconds(get("elapsedraw", ""), get("elapsed", ""), "elapsed_s")
     suspended = seconds("", get("suspended", ""), "elapsed_s") or 0.0
     zone = cluster.time_zone
@@ -290,6 +292,7 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord |
         requested=tres(get("reqtres", "")) or (of_gres if nodes == 1 else {}),  # of a node or of all: not documented
         names_gpus=any(of_gres.values()),
         cpus=whole(get("alloccpus") or get("ncpus", ""), "cpus"),
+        tasks=whole(get("ntasks", ""), "tasks"),
         constraints=_written(get("constraints", "")),
         submit_line=get("submitline") or None,
         exclusive=requested_exclusive(get("exclusive", "")),
@@ -358,6 +361,34 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "exclusive": _exclusive(job, cluster, requested=request.exclusive if request else None),
         "submit_line": job.submit_line,
         "time_precision_s": job.time_precision_s,
+    }
+
+
+def step_row(step: JobRecord) -> SlurmRow:
+    """Return the row of `steps`.
+
+    Errors: BadRowError for a time order that cannot be, or a broken node list.
+    """
+    if step.start and step.end and step.end < step.start:
+        raise BadRowError("end_before_start")
+    named = step.node_list is not None and not absent(step.node_list)
+    if named:
+        count_nodes(str(step.node_list))
+    return {
+        "cluster": step.cluster,
+        "job_id": step.id.raw,
+        "step": step.id.step,
+        "name": step.name,
+        "start": step.start,
+        "end": step.end,
+        "nodes": step.nodes,
+        "node_list": step.node_list if named else None,
+        "tasks": step.tasks,
+        "gpus": None if step.allocated is None else gpus(step.allocated)[0] or 0,
+        "state": step.state,
+        "exit_code": step.exit_code if step.end else None,
+        "exit_signal": step.exit_signal if step.end else None,
+        "submit_line": step.submit_line,
     }
 
 

@@ -49,7 +49,12 @@ class Slurmrestd:
     delimiter: Final = None
 
     def __init__(
-        self, access: SlurmrestdAccess, *, clusters: tuple[str, ...] = (), pace: RequestPace | None = None
+        self,
+        access: SlurmrestdAccess,
+        *,
+        clusters: tuple[str, ...] = (),
+        steps: bool = True,
+        pace: RequestPace | None = None,
     ) -> None:
         if access.token_file and not access.user:
             raise ConfigError("token_file is given without user", do="add the user that the token was made for")
@@ -58,7 +63,7 @@ class Slurmrestd:
         self._server = HttpServer(
             access, pace=pace, authorize=lambda token: _headers(access.user, token), own_words=_message
         )
-        self._clusters = clusters
+        self._clusters, self._steps = clusters, steps
         self._version = access.api
         self.where = self._server.where
 
@@ -68,7 +73,9 @@ class Slurmrestd:
         Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
         """
         first, last = (time.removeprefix("uts" if self._since_23_11() else "") for time in span.written)
-        query = {"start_time": first, "end_time": last, "skip_steps": "true"}
+        query = {"start_time": first, "end_time": last}
+        if not self._steps:
+            query["skip_steps"] = "true"
         if self._clusters:
             query["cluster"] = ",".join(self._clusters)
         return self._get("slurmdb", "jobs", query)
