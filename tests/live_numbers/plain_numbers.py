@@ -63,7 +63,7 @@ RAW: dict[int, dict[int, float]] = {
 }  # fmt: skip
 SLICES: dict[tuple[int, int], dict[int, float]] = {
     (4, 1): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU} | {252: 4321, 251: 5679, 1002: 0.3125},
-    (4, 5): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU} | {252: 17, 251: 9983, 1002: 1.75},
+    (4, 5): {k: v for k, v in _BUSY.items() if k not in WHOLE_GPU} | {252: 17, 251: 9983, 1002: 9.75},
 }
 
 

@@ -143,12 +143,14 @@ def test_exporters_of_one_node_complete_each_other() -> None:
 def test_slices_of_a_gpu_are_rows_of_their_own() -> None:
     with exporter({"n1": {0: {UTIL: 5}}}) as server:
         server.nodes["n1"].gpus.append(Gpu(0, {SM: 0.5}, labels={"GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb"}))
-        server.nodes["n1"].gpus.append(Gpu(0, {SM: 1.5}, labels={"GPU_I_ID": "8", "GPU_I_PROFILE": "1g.10gb"}))
+        server.nodes["n1"].gpus.append(Gpu(0, {SM: 1.29}, labels={"GPU_I_ID": "8", "GPU_I_PROFILE": "1g.10gb"}))
+        server.nodes["n1"].gpus.append(Gpu(0, {SM: 8.5}, labels={"GPU_I_ID": "9", "GPU_I_PROFILE": "1g.10gb"}))
         with watching(server.urls) as source:
             assert as_dict(source.read()) == {
                 ("n1", 0, None): {"gpu_util": 0.05},
                 ("n1", 0, 7): {"sm_active": 0.5},
-                ("n1", 0, 8): {},  # more than all of it: impossible
+                ("n1", 0, 8): {"sm_active": 1.29},  # normalised by its profile
+                ("n1", 0, 9): {},  # more than all of the GPU: impossible
             }
 
 

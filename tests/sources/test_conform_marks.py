@@ -44,3 +44,11 @@ def test_what_is_no_fraction_is_not_clamped() -> None:
     values, reasons = conformed("gpu_temp_c", pl.Series([150.0, 151.0]))
     assert values == [150.0, None]
     assert reasons == {"out_of_range": 1}
+
+
+def test_ratios_of_mig_slices_may_be_above_one() -> None:
+    keys = pl.DataFrame({"t": [NOW] * 4, "node": "n", "gpu": 0, "mig": [1, 2, 3, None]})
+    made = conform(keys.with_columns(sm_active=pl.Series([1.29, 1.0000001, 8.5, 1.29])), GPU_SAMPLES, now=NOW)
+    assert made.frame["sm_active"].cast(pl.Float64).round(3).to_list() == [1.29, 1.0, None, None]
+    counted = {reject.reason: reject.count for reject in made.rejects}
+    assert counted == {"slice_above_one": 1, "out_of_range": 2}

@@ -6,13 +6,13 @@ The tables and live views apply the same limits. This module imports no table li
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats
-from tachograph.catalog.chunks import BLANK_FLOATS, CLAMPED
+from tachograph.catalog.chunks import BLANK_FLOATS, CLAMPED, SLICE_ABOVE_ONE
 from tachograph.catalog.counters import Counter, CounterStorage, HostCounter
 from tachograph.catalog.units import factor
 
@@ -21,6 +21,8 @@ _FLOAT32_BLANKS: Final = np.append(_BLANKS, 2.0**31)  # to which Float32 rounds 
 _LEAST_BLANK: Final = min(BLANK_FLOATS)
 # A fraction up to this is the end of its range: counters of two clocks are divided, and rounded (SM_ACTIVE 1.0000001).
 LARGEST_ROUNDED: Final = 1.01
+# A ratio of a MIG slice may be normalised by its profile, and be above 1 (SM_ACTIVE 1.29): eight slices are a GPU.
+LARGEST_OF_SLICE: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class ValueLimits:
     """Conversion of values to the unit of the catalogue, and their valid range: one row for all values, or one each.
 
     ceilings: up to these, values above their range are rounded ones: the end of the range. float32: the values were
-    rounded to Float32.
+    rounded to Float32. usual: what ceilings would be if no value were that of a MIG slice.
     """
 
     factors: Floats
@@ -49,6 +51,7 @@ class ValueLimits:
     whole: Flags
     zero_is_missing: Flags
     float32: bool = False
+    usual: Floats | None = None
 
     @classmethod
     def of(
@@ -65,6 +68,19 @@ class ValueLimits:
         ]
         made = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
         return cls(made[:, 0], made[:, 1], made[:, 2], made[:, 3], made[:, 4] > 0, made[:, 5] > 0, float32)
+
+    def of_slices(self, slices: Flags) -> ValueLimits:
+        """Return the limits of values some of which are of MIG slices: fractions up to 8 are kept.
+
+        >>> fractions = ValueLimits.of([(DeviceFact("fraction", 1.0, zero_is_missing=False), "fraction")])
+        >>> fractions.of_slices(np.array([True, False])).convert(np.array([1.29, 1.29])).tolist()
+        [1.29, nan]
+        """
+        wide = slices & (self.ceilings > self.highs)
+        if not wide.any():
+            return self
+        highs, ceilings = (np.where(wide, LARGEST_OF_SLICE, one) for one in (self.highs, self.ceilings))
+        return replace(self, highs=highs, ceilings=ceilings, usual=self.ceilings)
 
     def convert(self, raw: Floats) -> Floats:
         """Return values in units of the catalogue; NaN for what `changes` names as removed."""
@@ -85,7 +101,7 @@ class ValueLimits:
         return bool(self.lows[0] <= low and high <= self.highs[0] and np.isfinite(greatest) and greatest < _LEAST_BLANK)
 
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
-        """Return which values are removed, by reason, and which are `clamped` to the end of their range."""
+        """Return which values are removed, by reason, and which are `clamped` or kept as `slice_above_one`."""
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)
         with np.errstate(over="ignore", invalid="ignore"):
             values = raw * self.factors
@@ -95,12 +111,19 @@ class ValueLimits:
             "not_finite": not_finite,
             "out_of_range": ~marks & ~not_finite & ~((values >= self.lows) & (values <= self.ceilings)),
             CLAMPED: self._rounded(values),
+            SLICE_ABOVE_ONE: self._above(values),
         }
 
-    def clamps(self, raw: Floats) -> bool:
-        """Return whether a value is clamped."""
+    def counts(self, raw: Floats) -> bool:
+        """Return whether a value is clamped, or kept above 1."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return bool(self._rounded(raw * self.factors).any())
+            values = raw * self.factors
+            return bool(self._rounded(values).any() or self._above(values).any())
+
+    def _above(self, values: Floats) -> Flags:
+        if self.usual is None:
+            return np.zeros(values.shape, np.bool_)
+        return (values > self.usual) & (values <= self.ceilings)
 
     def _rounded(self, values: Floats) -> Flags:
         return (values > self.highs) & (values <= self.ceilings)

@@ -167,14 +167,14 @@ def draw_grid(numbers: FigureNumbers) -> Figure:
 
 
 def _axis(axis: str, columns: Sequence[str]) -> pl.Expr:
-    """One axis of each job, 0..1."""
+    """One axis of each job, 0..1: a mean of MIG slices may be above 1."""
     means = [f"{counter}_mean" for counter in _COUNTERS[axis] if f"{counter}_mean" in columns]
     if axis == "gr":
-        return pl.coalesce("gr_engine_active_mean", "gpu_util_mean")
+        return pl.coalesce("gr_engine_active_mean", "gpu_util_mean").clip(0, 1)
     if axis == "fp64":  # without the tensor pipe's counter the FP64 pipe alone counts
-        return pl.when(pl.col("fp64_active_mean").is_not_null()).then(pl.max_horizontal(means))
+        return pl.when(pl.col("fp64_active_mean").is_not_null()).then(pl.max_horizontal(means).clip(0, 1))
     value = pl.max_horizontal(means)
-    return (value / FULL_IO_BYTES_PER_S).clip(0, 1) if axis == "io" else value
+    return (value / FULL_IO_BYTES_PER_S if axis == "io" else value).clip(0, 1)
 
 
 def _rows(numbers: FigureNumbers) -> list[dict[str, Any]]:

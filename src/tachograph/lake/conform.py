@@ -1,8 +1,7 @@
 """`conform`, the one gate into the tables, and `resolve`, one row per key.
 
 A source hands over a frame whose columns carry contract names; `conform` converts units, adds missing columns as null,
-removes impossible values and unusable rows, and counts each removal by reason. Nothing is clamped, nothing is dropped
-without a count.
+removes impossible values and unusable rows, and counts each removal by reason. Nothing is dropped without a count.
 
 Of rows with one key, `resolve` takes for each column the last value that is not null, in the order of ingest (`seq`);
 a job's record that has an end counts as later than one that has none. In tables whose rows do not complete each other
@@ -150,6 +149,7 @@ def _remove_impossible(
         for counter in given
     }
     fine = _within(frame, limits_of)
+    slices = frame.get_column("mig").is_not_null().to_numpy() if "mig" in frame.columns else None
     for counter in given:
         limits, wanted = limits_of[counter.name], STORAGE_TYPES[counter.storage]
         if counter.name in fine:
@@ -157,8 +157,9 @@ def _remove_impossible(
             continue
         raw = frame.get_column(counter.name).cast(pl.Float64)
         numbers = raw.to_numpy()
+        limits = limits if slices is None else limits.of_slices(slices)
         kept = pl.Series(counter.name, limits.convert(numbers), nan_to_null=True)
-        if kept.null_count() > raw.null_count() or limits.clamps(numbers):
+        if kept.null_count() > raw.null_count() or limits.counts(numbers):
             present = raw.is_not_null()
             for reason, changed in limits.changes(numbers).items():
                 rejects += counted(reason, counter.name, pl.Series(changed) & present, raw)

@@ -86,7 +86,10 @@ def use_sentence(row: Mapping[str, Any]) -> str:
     who = "The GPUs were" if count is None else "The GPU was" if count == 1 else f"The {text(count, 'count')} GPUs were"
     if counter is None:
         return f"How busy {'the GPU was' if count == 1 else 'the GPUs were'} is not known."
-    share = text(number(row, f"{counter}_mean"), "fraction")
+    mean = number(row, f"{counter}_mean")
+    share = text(mean, "fraction")
+    if mean is not None and mean > 1:  # normalised by the profile of a MIG slice
+        return f"The mean of {ACTIVITY_NAMES.get(counter, counter)} was {share} of the MIG slice."
     how = "" if counter == "gpu_util" else f" ({ACTIVITY_NAMES[counter]})"
     return f"{who} busy {share} of the time{how}."
 

@@ -141,6 +141,7 @@ _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
 _COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
 _LIMITS: Final = ValueLimits.of((counter, counter.dcgm_unit or counter.unit) for counter in COUNTERS)
+_SLICE_LIMITS: Final = _LIMITS.of_slices(np.ones(len(COUNTERS), np.bool_))
 _QUERY_S = 5.0  # timeout of `discovery`
 _FIRST_S = 5.0  # wait of connecting for the first row
 _CARRY_S, _CARRY_TICKS = (
@@ -335,7 +336,7 @@ class DmonSource:
                 raw[_COLUMN[number]] = value
             elif number is not None:
                 facts[number] = value
-        values = _LIMITS.convert(raw)
+        values = (_LIMITS if gpu.mig is None else _SLICE_LIMITS).convert(raw)
         reported = ~np.isnan(values)
         known.values[reported], known.times[reported] = values[reported], t
         if reported.any():

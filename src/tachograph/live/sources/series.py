@@ -157,11 +157,12 @@ def _laid(
             continue
         kept.setdefault(column * len(gpus) + rows[gpu], (number, column, of.unit))
     columns = {column for _, column, _ in kept.values() if column < _HBM}
+    limits = ValueLimits.of((_RANGES[column], unit) for _, column, unit in kept.values())
     return SeriesLayout(
         gpus,
         np.array([number for number, _, _ in kept.values()], np.int64),
         np.array(list(kept), np.int64),
-        ValueLimits.of((_RANGES[column], unit) for _, column, unit in kept.values()),
+        limits.of_slices(np.array([gpus[cell % len(gpus)].mig is not None for cell in kept], np.bool_)),
         np.array(sorted(columns), np.int64),
         {
             gpu: GpuDevice(where.model, where.uuid, where.pci, minor_number=minors.get(gpu))
