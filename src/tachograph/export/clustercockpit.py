@@ -20,6 +20,7 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
+from tachograph.catalog.units import MB_PER_MIB
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
 
@@ -41,7 +42,6 @@ STATES: Mapping[str, str] = MappingProxyType(
     }
 )
 OTHER_ENDING = "stopped"
-_MB = 1.048576  # per MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ArchiveMetric:
 
 METRICS: tuple[ArchiveMetric, ...] = (
     ArchiveMetric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML reports it
-    ArchiveMetric("acc_mem_used", "hbm_used_mib", _MB, "B", "M", footprint=True),
+    ArchiveMetric("acc_mem_used", "hbm_used_mib", MB_PER_MIB, "B", "M", footprint=True),
     ArchiveMetric("acc_power", "power_w", 1, "W", footprint=True),
     ArchiveMetric("acc_sm_active", "sm_active", 100, ""),
     ArchiveMetric("acc_dram_active", "dram_active", 100, ""),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from tachograph.catalog.units import MB_PER_MIB
 from tachograph.judge.rules.metrics import VOCABULARY
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check
@@ -153,7 +154,6 @@ def _tokens(source: str) -> list[tuple[str, str]]:
 
 Limits = Mapping[str, Mapping[str, float]]  # {metric: {peak, normal, caution, alert: value}}
 LIMITS = ("peak", "normal", "caution", "alert")
-_MB = 1.048576  # per MiB
 _PERCENT = {"peak": "100"}
 _OF_NODES = "mean(GatherFromAllRanks(SelectMetric({}, OverAll)))"
 
@@ -180,7 +180,9 @@ def _nodes(factor: str, *metrics: str) -> Counterpart:
     return Counterpart(f"({total}) * {factor}" if len(metrics) > 1 else f"{total} * {factor}")
 
 
-_MEMORY = Counterpart(f"hbm_used_mib_mean * {_MB}", f"hbm_used_mib_max * {_MB}", {"peak": f"(hbm_mib * {_MB})"})
+_MEMORY = Counterpart(
+    f"hbm_used_mib_mean * {MB_PER_MIB}", f"hbm_used_mib_max * {MB_PER_MIB}", {"peak": f"(hbm_mib * {MB_PER_MIB})"}
+)
 METRICS: Mapping[str, Counterpart] = MappingProxyType(
     {
         **dict.fromkeys(("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")),

@@ -27,6 +27,16 @@ from tachograph.judge.rules.functions import FUNCTIONS, REDUCTIONS, Base
 from tachograph.judge.rules.model import PatternRule, ProblemSeverity, RuleLevel, RuleMetric
 from tachograph.judge.rules.values import Run, State
 
+_TYPE_NAMES: Mapping[Base, tuple[str, str]] = MappingProxyType(  # {base: (one, a list)}
+    {
+        "number": ("a number", "a list of numbers"),
+        "boolean": ("true or false", "a list of true and false"),
+        "text": ("a text", "a list of texts"),
+        "pair": ("a tuple", "a list of tuples"),
+        "any": ("something", "a list"),
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RuleType:
@@ -58,21 +68,7 @@ class RuleType:
         >>> str(RuleType("number", "gpu")), str(RuleType("boolean"))
         ('a list of numbers', 'true or false')
         """
-        if self.is_list:
-            return {
-                "number": "a list of numbers",
-                "boolean": "a list of true and false",
-                "text": "a list of texts",
-                "pair": "a list of tuples",
-                "any": "a list",
-            }[self.base]
-        return {
-            "number": "a number",
-            "boolean": "true or false",
-            "text": "a text",
-            "pair": "a tuple",
-            "any": "something",
-        }[self.base]
+        return _TYPE_NAMES[self.base][self.is_list]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +281,10 @@ class _Typer:
             self.report(at, f"these lists do not have the same length: {why}")
         return None
 
+    def joined_as(self, at: int, what: str, items: list[Typed], base: Base) -> str | None:
+        """Return what values of one base computed with each other are of; None, and a report, as `joined`."""
+        return self.joined(at, *items) if all(self.needs(at, what, item, base) for item in items) else None
+
     def chain(self, node: Chain) -> Typed:
         items = [(node.first, self.visit(node.first))]
         items += [(operand, self.visit(operand)) for _, operand, _ in node.rest]
@@ -331,9 +331,7 @@ class _Typer:
 
     def logic(self, at: int, word: str, items: list[Typed]) -> Typed:
         work = values.both if word == "and" else values.either
-        if not all(self.needs(at, word, item, "boolean") for item in items):
-            return WRONG
-        of = self.joined(at, *items)
+        of = self.joined_as(at, word, items, "boolean")
         if of is None:
             return WRONG
         rest = [(work, item.run) for item in items[1:]]
@@ -407,9 +405,7 @@ class _Typer:
     def largest(self, node: FunctionCall) -> Typed:
         """`max(a, b)`, `min(a, b)` of single values."""
         items = [self.visit(one) for one in node.arguments]
-        if not all(self.needs(node.at, node.function, item, "number") for item in items):
-            return WRONG
-        of = self.joined(node.at, *items)
+        of = self.joined_as(node.at, node.function, items, "number")
         if of is None:
             return WRONG
         above = [item.type.positive for item in items]
