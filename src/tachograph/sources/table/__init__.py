@@ -107,7 +107,7 @@ def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator
         known = part.frame.drop_nulls(["node", "gpu"])
         once = known.group_by(keys, maintain_order=True).agg(pl.all().drop_nulls().last())
         values = tuple(reject for reject in part.rejects if reject.column)
-        yield replace(part, frame=once, rejects=values, overlaps=True, rows_used=None)
+        yield replace(part, frame=once, rejects=values, rows_used=None)
 
 
 def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> None:

@@ -79,6 +79,7 @@ def unit_named(text: str) -> str | None:
 
 _LONGEST = 200  # characters of a name that may mean something; the patterns' time grows with their square
 _BRACKETS = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
+_SIGNS = " _.-:/"  # between words
 _WORD_END = re.compile(r"[ _.\-/:]+|(?<=[a-z0-9])(?=[A-Z])")
 _TOTAL = re.compile(r"(?i)[ _.\-]total$")
 _MOST_WORDS_OF_UNIT = 3  # bytes per second
@@ -96,7 +97,7 @@ def _readings(name: str) -> Iterator[tuple[str, str]]:
         text, behind = found[1], unit_named(found[2]) or ""
     ends = [place.start() for place in _WORD_END.finditer(text)]
     for end in ends[-_MOST_WORDS_OF_UNIT:]:
-        if unit := unit_named(text[end:].strip(" _.-/:")):
+        if unit := unit_named(text[end:].strip(_SIGNS)):
             yield text[:end], behind or unit
     yield text, behind
 
@@ -152,7 +153,7 @@ def _index(synonyms: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 _COUNTERS_SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
         "gpu_util": "util,utilization,utilisation,usage,load,utilization.gpu,gpu utilisation,utilization gpu rates,"
-                    "gpu busy,busy,gpu use,gpu usage,gpu load",
+                    "gpu busy,busy,use,gpu use,gpu usage,gpu load,auslastung",
         "mem_copy_util": "utilization.memory,mem util,memory util,memory utilization,memory utilisation,mem copy util,"
                          "memory activity,mem busy",
         "sm_active": "sm active,sm activity,sm util,sm utilization,sm efficiency",
@@ -169,10 +170,13 @@ _COUNTERS_SYNONYMS: Mapping[str, str] = MappingProxyType(
                         "vram,framebuffer used,used gpu memory",
         "hbm_free_mib": "memory.free,mem free,free memory,fb free,hbm free,vram free",
         "power_w": "power,power.draw,power.draw.instant,power.draw.average,power usage,watts,power consumption,"
-                   "board power,socket power,average socket power,leistung",
+                   "board power,socket power,average socket power,average graphics package power,"
+                   "current socket graphics package power,leistung",
         "energy_j": "energy,total energy,energy consumption,total energy consumption,energy consumed,energie",
-        "gpu_temp_c": "temp,temperature,temperature.gpu,gpu temp,gpu temperature,core temp,temperatur",
-        "mem_temp_c": "temperature.memory,mem temp,memory temp,memory temperature,hbm temp,hbm temperature",
+        "gpu_temp_c": "temp,temperature,temperature.gpu,gpu temp,gpu temperature,core temp,temperature (sensor edge),"
+                      "temperatur",
+        "mem_temp_c": "temperature.memory,mem temp,memory temp,memory temperature,hbm temp,hbm temperature,"
+                      "temperature (sensor memory)",
         "sm_clock_mhz": "clocks.sm,clocks.current.sm,sm clock,clock sm,core clock,graphics clock,gpu clock,sclk",
         "mem_clock_mhz": "clocks.mem,clocks.current.memory,mem clock,memory clock,clock mem,mclk",
         "throttle_reasons": "clocks_throttle_reasons.active,clocks_event_reasons.active,throttle reasons,"
@@ -189,7 +193,7 @@ _HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
         "cpu_user_s": "cpu user,user cpu,cpu usr,cpu time user",
         "cpu_nice_s": "cpu nice,nice cpu,cpu time nice",
-        "cpu_system_s": "cpu system,cpu sys,system cpu,cpu time system",
+        "cpu_system_s": "cpu system,cpu sys,cpu time system",
         "cpu_iowait_s": "cpu iowait,cpu wait,cpu time iowait",
         "cpu_idle_s": "cpu idle,idle cpu,cpu time idle",
         "load_average": "load,load1,load 1m,loadavg,load average",
@@ -265,8 +269,12 @@ def wide_meaning(template: str) -> tuple[str, str] | None:
     >>> wide_meaning("gpu{gpu}_power_w"), wide_meaning("util[{gpu}]")
     (('power_w', 'W'), ('gpu_util', ''))
     """
-    rest = re.sub(r"(?i)(?:gpu|card|device)?[ _.\-\[]?\{gpu\}\]?", "", template).strip(" _.-:/")
-    return (counter_meaning(rest) or counter_meaning(f"gpu_{rest}")) if rest else None
+    before, _, behind = re.sub(r"(?i)(?:gpu|card|device)?[ _.\-\[]?\{gpu\}\]?", "\0", template, count=1).partition("\0")
+    parts = [part for part in (before.strip(_SIGNS), behind.strip(_SIGNS)) if part]
+    for rest in dict.fromkeys(("_".join(parts), *reversed(parts))):  # `system.gpu.0.power` is the power, too
+        if known := counter_meaning(rest) or counter_meaning(f"gpu_{rest}"):
+            return known
+    return None
 
 
 _DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
@@ -327,7 +335,7 @@ _KEY_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mig": MIG_NAMES,
         "job": JOB_NAMES,
         "step": STEP_NAMES,
-        "metric": ("metric", "__name__", "counter", "metric name", "field", "name"),
+        "metric": ("metric", "metric name", "counter", "field", "measurement", "name"),
         "value": ("value", "values", "val"),
     }
 )

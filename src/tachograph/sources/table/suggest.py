@@ -48,6 +48,7 @@ _UNITS_BY_VALUE: Mapping[str, tuple[str, ...]] = {
     "fraction": ("fraction", "percent"), "W": ("W", "mW"), "MiB": ("MiB", "B"), "MHz": ("MHz", "kHz", "Hz"),
 }  # fmt: skip
 _MOST_LEFT = 40  # names that are not recognised
+_PERCENT = 100
 _ROUNDED = 1.01  # a value may be above its range by rounding
 
 
@@ -92,7 +93,8 @@ class _Proposal:
         if not self.columns:
             has = listed(self.rows.columns)
             self.missing.append(f"no column looks like a counter; it has: {has}")
-            self.columns += [f'# {quoted(name)} = "..."' + (why and f"  # {why}") for name, why in self.left.items()]
+            open_names = {wide_template(name) or name: why for name, why in self.left.items()}
+            self.columns += [f'# {quoted(name)} = "..."' + (why and f"  # {why}") for name, why in open_names.items()]
             self.left = {}
         lines += ["[columns]", *self.columns]
         lines += ["", "[devices]", *self.devices] if self.devices else []
@@ -112,7 +114,7 @@ def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None
     found = sample(path)
     proposal = _Proposal(found, top=list(found.lines))
     jobs = {name: to for name in proposal.rows.columns if (to := job_meaning(name))}
-    if "job_id" in jobs.values() and "start" in jobs.values():
+    if "job_id" in jobs.values() and ("start" in jobs.values() or not any(map(counter_meaning, proposal.rows.columns))):
         _propose_jobs(proposal, jobs, zone_name)
     else:
         _propose_samples(proposal, node, zone_name)
@@ -136,7 +138,7 @@ def _propose_samples(proposal: _Proposal, node: str | None, zone_name: str | Non
     if not inventory:
         _propose_time(proposal, time, form, zone_name)
     _propose_node(proposal, node)
-    if not wide and not node_only:
+    if not (wide or node_only or any(_names_a_gpu(name) for name in names)):
         _propose_gpu(proposal, time, long)
     if inventory:
         proposal.columns = _fact_lines(proposal, facts)
@@ -409,6 +411,9 @@ def _line(name: str, known: tuple[str, str], values: ValueRange, proposal: _Prop
             )
         else:
             unit, remark = "percent", f"  # by its values: {values}"
+    elif not unit and wanted == "MiB" and values.high is not None and 0 < values.high <= _PERCENT:
+        proposal.left[name] = f"{values}: MiB, GiB or percent?"
+        return None
     elif not unit and len(by_value) > 1 and fitting[0] != by_value[0]:
         unit, remark = fitting[0], f"  # by its values: {values}"
     elif not unit and to == "energy_j":
@@ -426,11 +431,12 @@ def _wide_columns(proposal: _Proposal) -> dict[str, list[str]]:
         template = None if name in proposal.taken else wide_template(name)
         if template and wide_meaning(template):
             found.setdefault(template, []).append(name)
-    return {
-        template: names
-        for template, names in found.items()
-        if len(names) > 1 or re.search(r"(?i)(gpu|card|device)[ _.\-\[]?\{gpu\}", template)
-    }
+    return {template: names for template, names in found.items() if len(names) > 1 or _names_a_gpu(names[0])}
+
+
+def _names_a_gpu(column: str) -> bool:
+    """Whether a column is of one GPU by its name: `gpu0_util`, not `util_0`."""
+    return bool(re.search(r"(?i)(gpu|card|device)[ _.\-\[]?\{gpu\}", wide_template(column) or ""))
 
 
 def _propose_wide(proposal: _Proposal, wide: Mapping[str, list[str]]) -> None:
@@ -470,9 +476,10 @@ def _propose_long(proposal: _Proposal, metrics: Mapping[str, ValueRange]) -> Non
 def _propose_jobs(proposal: _Proposal, jobs: Mapping[str, str], zone_name: str | None) -> None:
     rows = proposal.rows
     proposal.top.append('table = "jobs"')
-    start = next(name for name, to in jobs.items() if to == "start")
     proposal.sections.append("[time]")
-    _propose_format(proposal, start, _time_format(rows.get_column(start)) or "", zone_name)
+    starts = [name for name, to in jobs.items() if to == "start"]
+    form = _time_format(rows.get_column(starts[0])) if starts else None
+    _propose_format(proposal, starts[0] if starts else "", form or "", zone_name)
     done: set[str] = set()
     for name, to in jobs.items():
         if to in done:
@@ -482,6 +489,9 @@ def _propose_jobs(proposal: _Proposal, jobs: Mapping[str, str], zone_name: str |
         clock = to == "elapsed_s" and bool(stripped(rows.get_column(name)).str.contains(":").any())
         unit = ', unit = "duration"' if clock else ""
         proposal.columns.append(f'{quoted(name)} = {{ to = "{to}"{unit} }}')
+    if not starts:
+        proposal.missing.append("no column is the start of a job")
+        proposal.columns.append('# "..." = { to = "start" }  # no column is the start of a job')
     proposal.taken.update(jobs)
     proposal.left |= dict.fromkeys(_others(proposal), "")
 
