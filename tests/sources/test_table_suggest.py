@@ -219,6 +219,8 @@ def test_memory_for_a_long_file_is_that_of_a_piece(tmp_path: Path, monkeypatch: 
         ("memory_used_gib", ("hbm_used_mib", "GiB")),
         ("fb_used_bytes", ("hbm_used_mib", "B")),
         ("pcie_replays_total", ("pcie_replays", "")),
+        ("Average Graphics Package Power (W)", ("power_w", "W")),
+        ("Temperature (Sensor memory) (C)", ("mem_temp_c", "C")),
         ("nvlink_tx_bytes_total", None),  # a counter of bytes is no rate
         ("max_power_w", None),
         ("power.limit [W]", None),
@@ -241,6 +243,7 @@ def test_words_for_counters(name: str, known: tuple[str, str] | None) -> None:
         ("mem_used", (0, 80e9), 'unit = "B" }  # by its values: values up to 80,000,000,000 in all 2 rows'),
         ("sm_clock", (1.2e9, 1.41e9), 'unit = "Hz" }  # by its values'),
         ("util", (0, 4500), '# "util" = "..."  # values up to 4,500 in all 2 rows: no unit fits'),
+        ("memory", (0, 50), '# "memory" = "..."  # values up to 50 in all 2 rows: MiB, GiB or percent?'),
         ("memory_used_pct", (0, 50), '# "memory_used_pct" = "..."  # percent cannot be MiB'),
     ],
 )
@@ -270,6 +273,29 @@ def test_a_name_is_a_model_where_its_values_are(tmp_path: Path) -> None:
     assert "devices" not in text
     text = suggest(_csv(tmp_path, "time,gpu,name,util\n1776919670,0,NVIDIA L40S,50\n")).text
     assert '[devices]\n"name" = "model"' in text
+
+
+def test_indices_between_words(tmp_path: Path) -> None:
+    """A process's own records of all its GPUs; what is not recognised is listed once per name."""
+    head = "_timestamp,system.gpu.0.powerWatts,system.gpu.1.powerWatts,system.gpu.0.odd,system.gpu.1.odd,system.cpu"
+    table, frame = _fed_back(_csv(tmp_path, head + "\n1776919670.5,300,310,1,2,12\n"))
+    assert (table, frame.select("gpu", "power_w").rows()) == ("gpu_samples", [(0, 300.0), (1, 310.0)])
+    proposed = suggest(_csv(tmp_path, "Time,n1 GPU 0,n1 GPU 1\n2026-04-23 10:00:00,5%,6%\n"))
+    assert '[columns]\n# "n1 GPU {gpu}" = "..."\n' in proposed.text
+    assert "[gpu]" not in proposed.text
+
+
+def test_the_column_of_fields_is_that_of_metrics(tmp_path: Path) -> None:
+    """`name` holds the name of the measurement, the same in all rows."""
+    rows = [f"smi,{1776919670 + t},n7,{g},{f},{v}" for t in (0, 9) for g in (0, 1) for f, v in (("power_draw", 210),)]
+    table, frame = _fed_back(_csv(tmp_path, "\n".join(["name,time,host,index,_field,_value", *rows]) + "\n"))
+    assert (table, frame.height, frame.get_column("power_w").unique().to_list()) == ("gpu_samples", 4, [210.0])
+
+
+def test_a_list_of_jobs_without_start(tmp_path: Path) -> None:
+    proposed = suggest(_csv(tmp_path, "JobID,User,NodeList,State\n1,ann,n1,COMPLETED\n"))
+    assert proposed.missing == ("no column is the start of a job",)
+    assert '"NodeList" = { to = "node_list" }\n' in proposed.text
 
 
 def test_the_zone_of_the_command_line_is_written(tmp_path: Path) -> None:

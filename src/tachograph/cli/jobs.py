@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter, none_matches
@@ -87,6 +88,7 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
 
         with output.writing(arguments.output):
             _write(table, Path(arguments.output))
+        Narrator.of(arguments).say(f"{plural(table.frame.height, 'job')} written to {arguments.output}")
     elif arguments.json:
         output.print_json(jobs_json(table))
     elif arguments.csv:

@@ -62,7 +62,11 @@ def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFra
 
 @dataclass(slots=True)
 class IngestReport:
-    """What one run of `ingest` did. `rows` of `devices` are devices: several parts of a run may describe one."""
+    """What one run of `ingest` did.
+
+    `rows` are without duplicates: rows read are these, duplicates, or rejected. Those of `devices` are devices, which
+    several parts of a run may describe.
+    """
 
     chunks: int = 0
     chunks_known: int = 0
@@ -233,7 +237,9 @@ def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: In
             name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
             _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
         count_merged(lake, table, [day for day, count in appended.across.items() if count])
-        report.duplicates += sum(appended.across.values())
+        across = sum(appended.across.values())
+        report.duplicates += across
+        report.rows[table.name] = report.rows.get(table.name, 0) - across  # of those that are added below
         merged |= {f"{table.name}/{name}": appended.within[name] for name in frames}
     for one in chunks:
         _commit_rest(lake, one, merged, now, report)
@@ -252,10 +258,10 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
             height = frame.height
             if table is DEVICES:
                 report.devices.update(frame.select(table.key).unique().iter_rows())
-                height = len(report.devices) - report.rows.get(table.name, 0)
+                height = duplicates + len(report.devices) - report.rows.get(table.name, 0)
             if table is GPU_SAMPLES:
                 _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
-        report.rows[table.name] = report.rows.get(table.name, 0) + height
+        report.rows[table.name] = report.rows.get(table.name, 0) + height - duplicates
         if part.rows_used is not None:
             used, rows = report.reshaped.get(table.name, (0, 0))
             report.reshaped[table.name] = (used + part.rows_used, rows + part.frame.height)
