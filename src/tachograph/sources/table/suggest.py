@@ -49,6 +49,7 @@ _UNITS_BY_VALUE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _MOST_LEFT = 40  # names that are not recognised
 _PERCENT = 100
+_JOB_COLUMNS = 3  # that make a list of jobs, if none is the start
 _ROUNDED = 1.01  # a value may be above its range by rounding
 
 
@@ -114,7 +115,9 @@ def suggest(path: Path, *, node: str | None = None, zone_name: str | None = None
     found = sample(path)
     proposal = _Proposal(found, top=list(found.lines))
     jobs = {name: to for name in proposal.rows.columns if (to := job_meaning(name))}
-    if "job_id" in jobs.values() and ("start" in jobs.values() or not any(map(counter_meaning, proposal.rows.columns))):
+    samples = any(map(counter_meaning, proposal.rows.columns)) or named(proposal.rows.columns, "value")
+    is_list = "start" in jobs.values() or (len(jobs) >= _JOB_COLUMNS and not samples)
+    if "job_id" in jobs.values() and is_list:
         _propose_jobs(proposal, jobs, zone_name)
     else:
         _propose_samples(proposal, node, zone_name)
