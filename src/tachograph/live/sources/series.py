@@ -119,7 +119,7 @@ def series_layout(
         if index is None or (reason == AMBIGUOUS and of.table == "allocations"):
             continue
         gpu = GpuId(labelled.node, index, labelled.mig)
-        if of.unit != OF_CAPACITY and (not of.part or of.joining.largest):  # these need other series, too
+        if of.unit != OF_CAPACITY:  # which needs the capacity, too
             spots.append((number, of, gpu))
         if where.rank == MINOR_NUMBER and where.gpu is not None and reason != AMBIGUOUS:
             minors[gpu] = where.gpu
@@ -151,11 +151,17 @@ def _laid(
     gpus = tuple(sorted(places, key=GpuId.order))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     kept: dict[int, tuple[int, int, str]] = {}  # {cell: (series, column, unit)}
+    parts: dict[tuple[int, bool], str] = {}
+    several: set[int] = set()  # cells of which parts would have to be joined
     for number, of, gpu in sorted(spots, key=lambda spot: spot[1].joining.fallback):
         column = _COLUMN[of.column] if of.table == "gpu_samples" else _FACTS.get(of.column)
         if column is None:  # labels alone
             continue
-        kept.setdefault(column * len(gpus) + rows[gpu], (number, column, of.unit))
+        cell = column * len(gpus) + rows[gpu]
+        kept.setdefault(cell, (number, column, of.unit))
+        if parts.setdefault((cell, of.joining.fallback), of.part) != of.part:
+            several.add(cell)
+    kept = {cell: one for cell, one in kept.items() if cell not in several}
     columns = {column for _, column, _ in kept.values() if column < _HBM}
     limits = ValueLimits.of((_RANGES[column], unit) for _, column, unit in kept.values())
     return SeriesLayout(
