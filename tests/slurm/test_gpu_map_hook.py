@@ -63,7 +63,7 @@ def test_a_job_leaves_two_lines_that_are_understood(tmp_path: Path, shell: str) 
         "prolog job=17 restart=0 node=gpu01 gpus=0,3 cluster=demo",
         "epilog job=17 restart=0 node=gpu01 gpus=0,3 cluster=demo",
     ]
-    rows, rejected, _ = read_log((folder / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
+    rows, rejected, _, _ = read_log((folder / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
     assert rejected == []
     assert [(row["cluster"], row["job_id"], row["node"], row["gpu"]) for row in rows] == [
         ("demo", "17", "gpu01", 0),
@@ -94,7 +94,7 @@ def test_a_requeued_run_whose_epilog_is_told_the_count_of_the_next(tmp_path: Pat
         for _ in range(2):
             call(tmp_path, SLURM_SCRIPT_CONTEXT=f"{event}_slurmd", SLURM_JOB_RESTART_COUNT=restart)
     assert [line.split()[0] for line in lines(tmp_path)] == ["prolog", "epilog", "prolog", "epilog"]
-    rows, _, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
+    rows, _, _, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
     assert [row["gpu"] for row in rows] == [0, 3, 0, 3]
     assert all(row["start"] and row["end"] for row in rows)
 
@@ -127,7 +127,7 @@ def test_without_a_job_gpus_or_a_proper_name_nothing_is_written(tmp_path: Path, 
 def test_slices_are_not_taken_for_gpus(tmp_path: Path) -> None:
     call(tmp_path, CUDA_VISIBLE_DEVICES="MIG-c7384736-a75d-5afc-978f-d2f1294409fd", SLURM_JOB_GPUS="5")
     assert lines(tmp_path) == ["prolog job=17 restart=0 node=gpu01 mig=5 cluster=demo"]
-    _, rejected, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
+    _, rejected, _, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=SlurmCluster())
     assert [reason for _, reason, _ in rejected] == ["mig_index"]
 
 

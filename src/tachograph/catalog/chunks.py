@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ class Reject:
     count: int
     example: str | None = None
 
+
+# rows that were read, of which nothing is made, and that are no rejects: in words
+PASSED: Mapping[str, str] = MappingProxyType({"no_gpus": "jobs that hold no GPUs"})
 
 GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 
@@ -90,7 +94,8 @@ class Chunk:
     A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's, everything up to the
     watermark has been read, and the chunk is committed only where the stream has not got that far yet. `since`: the
     watermark from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is
-    new is committed.
+    new is committed. `passed`: rows of PASSED by reason; with them `rows_read` is the sum of the rows committed,
+    merged and rejected.
     """
 
     id: str
@@ -100,6 +105,7 @@ class Chunk:
     rows_read: int
     watermark: datetime | None = None
     since: datetime | None = None
+    passed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

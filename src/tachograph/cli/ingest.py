@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.chunks import NOT_REMOVED, UNMAPPED
+from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
@@ -202,11 +202,16 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     counted = (plural(count, table.removesuffix("s")) for table, count in report.rows.items() if count)
     committed = ", ".join(counted) or "nothing new"
     lines = [f"{plural(report.rows_read, 'row')} read; {committed} committed to {where}"]
+    if not report.rows_read and not report.chunks_known:
+        lines = [f"0 rows read, there were none; nothing committed to {where}"]
     if report.chunks_known:
         were = "was" if report.chunks_known == 1 else "were"
         lines.append(f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} already in the lake")
+    for reason, count in report.passed.items():
+        lines.append(f"{plural(count, 'row')} passed over: {PASSED[reason]}")
     for table, (used, made) in report.reshaped.items():
-        lines.append(f"{plural(used, 'row')} made {plural(made, table.removesuffix('s'))}")
+        if used != made:
+            lines.append(f"{plural(used, 'row')} made {plural(made, table.removesuffix('s'))}")
     files = [file for file in report.unread if file]
     if files:
         lines.append(f"{plural(len(files), 'file')} could not be read")
@@ -264,6 +269,8 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "rows_read": report.rows_read,
         "rows": report.rows,
         "reshaped": {table: {"rows": used, "made": made} for table, (used, made) in report.reshaped.items()},
+        "rows_known": report.rows_known,
+        "passed": dict(report.passed),
         "duplicates": report.duplicates,
         "unread": [{"file": file, "reason": reason} for file, reason in report.unread.items()],
         "rejects": [

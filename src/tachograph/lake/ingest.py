@@ -71,11 +71,13 @@ class IngestReport:
     chunks: int = 0
     chunks_known: int = 0
     rows_read: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)  # {table: rows committed}, without duplicates
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
+    rows_known: int = 0  # of chunks that were in the lake already
+    passed: Counter[str] = field(default_factory=Counter)  # rows of which nothing is made, by reason
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
     devices: set[tuple[object, ...]] = field(default_factory=set)  # keys of `rows`, where they are devices
 
@@ -217,7 +219,9 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
     reached = lake.mark(REJECTS, chunk.id)
     if reached is not None and reached >= mark:
         report.chunks_known += 1
+        report.rows_known += chunk.rows_read
         return None
+    report.passed.update(chunk.passed)
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))

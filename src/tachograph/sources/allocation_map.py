@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -47,7 +48,13 @@ class AllocationMapReading:
     allocations: list[SlurmRow] = field(default_factory=list)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
     rows_read: int = 0
+    passed: Counter[str] = field(default_factory=Counter)  # records of jobs that hold no GPUs, by reason
     document: object = None  # where it is JSON of the controller
+
+    @property
+    def rows_used(self) -> int:
+        """Records of which rows were made."""
+        return self.rows_read - len(self.rejected) - self.passed.total()
 
     def rejects(self) -> tuple[Reject, ...]:
         """Rejected rows, by reason."""
@@ -70,8 +77,13 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, site.time_zone, site.cluster)
         reading = read_map(path, cluster=SlurmCluster.of(configuration))
-        part = ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=reading.rejects())
-        yield Chunk(id=mark, source=NAME, origin=str(path), parts=(part,), rows_read=reading.rows_read)
+        part = ChunkPart(
+            "allocations",
+            frame_of(reading.allocations, ALLOCATIONS),
+            rejects=reading.rejects(),
+            rows_used=reading.rows_used,
+        )
+        yield Chunk(mark, NAME, str(path), (part,), reading.rows_read, passed=reading.passed)
 
 
 def read_map(path: Path, *, cluster: SlurmCluster) -> AllocationMapReading:
@@ -94,7 +106,8 @@ def read_map_content(content: bytes, *, where: str, cluster: SlurmCluster) -> Al
         case "map":
             reading.allocations, reading.rejected, reading.rows_read = read_table(text, cluster=cluster)
         case "prolog":
-            reading.allocations, reading.rejected, reading.rows_read = read_log(text, cluster=cluster)
+            reading.allocations, reading.rejected, reading.rows_read, without = read_log(text, cluster=cluster)
+            reading.passed.update({"no_gpus": without} if without else {})
         case "scontrol":
             for entry in read_scontrol(text):
                 _take(entry, reading, cluster)
@@ -119,9 +132,11 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
     fields = entry.fields or {}
     try:
         if "record" in fields:
-            reading.allocations += scontrol_allocations(str(fields["record"]), cluster)
+            rows = scontrol_allocations(str(fields["record"]), cluster)
         else:
-            reading.allocations += controller_allocations(fields, cluster)
+            rows = controller_allocations(fields, cluster)
+        reading.allocations += rows
+        reading.passed.update([] if rows else ["no_gpus"])
     except BadRowError as problem:
         reading.rejected.append((entry.place, problem.reason, entry.text))
 

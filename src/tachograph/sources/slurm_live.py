@@ -111,9 +111,15 @@ class RunningJobsFeed:
         rejects = counted_rejects(self._rejected_before.new(reading.rejected))
         parts = (
             ChunkPart("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
-            ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=rejects, overlaps=True),
+            ChunkPart(
+                "allocations",
+                frame_of(reading.allocations, ALLOCATIONS),
+                rejects=rejects,
+                overlaps=True,
+                rows_used=reading.rows_used,
+            ),
         )
-        return Chunk(name, SLURM_LIVE, where, parts, reading.rows_read)
+        return Chunk(name, SLURM_LIVE, where, parts, reading.rows_read, passed=reading.passed)
 
     def close(self) -> None:
         """Close connections."""

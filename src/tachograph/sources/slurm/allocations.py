@@ -255,20 +255,22 @@ class HoldEvent:
 _LINE = re.compile(r"(\S+) (prolog|epilog) (.*)")
 
 
-def read_log(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
-    """Return (rows of `allocations`, rejected, records) of a prolog and epilog log.
+def read_log(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int, int]:
+    """Return (rows of `allocations`, rejected, records, those of jobs without GPUs) of a prolog and epilog log.
 
     A prolog opens the interval of its (job, node), the epilog closes it. A second prolog closes the one before (the
     job was started again); without epilog it stays open; an epilog alone has held since the start of the job.
 
     >>> log = "1795247442 prolog job=1 node=n1 gpus=0,1\\n1795247444 epilog job=1 node=n1 gpus=0,1\\n"
-    >>> rows, _, _ = read_log(log, cluster=SlurmCluster())
+    >>> rows, _, _, _ = read_log(log, cluster=SlurmCluster())
     >>> [(row["gpu"], (row["end"] - row["start"]).seconds) for row in rows]
     [(0, 2), (1, 2)]
     """
     events, rejected, count = read_events(text, cluster=cluster)
     intervals = HoldIntervals()
-    return [*intervals.ended(events), *intervals.open()], rejected, count
+    with_gpus = {event.key for event in events if event.gpus}
+    without = sum(event.key not in with_gpus for event in events)
+    return [*intervals.ended(events), *intervals.open()], rejected, count, without
 
 
 def read_events(text: str, *, cluster: SlurmCluster) -> tuple[list[HoldEvent], list[RejectedRecord], int]:

@@ -1,0 +1,128 @@
+"""What `ingest` counts adds up: rows read are rows committed, merged, passed over, rejected, or known before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from in_process import run_here
+from tachograph.catalog.chunks import NOT_REMOVED
+
+_FIELDS = "JobID|Submit|Start|End|State|NNodes|NodeList|AllocTRES"
+_ENDED = "2026-01-01T10:00:00|2026-01-01T10:00:00|2026-01-01T11:00:00"
+SACCT = [
+    _FIELDS,
+    f"1|{_ENDED}|COMPLETED|1|n1|gres/gpu=1",
+    f"1|{_ENDED}|COMPLETED|1|n1|gres/gpu=1",  # a duplicate
+    f"1.batch|{_ENDED}|COMPLETED|1|n1|gres/gpu=1",
+    f"1.0|{_ENDED}|COMPLETED|1|n1|gres/gpu=1",
+    f"2|{_ENDED}|SLEEPING|1|n1|gres/gpu=1",
+    f"3|{_ENDED}|CANCELLED by 7|1|n[1-2|gres/gpu=1",
+    f"4|{_ENDED}|COMPLETED|1|n1|gres/shard=2",
+    f"5|{_ENDED}|PENDING|1|n1|gres/gpu=1",
+    "6|1999-01-01T00:00:00|1999-01-01T00:00:00|1999-01-01T01:00:00|COMPLETED|1|n1|gres/gpu=1",
+    "no record at all",
+    f"x|{_ENDED}|COMPLETED|1|n1|gres/gpu=1",
+]
+SCONTROL = [
+    "JobId=1 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)",
+    "JobId=2 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n3 CPU_IDs=0 Mem=0 GRES=shard:2(IDX:0)",
+    "JobId=3 JobState=PENDING StartTime=2026-01-01T10:00:00 Nodes=n3 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:1)",
+    "JobId=4 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=",
+    "JobId=5 JobState=RUNNING StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(CNT:1)",
+    "JobId=6 JobState=ASLEEP StartTime=2026-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)",
+    "JobId=7 JobState=RUNNING StartTime=1999-01-01T10:00:00 Nodes=n4 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:1)",
+]
+SQUEUE = {
+    "jobs": [
+        {"job_id": 1, "job_state": ["RUNNING"], "nodes": "n1", "gres_detail": ["gpu:2(IDX:0-1)"]},
+        {"job_id": 2, "job_state": ["RUNNING", "COMPLETING"], "nodes": "n[1-2]", "gres_detail": ["gpu:1(IDX:2)"]},
+        {"job_id": 3, "job_state": ["PENDING"], "nodes": "", "gres_detail": []},
+        "no job",
+    ]
+}
+MAP = "job_id,node,gpu\n1,n[1-2],0-1\n1,n1,0\n2,n3,x\n3,n4\nfour,n1,0\n"
+LOG = (
+    "1767261600 prolog job=1 node=n1 gpus=0,1\n1767261700 epilog job=1 node=n1 gpus=0,1\n"
+    "1767261600 prolog job=2 node=n2\n1767261700 epilog job=2 node=n2\nrubbish\n"
+    "1767261600 prolog job=3 node=n3 gpus=q\n"
+)
+TABLE = (
+    "time,host,gpu,util\n2026-01-01T00:00:00,n1,0,50\n2026-01-01T00:00:00,n1,0,50\n"
+    "never,n1,0,50\n2026-01-01T00:01:00,,0,1\n"
+)
+MAPPING = (
+    'table = "gpu_samples"\ntime.column = "time"\nnode.column = "host"\ngpu.column = "gpu"\n'
+    '[columns]\nutil = { to = "gpu_util", unit = "percent" }\n'
+)
+# source -> the table of which each row is made of one row that was read, or of several that are counted
+PRIMARY = {"sacct": ("jobs", "steps"), "allocation-map": ("allocations",), "table": ("gpu_samples",)}
+FILES: Mapping[str, tuple[str, str]] = {
+    "sacct.txt": ("sacct", "\n".join(SACCT) + "\n"),
+    "steps.txt": ("sacct", "\n".join([SACCT[0], *SACCT[3:5]]) + "\n"),
+    "empty.txt": ("sacct", f"{_FIELDS}\n"),
+    "scontrol.txt": ("allocation-map", "\n".join(SCONTROL) + "\n"),
+    "squeue.json": ("allocation-map", json.dumps(SQUEUE)),
+    "map.csv": ("allocation-map", MAP),
+    "prolog.log": ("allocation-map", LOG),
+    "table.csv": ("table", TABLE),
+}
+
+
+def ingested(folder: Path, name: str, *words: str) -> Any:
+    source, content = FILES[name]
+    (folder / name).write_text(content)
+    (folder / "mapping.toml").write_text(MAPPING)
+    more = ("--mapping", "mapping.toml") if source == "table" else ()
+    done = run_here(("ingest", source, name, *more, "--lake", "L", *words), folder, {})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+def accounted(report: Any, source: str) -> int:
+    """The rows read, as the other counts of a report add up to them."""
+    tables = PRIMARY[source]
+    total = report["rows_known"] + sum(report["passed"].values())
+    for table in tables:
+        rows = [reject for reject in report["rejects"] if reject["table"] == table and reject["column"] is None]
+        removed = {row["reason"]: row["removed"] for row in rows if row["reason"] not in NOT_REMOVED}
+        reshaped = report["reshaped"].get(table)
+        if reshaped:  # what conform rejects was made of rows that are counted as used
+            used = reshaped["rows"]
+            late = {"start_too_early", "start_in_future", "end_before_start"} if source == "allocation-map" else set()
+            total += used + sum(count for reason, count in removed.items() if reason not in {"duplicate", *late})
+        else:
+            total += report["rows"].get(table, 0) + sum(removed.values())
+    return int(total)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_read_are_all_accounted_for(tmp_path: Path, name: str) -> None:
+    report = ingested(tmp_path, name, "--json")
+    assert accounted(report, FILES[name][0]) == report["rows_read"]
+    again = ingested(tmp_path, name, "--json")
+    assert accounted(again, FILES[name][0]) == again["rows_read"] == report["rows_read"] == again["rows_known"]
+    examples = [reject for reject in report["rejects"] if reject["reason"] != "duplicate"]
+    assert all(reject["example"] for reject in examples)
+
+
+def test_only_steps_and_nothing_are_reported_differently(tmp_path: Path) -> None:
+    steps = ingested(tmp_path, "steps.txt").splitlines()
+    assert steps == ["2 rows read; 2 steps committed to L"]
+    assert ingested(tmp_path, "empty.txt") == "0 rows read, there were none; nothing committed to L\n"
+
+
+def test_jobs_without_gpus_are_counted(tmp_path: Path) -> None:
+    lines = ingested(tmp_path, "scontrol.txt").splitlines()
+    assert lines == [
+        "7 rows read; 5 allocations committed to L",
+        "2 rows passed over: jobs that hold no GPUs",
+        "3 rows made 6 allocations",
+        "rejected: 1 row of allocations: bad state",
+        "rejected: 1 row of allocations: index not told",
+        "rejected: 1 row of allocations: start too early",
+    ]
