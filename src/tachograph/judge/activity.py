@@ -8,18 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
-from tachograph.catalog.tables import JOB_GPUS
 from tachograph.pipeline.timelines import ACTIVITY
 
 ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
 UNIT = ("node", "gpu", "mig")
-_ACTIVITY = {
-    **{name: JOB_GPUS.schema[name] for name in UNIT},
-    "activity_mean": pl.Float64(),
-    "activity_max": pl.Float64(),
-}
+_ACTIVITY = (*UNIT, "activity_mean")
+GpuRows = Sequence[Mapping[str, Any]]  # node, gpu, mig, and more of each GPU
 _NAMED = 4  # GPUs of a list; the others are counted
 ENOUGH_MINUTES = 0.8  # of a period must have been measured for a result about it
 
@@ -52,26 +47,25 @@ def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
     return f"{row['node']} {name}" if with_node else name
 
 
-def gpu_labels(rows: pl.DataFrame, *, of: pl.DataFrame) -> str:
+def gpu_labels(rows: GpuRows, *, of: GpuRows) -> str:
     """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on several."""
-    several = of["node"].n_unique() > 1
-    names = [gpu_label(row, with_node=several) for row in rows.head(_NAMED).iter_rows(named=True)]
-    more = rows.height - len(names)
+    several = len({row["node"] for row in of}) > 1
+    names = [gpu_label(row, with_node=several) for row in rows[:_NAMED]]
+    more = len(rows) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def gpu_activity(summary: Mapping[str, Any], gpus: pl.DataFrame) -> pl.DataFrame | None:
-    """Return one row per measured GPU, busiest first: its key, `activity_mean` and `activity_max` (0..1).
+def gpu_activity(summary: Mapping[str, Any], column: Callable[[str], list[Any]]) -> GpuRows | None:
+    """Return one row per measured GPU, busiest first: its key, and its `activity_mean` (0..1).
 
-    None where no activity counter was measured on two GPUs or more.
+    `column`: returns one of the job's rows of job_gpus. None where no activity was measured on two GPUs or more.
     """
     counter = activity_counter(summary)
     if counter is None:
         return None
-    columns = [*UNIT, f"{counter}_mean", f"{counter}_max"]
-    rows = list(zip(*(gpus.get_column(name).to_list() for name in columns), strict=True))
+    rows = zip(*map(column, UNIT), column(f"{counter}_mean"), strict=True)
     measured = sorted((row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1]))
-    return pl.DataFrame(measured, schema=_ACTIVITY, orient="row") if len(measured) > 1 else None
+    return [dict(zip(_ACTIVITY, row, strict=True)) for row in measured] if len(measured) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)

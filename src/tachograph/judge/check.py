@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tachograph.catalog.config import Thresholds
-from tachograph.judge.activity import Activity, activity_over_time, number, so_far
+from tachograph.judge.activity import Activity, GpuRows, activity_over_time, gpu_labels, number, so_far
 from tachograph.judge.finding import Severity
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -211,10 +211,14 @@ class CheckedJob:
         gpus = self.number("gpus") or self.number("gpus_seen")
         return None if gpus is None else seconds * gpus / 3600
 
-    def gpus_with(self, column: str, holds: Callable[[Any], bool]) -> pl.DataFrame | None:
-        """Return the rows of its GPUs of which a value is known and `holds`, in order; None where there are none."""
+    def gpus_with(self, column: str, holds: Callable[[Any], bool]) -> list[dict[str, Any]]:
+        """Return the rows of its GPUs of which a value is known and `holds`, in order."""
         found = [value is not None and holds(value) for value in self.of_gpus.values(column)]
-        return self.gpus.filter(found) if True in found else None
+        return self.gpus.filter(found).to_dicts() if True in found else []
+
+    def labels(self, gpus: GpuRows) -> str:
+        """Return some of its GPUs as a short list."""
+        return gpu_labels(gpus, of=[{"node": node} for node in self.of_gpus.values("node")])
 
     def gpu_total(self, column: str) -> float:
         """Return the sum of the known values of its GPUs."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tachograph.catalog.units import plural
-from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import CRIT
 
@@ -13,19 +10,19 @@ from tachograph.judge.health import CRIT
 def decide(job: CheckedJob) -> Found | None:
     """Return that the health of a GPU is CRIT, and why."""
     touched = job.gpus_with("health", lambda state: state == CRIT)
-    if touched is None:
+    if not touched:
         return None
-    failures = float(touched.select(pl.max("row_remap_failure_max")).item() or 0)
-    rows = float(touched["remapped_rows_uncorrectable_last"].sum())
+    failures = float(max(gpu["row_remap_failure_max"] or 0 for gpu in touched))
+    rows = float(sum(gpu["remapped_rows_uncorrectable_last"] or 0 for gpu in touched))
     seen = ["remapping a faulty memory row has failed"] if failures > 0 else []
     if rows > 0:
         seen.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors, up to the end of the job")
     evidence = {
         "row_remap_failure": failures,
         "remapped_rows_uncorrectable": rows,
-        "gpus_affected": float(touched.height),
+        "gpus_affected": float(len(touched)),
     }
-    return Found(f"{gpu_labels(touched, of=job.gpus)}: {', '.join(seen)}.", evidence)
+    return Found(f"{job.labels(touched)}: {', '.join(seen)}.", evidence)
 
 
 CHECK = Check(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import polars as pl
-
 from tachograph.catalog.units import text
-from tachograph.judge.activity import activity_counter, gpu_activity, gpu_labels
+from tachograph.judge.activity import GpuRows, activity_counter, gpu_activity, gpu_labels
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 
@@ -15,11 +13,12 @@ from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 class IdleGpus:
     """GPUs of a job of which some, but not all, were idle.
 
-    `measured`: all with known activity, busiest first. `gpu_hours`: of the idle ones; None: unknown.
+    `measured`: all with known activity, busiest first. `idle`: by node and GPU. `gpu_hours`: of the idle ones; None:
+    unknown.
     """
 
-    measured: pl.DataFrame
-    idle: pl.DataFrame
+    measured: GpuRows
+    idle: GpuRows
     gpu_hours: float | None
 
 
@@ -31,12 +30,13 @@ def idle_gpus(job: CheckedJob) -> IdleGpus | None:
     means = [mean for mean in job.of_gpus.values(f"{counter}_mean") if mean is not None]
     if not 0 < sum(mean < job.thresholds.idle_util for mean in means) < len(means):
         return None
-    measured = gpu_activity(job.summary, job.gpus)
+    measured = gpu_activity(job.summary, job.of_gpus.values)
     if measured is None:
         return None
-    idle = measured.filter(pl.col("activity_mean") < job.thresholds.idle_util).sort("node", "gpu", "mig")
-    hours, held = job.number("gpu_hours"), job.number("gpus") or measured.height
-    return IdleGpus(measured, idle, None if hours is None else hours * idle.height / held)
+    idle = [gpu for gpu in measured if gpu["activity_mean"] < job.thresholds.idle_util]
+    idle.sort(key=lambda gpu: (gpu["node"], gpu["gpu"], -1 if gpu["mig"] is None else gpu["mig"]))
+    hours, held = job.number("gpu_hours"), job.number("gpus") or len(measured)
+    return IdleGpus(measured, idle, None if hours is None else hours * len(idle) / held)
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -45,14 +45,14 @@ def decide(job: CheckedJob) -> Found | None:
     if some is None:
         return None
     idle, measured, lost = some.idle, some.measured, some.gpu_hours
-    busy = measured.height - idle.height
-    they = "It" if idle.height == 1 else "They"
+    busy = len(measured) - len(idle)
+    they = "It" if len(idle) == 1 else "They"
     cost = "" if lost is None else f" {they} used {text(lost, 'h')} of GPU time."
     return Found(
-        f"{idle.height} of {measured.height} GPUs ({gpu_labels(idle, of=measured)}) stayed under "
+        f"{len(idle)} of {len(measured)} GPUs ({gpu_labels(idle, of=measured)}) stayed under "
         f"{text(job.thresholds.idle_util, 'fraction')} on average"
         f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
-        job.evidence("gpus", gpus_unused=idle.height, gpus_seen=measured.height, gpu_hours_idle=lost),
+        job.evidence("gpus", gpus_unused=len(idle), gpus_seen=len(measured), gpu_hours_idle=lost),
     )
 
 

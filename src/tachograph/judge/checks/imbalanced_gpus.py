@@ -12,11 +12,11 @@ def decide(job: CheckedJob) -> Found | None:
     imbalance = job.number("spatial_imbalance")
     if imbalance is None or imbalance < job.thresholds.spatial_imbalance:
         return None
-    measured = gpu_activity(job.summary, job.gpus)
+    measured = gpu_activity(job.summary, job.of_gpus.values)
     if measured is None:
         return None
-    top, bottom = measured.head(1), measured.tail(1)
-    high, low = float(top["activity_mean"][0]), float(bottom["activity_mean"][0])
+    top, bottom = measured[:1], measured[-1:]
+    high, low = float(top[0]["activity_mean"]), float(bottom[0]["activity_mean"])
     little = "; even the busiest did little" if high < job.thresholds.low_util else ""
     return Found(
         f"Imbalance across GPUs is {text(imbalance, 'ratio')} (0: all alike); means run from {text(low, 'fraction')} "

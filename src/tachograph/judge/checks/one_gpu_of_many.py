@@ -11,21 +11,21 @@ from tachograph.judge.checks.gpus_never_used import idle_gpus
 def decide(job: CheckedJob) -> Found | None:
     """Return that one GPU worked and all others stayed below `idle_util`."""
     some = idle_gpus(job)
-    if some is None or some.idle.height != some.measured.height - 1:
+    if some is None or len(some.idle) != len(some.measured) - 1:
         return None
     idle, measured, lost = some.idle, some.measured, some.gpu_hours
-    busy = measured.head(1)
-    mean = float(busy["activity_mean"][0])
+    busy = measured[:1]
+    mean = float(busy[0]["activity_mean"])
     cost = "" if lost is None else f" The others used {text(lost, 'h')} of GPU time."
     return Found(
         f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, "
-        f"the other {idle.height} stayed "
+        f"the other {len(idle)} stayed "
         f"under {text(job.thresholds.idle_util, 'fraction')}{job.so_far}.{cost}",
         job.evidence(
             "gpus",
             busiest_gpu_mean=mean,
-            gpus_unused=idle.height,
-            gpus_seen=measured.height,
+            gpus_unused=len(idle),
+            gpus_seen=len(measured),
             gpu_hours_idle=lost,
         ),
     )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import plural
-from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that PCIe replays were counted while the job ran (sum over its GPUs)."""
     touched = job.gpus_with("pcie_replays_max", lambda replays: replays > 0)
-    if touched is None:
+    if not touched:
         return None
-    replays = float(touched["pcie_replays_max"].sum())
+    replays = float(sum(gpu["pcie_replays_max"] for gpu in touched))
     return Found(
-        f"{plural(replays, 'PCIe replay')} during the job on {gpu_labels(touched, of=job.gpus)}.",
-        {"pcie_replays": replays, "gpus_affected": float(touched.height)},
+        f"{plural(replays, 'PCIe replay')} during the job on {job.labels(touched)}.",
+        {"pcie_replays": replays, "gpus_affected": float(len(touched))},
     )
 
 

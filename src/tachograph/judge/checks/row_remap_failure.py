@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
@@ -11,10 +10,10 @@ def decide(job: CheckedJob) -> Found | None:
     if not job.number("row_remap_failure_max"):
         return None
     touched = job.gpus_with("row_remap_failure_max", lambda failed: failed > 0)
-    where = "A GPU" if touched is None else gpu_labels(touched, of=job.gpus)
+    where = job.labels(touched) if touched else "A GPU"
     return Found(
         f"{where}: remapping a faulty memory row has failed.",
-        job.evidence(gpus_affected=1.0 if touched is None else float(touched.height)),
+        job.evidence(gpus_affected=float(max(1, len(touched)))),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import plural
-from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import XID_OFTEN_THE_PROGRAM, xid_meaning
 
@@ -15,11 +14,11 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     code = job.number("xid_event_max")
     touched = job.gpus_with("xid_events", lambda count: count > 0)
-    where = "" if touched is None else f" on {gpu_labels(touched, of=job.gpus)}"
+    where = f" on {job.labels(touched)}" if touched else ""
     what = f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})" if code else ""
     return Found(
         f"{plural(events, 'XID event')}{where}{what}.",
-        job.evidence("xid_events", "xid_event_max", gpus_affected=None if touched is None else float(touched.height)),
+        job.evidence("xid_events", "xid_event_max", gpus_affected=float(len(touched)) or None),
     )
 
 

@@ -52,6 +52,7 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
     columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
     columns |= {"evidence": [], "checks": [], "needs": []}
     hours = jobs["gpu_hours"].to_list()
+    needs: dict[tuple[str, ...], str | None] = {(): None}
     for place, job_key in enumerate(jobs["job_key"]):
         job = measured.job(place)
         outcome = evaluate(entry.program, job, entry.values)
@@ -64,7 +65,9 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
         columns["advice"].append(check.advice if holds else None)
         columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
-        columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
+        if outcome.unknown not in needs:
+            needs[outcome.unknown] = ",".join(counters_of(outcome.unknown))
+        columns["needs"].append(needs[outcome.unknown])
     fixed: dict[str, str | None] = {"code": entry.code, "kind": "check", "title": entry.rule.name}
     fixed |= dict.fromkeys(("begin", "end", "covered_by"))
     same = [pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()]
