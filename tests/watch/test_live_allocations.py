@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
@@ -21,7 +22,7 @@ from tachograph.live.allocations import (
     merged_allocations,
     read_allocations,
 )
-from tachograph.live.snapshot import GpuAllocation, GpuId
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
 from tachograph.sources.slurm.records import SlurmCluster
 
 RECORDED = Path(__file__).parent.parent / "slurm" / "recorded"
@@ -134,6 +135,18 @@ def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
 def test_slices_have_no_index_that_slurm_tells() -> None:
     slices = snapshot_of({GpuId("n1", 0, 1): node_of(1)[GpuId("n1", 0)]})
     assert merged_allocations(slices, SlurmAllocations({("n1", 0): GpuAllocation("9")})) == {}
+
+
+def test_numbers_of_slurm_are_those_of_device_files() -> None:
+    """Where a source reports them, and one differs from the index; an unknown number is no GPU's."""
+    gpus = GpuId("n1", 0), GpuId("n1", 1), GpuId("n1", 2)
+    devices = {gpus[0]: GpuDevice(minor_number=1), gpus[1]: GpuDevice(minor_number=0)}
+    snapshot = Snapshot(0.0, gpus, np.zeros(3), {}, devices)
+    jobs = {("n1", number): GpuAllocation(name) for number, name in enumerate("abc")}
+    found = merged_allocations(snapshot, SlurmAllocations(jobs))
+    assert {gpu.gpu: of.job_id for gpu, of in found.items()} == {0: "b", 1: "a"}
+    by_index = merged_allocations(snapshot, SlurmAllocations(jobs, minor_numbers=False))
+    assert {gpu.gpu: of.job_id for gpu, of in by_index.items()} == {0: "a", 1: "b", 2: "c"}
 
 
 def test_a_read_does_not_wait_for_slurm() -> None:

@@ -294,6 +294,7 @@ def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
     """Return the number of the device file of GPUs on nodes where one differs from its index; None: not reported.
 
     >>> from numpy import zeros
+    >>> from tachograph.live.snapshot import GpuDevice
     >>> gpus = GpuId("n1", 0), GpuId("n1", 1), GpuId("n2", 0)
     >>> devices = {gpus[0]: GpuDevice(minor_number=1), gpus[2]: GpuDevice(minor_number=0)}
     >>> list(slurm_numbers(Snapshot(0.0, gpus, zeros(3), {}, devices)).values())
