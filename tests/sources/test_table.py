@@ -216,6 +216,17 @@ def test_rows_of_metrics_without_a_mapping_are_named_and_all_rows_add_up(tmp_pat
     assert chunk.rows_read == 1 + sum(counts.values())
 
 
+def test_rows_of_a_wide_file_add_up(tmp_path: Path) -> None:
+    """Each line behind the header is a row of the table, or rejected for one reason."""
+    text = "ts,n,g,w\n1776204532,a,0,5\nnever,a,x,5\nts,n,g,w\n1776204532,a\nnever,a,0,1\n99999999999,a,0,4\n"
+    mapping = "time.column='ts'\nnode.column='n'\ngpu={column='g',pattern='^(\\d)$'}\ncolumns.w='power_w'"
+    frame, reasons, read_rows = _made(_csv(tmp_path, text), mapping)
+    assert {reason for reason, _, _ in reasons} == {
+        "no_match", "repeated_header", "ragged_row", "unreadable_time", "time_in_future",
+    }  # fmt: skip
+    assert read_rows == 6 == frame.height + sum(count for _, _, count in reasons)
+
+
 def test_facts_of_gpus_beside_their_samples(tmp_path: Path) -> None:
     """One row per GPU, with what was last said; wide and long."""
     path = _csv(tmp_path, "ts,n,g,w,card,id\n1776204532,a,0,1,A100,\n1776204533,a,0,2,,u0\n1776204533,a,1,2,A100,N/A\n")

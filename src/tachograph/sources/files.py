@@ -252,7 +252,7 @@ def read_csv(
             header, lines = _header(path, layout, lines, not_text)
         lines, counts = _split_off(lines, header, layout.delimiter)
         rejects += counts
-        read = len(lines) + sum(reject.count for reject in rejects if reject.reason != "repeated_header")
+        read = len(lines) + sum(reject.count for reject in rejects)
         yield FilePiece(_cells(path, lines, header.names, layout.delimiter), first, read, tuple(rejects))
         first += read
     if header is None:
