@@ -309,6 +309,28 @@ def test_steps_are_rows_of_their_own(read_text: ReadText) -> None:
     assert {(step["node_list"], step["gpus"], step["state"]) for step in reading.steps} == {("n[1-2]", 4, "COMPLETED")}
 
 
+def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text: ReadText) -> None:
+    content = (
+        "JobID,step,Start,End,NNodes,Account,Partition,SubmitLine\n"
+        "605,0,2026-01-01T10:00:00,2026-01-01T11:00:00,2,m1,gpu,sbatch -C gpu job.sh\n"
+        "605,1,2026-01-01T11:00:00,2026-01-01T12:30:00,4,m1,gpu,sbatch -C gpu job.sh\n"
+        "606,0,2026-01-01T10:00:00,Unknown,1,m2,gpu,\n"
+        "607,,2026-01-01T10:00:00,2026-01-01T11:00:00,1,m2,gpu,\n"
+        "607,0,2026-01-01T10:10:00,2026-01-01T10:20:00,1,m2,gpu,\n"
+    )
+    reading = read_text(content)
+    assert (len(reading.jobs), len(reading.steps), reading.rows_read) == (3, 4, 5)
+    jobs = {str(job["job_id"]): job for job in reading.jobs}
+    assert (jobs["605"]["start"], jobs["605"]["end"]) == (
+        datetime(2026, 1, 1, 10, tzinfo=UTC),
+        datetime(2026, 1, 1, 12, 30, tzinfo=UTC),
+    )
+    assert (jobs["605"]["nodes"], jobs["605"]["account"], jobs["605"]["constraints"]) == (4, "m1", "gpu")
+    assert (jobs["606"]["end"], jobs["607"]["end"]) == (None, datetime(2026, 1, 1, 11, tzinfo=UTC))
+    (noted,) = reading.rejects()
+    assert (noted.reason, noted.count) == ("job_of_steps", 2)
+
+
 def test_tasks_without_raw_id_are_counted(read_text: ReadText) -> None:
     content = "JobID|State|Start|End\n" + "".join(f"{name}|COMPLETED|Unknown|Unknown\n" for name in ("7", "8_1", "9+0"))
     reading = read_text(content)

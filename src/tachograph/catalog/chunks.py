@@ -34,7 +34,7 @@ BLANK_FLOATS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS
 CLAMPED: Final = "clamped"  # the reason of values that were set to the end of their range
 SLICE_ABOVE_ONE: Final = "slice_above_one"  # of ratios of MIG slices that are kept above 1
 # reasons that remove nothing
-NOT_REMOVED: Final = frozenset({CLAMPED, SLICE_ABOVE_ONE, "index_contradicts_uuid", "server_warning"})
+NOT_REMOVED: Final = frozenset({CLAMPED, SLICE_ABOVE_ONE, "index_contradicts_uuid", "job_of_steps", "server_warning"})
 
 UNMAPPED: Final = ("unmapped_metric", "unmapped_column")  # what a mapping does not name; `column` is its name
 

@@ -97,8 +97,10 @@ class ValueLimits:
         """Return whether all values between these of the first row are valid and none of them may be a mark."""
         if self.zero_is_missing[0] and least <= 0 <= greatest:
             return False
+        marks = _FLOAT32_BLANKS if self.float32 else _BLANKS
         low, high = sorted((least * self.factors[0], greatest * self.factors[0]))
-        return bool(self.lows[0] <= low and high <= self.highs[0] and np.isfinite(greatest) and greatest < _LEAST_BLANK)
+        fits = self.lows[0] <= low and high <= self.highs[0] and np.isfinite([least, greatest]).all()
+        return bool(fits and not ((marks >= least) & (marks <= greatest)).any())
 
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
         """Return which values are removed, by reason, and which are `clamped` or kept as `slice_above_one`."""

@@ -313,6 +313,10 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
 
     Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
     """
+    if not samples:
+        return
+    if not samples:
+        return
     capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
     each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
     seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, Literal, Protocol, cast
 
 import polars as pl
 from deltalake import ColumnProperties, WriterProperties, write_deltalake
@@ -198,6 +198,7 @@ KEPT_ZSTD_LEVEL = 3  # 6 takes 1.4 times as long
 PAGE_BYTES = 1 << 20
 DICTIONARY_BYTES = 1 << 14  # 4,096 values of four bytes
 _ONE_FILE = 1 << 40
+_ROWS_LOOKED_AT, _FEW_VALUES = 4096, 1024
 _RATE = "B/s"
 
 
@@ -215,7 +216,7 @@ def write_compact(
         data_page_size_limit=PAGE_BYTES,
         data_page_row_count_limit=row_group_rows,
         dictionary_page_size_limit=DICTIONARY_BYTES,
-        column_properties=_properties(table),
+        column_properties=_properties(frame, table),
     )
     # Delta's writer writes tables, not files: this one is thrown away, all but its only file
     write_deltalake(str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE)
@@ -223,10 +224,20 @@ def write_compact(
     return file
 
 
-def _properties(table: LakeTable) -> dict[str, ColumnProperties]:
-    """Encodings of the columns for which Parquet's default does not do."""
+def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProperties]:
+    """Encodings of the columns for which Parquet's default does not do.
+
+    A dictionary is tried only where some rows show few values: one that grows too large is work for nothing.
+    """
     chosen = {"t": ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")}
+    some = frame.gather_every(max(1, frame.height // _ROWS_LOOKED_AT))
     for column in table.columns:
-        if column.dtype == pl.Float64 or (column.dtype == pl.Float32 and column.unit == _RATE):
-            chosen[column.name] = ColumnProperties(encoding="BYTE_STREAM_SPLIT")
+        if not column.dtype.is_float():
+            continue
+        split = column.dtype == pl.Float64 or column.unit == _RATE
+        encoding: Literal["BYTE_STREAM_SPLIT", "PLAIN"] = "BYTE_STREAM_SPLIT" if split else "PLAIN"
+        if some.get_column(column.name).n_unique() > _FEW_VALUES:
+            chosen[column.name] = ColumnProperties(dictionary_enabled=False, encoding=encoding)
+        elif split:
+            chosen[column.name] = ColumnProperties(encoding=encoding)  # of what the dictionary does not hold
     return chosen

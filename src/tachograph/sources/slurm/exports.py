@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ from tachograph.sources.slurm.records import (
     allocation_rows,
     counted_rejects,
     from_fields,
+    job_of_steps,
     job_row,
     step_row,
 )
@@ -151,13 +152,16 @@ class AccountingReading:
     rows_read: int = 0
     replaced: Counter[str] = field(default_factory=Counter)
     no_raw_id: list[str] = field(default_factory=list)
+    made_of_steps: list[str] = field(default_factory=list)
     names_gpus: bool = False
 
     def rejects(self) -> tuple[Reject, ...]:
         """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
         broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
         ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
-        return (*counted_rejects(self.rejected), *broken, *ids)
+        made = self.made_of_steps
+        jobs = [Reject("job_of_steps", "job_id", len(made), made[0])] if made else []
+        return (*counted_rejects(self.rejected), *broken, *ids, *jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +196,8 @@ def read_content(
     how = _format(found, content, where, replaced, fields=fields, delimiter=delimiter)
     del content
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
+    jobs: set[str] = set()
+    of_steps: dict[str, JobRecord] = {}
     for entry in how.entries:
         if len(reading.jobs) + len(reading.rejected) + len(reading.steps) >= rows_per_chunk:
             yield _closed(reading, replaced)
@@ -199,7 +205,28 @@ def read_content(
         job = _take(entry, how, reading, cluster)
         if job and not found.clean:
             replaced.update(name for name in _TEXTS if "\ufffd" in (getattr(job, name) or ""))
+        if job and "step" in (entry.fields or {}):
+            if job.id.step is None:
+                jobs.add(job.id.raw)
+            else:
+                known = of_steps.get(job.id.raw)
+                of_steps[job.id.raw] = (
+                    job_of_steps(known, job) if known else replace(job, id=replace(job.id, step=None))
+                )
+    _add_jobs_of_steps([job for raw, job in of_steps.items() if raw not in jobs], reading, cluster)
     yield _closed(reading, replaced)
+
+
+def _add_jobs_of_steps(jobs: Sequence[JobRecord], reading: AccountingReading, cluster: SlurmCluster) -> None:
+    """Add jobs of which an export that numbers steps in a column has steps alone."""
+    for job in jobs:
+        try:
+            row = job_row(job, cluster)
+            reading.allocations += allocation_rows(row)
+        except BadRowError:
+            continue  # counted with its steps
+        reading.jobs.append(row)
+        reading.made_of_steps.append(job.id.raw)
 
 
 def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingReading:

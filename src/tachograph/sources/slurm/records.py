@@ -364,6 +364,24 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
     }
 
 
+def job_of_steps(job: JobRecord, step: JobRecord) -> JobRecord:
+    """Return the job that its steps so far give, with one step more: from the first start to the last end."""
+    starts = [time for time in (job.start, step.start) if time]
+    return replace(
+        job,
+        start=min(starts, default=None),
+        end=max(job.end, step.end) if job.end and step.end else None,
+        submit=job.submit or step.submit,
+        elapsed_s=None,
+        nodes=max((count for count in (job.nodes, step.nodes) if count is not None), default=None),
+        state=job.state if job.state == step.state else None,
+        exit_code=None,
+        exit_signal=None,
+        node_list=job.node_list if job.node_list == step.node_list else None,
+        allocated=None,
+    )
+
+
 def step_row(step: JobRecord) -> SlurmRow:
     """Return the row of `steps`.
 
