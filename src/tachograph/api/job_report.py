@@ -6,6 +6,8 @@ from datetime import datetime
 
 import polars as pl
 
+from tachograph.catalog.config import Configuration
+from tachograph.judge.steps import job_steps
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import choose_job
 from tachograph.lake.query import (
@@ -13,6 +15,7 @@ from tachograph.lake.query import (
     read_evidence,
     read_gpus,
     read_minutes,
+    read_steps,
     read_summaries,
     read_verdicts,
 )
@@ -20,11 +23,17 @@ from tachograph.report.job import JobReport, build_job_report
 
 
 def read_job(
-    lake: Lake, job: str, *, now: datetime, zone_name: str, cluster: str | None = None, run: int | None = None
+    lake: Lake,
+    job: str,
+    *,
+    now: datetime,
+    configuration: Configuration,
+    cluster: str | None = None,
+    run: int | None = None,
 ) -> JobReport:
     """Return the report of the job called `job` (see choose_job), of its last run unless `run` names another.
 
-    `now`: when the page was made; `zone_name`: the zone of its times. All of it is of one analysis.
+    `now`: when the page was made; `configuration`: zone of its times, when a step is idle. All is of one analysis.
     Errors: LakeError where nothing was analyzed; those of choose_job.
     """
 
@@ -32,13 +41,15 @@ def read_job(
         summaries = read_summaries(lake)
         chosen = choose_job(summaries, job, cluster=cluster, run=run)
         mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
+        minutes = read_minutes(lake, mine)
         return build_job_report(
             chosen.row,
             read_gpus(lake, mine),
-            read_minutes(lake, mine),
+            minutes,
             read_verdicts(lake, mine),
             now,
-            zone_name=zone_name,
+            zone_name=configuration.site.time_zone,
+            steps=job_steps(chosen.row, read_steps(lake, mine), minutes, idle_util=configuration.thresholds.idle_util),
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
         )

@@ -45,6 +45,7 @@ from tachograph.figures.style import FORMATS
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import WasteReport, build_waste_report
+from tachograph.judge.steps import JobSteps
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
@@ -57,6 +58,7 @@ from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
 from tachograph.report.radar import build_radar, draw_radar
+from tachograph.report.steps import steps_json, steps_lines
 from tachograph.report.study import study_json, study_lines
 from tachograph.report.study_files import WrittenStudy, write_study
 from tachograph.report.waste import waste_json, waste_lines
@@ -91,6 +93,27 @@ class JobPage:
     def json(self) -> dict[str, Any]:
         """Return the content of the page as JSON values."""
         return job_json(self.report)
+
+    @property
+    def steps(self) -> StepsPage:
+        """The steps of the job: which were idle, when none ran."""
+        return StepsPage(self.report.steps, self.report.zone_name)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StepsPage:
+    """The steps of one job; shown, they are what `tachograph job ID --steps` prints."""
+
+    report: JobSteps
+    zone_name: str
+
+    def __repr__(self) -> str:
+        """Return headline, table and gaps as text."""
+        return to_text(steps_lines(self.report, zone_name=self.zone_name, width=100)).rstrip()
+
+    def json(self) -> dict[str, Any]:
+        """Return them as JSON values."""
+        return steps_json(self.report)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -178,6 +201,10 @@ class OpenLake:
         """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
         return self._of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
 
+    def steps(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of step_summaries, one per step: of a job (its id), or of rows of `jobs()`."""
+        return self._of_one_moment(lambda: query.read_steps(self.lake, self._rows(job)))
+
     def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of `jobs()`."""
         return self._by_minute(JOB_MINUTES, job)
@@ -211,8 +238,9 @@ class OpenLake:
 
         Errors: NotFoundError for an unknown id, UsageError for one that several clusters have.
         """
-        zone_name = self.configuration.site.time_zone
-        return JobPage(read_job(self.lake, str(job), now=self.now, zone_name=zone_name, cluster=cluster, run=run))
+        return JobPage(
+            read_job(self.lake, str(job), now=self.now, configuration=self.configuration, cluster=cluster, run=run)
+        )
 
     def waste(
         self, by: str = "cause", *, jobs_of: str | None = None, top: int | None = None, **which: Unpack[JobChoice]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.formats import write_page
 from tachograph.cli.options import Arguments, Parser, add_json
 
 if TYPE_CHECKING:
     from tachograph.report.job import JobReport
+
+
+STEPS_WIDTH = 160  # where stdout is no terminal: all columns
 
 
 def add_arguments(parser: Parser) -> None:
@@ -35,11 +39,13 @@ def run(arguments: Arguments) -> int:
         opened.lake,
         arguments.job,
         now=opened.now,
-        zone_name=opened.configuration.site.time_zone,
+        configuration=opened.configuration,
         cluster=arguments.cluster,
         run=arguments.nth,
     )
-    if arguments.html is not None:
+    if arguments.steps:
+        _print_steps(report, arguments)
+    elif arguments.html is not None:
         write_page(lambda: _html(report), arguments)
     elif arguments.json:
         output.print_json(job_json(report))
@@ -52,6 +58,18 @@ def run(arguments: Arguments) -> int:
         )
         output.print_lines(lines, no_color=arguments.no_color)
     return 0
+
+
+def _print_steps(report: JobReport, arguments: Arguments) -> None:
+    from tachograph.report.steps import steps_json, steps_lines
+
+    if arguments.html is not None or arguments.verdicts:
+        raise UsageError("--steps lists steps alone", do="leave out --html, which shows them too, or --verdicts")
+    if arguments.json:
+        output.print_json({"job_key": report.summary["job_key"], **steps_json(report.steps)})
+    else:
+        lines = steps_lines(report.steps, zone_name=report.zone_name, width=output.width(STEPS_WIDTH))
+        output.print_lines(lines, no_color=arguments.no_color)
 
 
 def _html(report: JobReport) -> str:

@@ -279,4 +279,4 @@ def _analyzed(plan: RecordPlan, configuration: Configuration) -> JobReport:
 
     lake = Lake.open(str(plan.folder))
     analyze(lake, configuration, judge=JobJudge, now=datetime.now(UTC), threads=1)
-    return read_job(lake, plan.identity.job_id, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
+    return read_job(lake, plan.identity.job_id, now=datetime.now(UTC), configuration=configuration)

@@ -6,6 +6,7 @@ Shapes: `levels` is (GPUs, bins), series are (bins,), one bin lasts `bin_s` seco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -128,6 +129,58 @@ def _strips(levels: Floats, labels: Sequence[str], bin_s: float, marks: Sequence
     _time_axis(axes, length_s)
     _show_marks(axes, marks, length_s, ground=False)  # colours encode levels here
     return to_svg(figure, name="use", label="Utilisation of each GPU over time")
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """A step on the timeline: its id, seconds from the job's start, mean activity 0..1 (None: not known)."""
+
+    label: str
+    begin_s: float
+    end_s: float
+    level: float | None
+
+
+def steps(bars: Sequence[StepBar], length_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
+    """Return steps over the time of the job, coloured as the strips of utilisation.
+
+    Each has a row up to MAX_ROW_LABELS; more share rows where one ends before the next starts.
+    """
+    if not bars or length_s <= 0:
+        return None
+    rows = _rows_of_bars(bars)
+    figure, axes = new_figure(min(5.5, 0.62 + 0.2 * len(rows)) + _lanes_in(marks, length_s))
+    colours = mpl.colormaps["viridis"]
+    for place, row in enumerate(rows):
+        axes.barh(
+            [place] * len(row), [max(bar.end_s - bar.begin_s, length_s / 400) for bar in row],
+            left=[bar.begin_s for bar in row], height=0.7, linewidth=0.4, edgecolor=PAPER,
+            color=[GRID if bar.level is None else colours(bar.level) for bar in row],
+        )  # fmt: skip
+    single = all(len(row) == 1 for row in rows)
+    axes.set_yticks(range(len(rows)) if single else [], [row[0].label for row in rows] if single else None)
+    if not single:
+        axes.set_ylabel(f"{len(bars)} steps")
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    _time_axis(axes, length_s)
+    _show_marks(axes, marks, length_s)
+    return to_svg(figure, name="steps", label="Steps over time, by their mean utilisation")
+
+
+def _rows_of_bars(bars: Sequence[StepBar]) -> list[list[StepBar]]:
+    ordered = sorted(bars, key=lambda bar: (bar.begin_s, -bar.end_s))
+    if len(ordered) <= MAX_ROW_LABELS:
+        return [[bar] for bar in ordered]
+    rows: list[list[StepBar]] = []
+    for bar in ordered:
+        row = next((row for row in rows if row[-1].end_s <= bar.begin_s), None)
+        if row is None:
+            rows.append([bar])
+        else:
+            row.append(bar)
+    return rows
 
 
 def activity(means: Mapping[str, Floats], bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:

@@ -22,6 +22,7 @@ from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timelin
 from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, gpu_label, number
 from tachograph.judge.checks.memory_bound import main_pipe
 from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.steps import JobSteps
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.report.findings import (
     SHOWN_COUNTERS,
@@ -32,6 +33,7 @@ from tachograph.report.findings import (
     worth_knowing,
 )
 from tachograph.report.json_values import json_values, public_row
+from tachograph.report.steps import steps_json
 
 PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
 _ATTRIBUTION = {
@@ -303,6 +305,7 @@ class JobReport:
     energy: str
     caveats: tuple[str, ...]
     timeline: JobTimeline
+    steps: JobSteps
     other_runs: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -381,13 +384,14 @@ def build_job_report(
     now: datetime,
     *,
     zone_name: str = "UTC",
+    steps: JobSteps | None = None,
     other_runs: Sequence[Mapping[str, Any]] = (),
     evidence: str = "",
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
-    `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `other_runs` are the summaries of
-    its other runs, where it was requeued. `evidence`: what records where it ran (`read_evidence`).
+    `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see job_steps;
+    `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
     reported = worth_knowing(judged)
@@ -412,6 +416,7 @@ def build_job_report(
         energy=energy_sentence(summary),
         caveats=caveat_sentences(summary, evidence),
         timeline=timeline,
+        steps=steps or JobSteps(),
         other_runs=tuple(other_runs),
     )
 
@@ -485,7 +490,7 @@ def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) ->
 
 
 def job_json(report: JobReport) -> dict[str, Any]:
-    """Return the summary's columns and, beside them, `findings`, `verdicts`, `evidence`, `per_gpu` and `timeline`.
+    """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`, `steps`.
 
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are reported; `verdicts`:
     every check. `evidence` is {code: {name: number}} of `findings`. Null: not measured.
@@ -508,6 +513,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
                 "gpus": [{"node": node, "gpu": gpu, "mig": mig, "values": each} for (node, gpu, mig), each in units],
                 "means": timeline.means,
             },
+            "steps": steps_json(report.steps),
             "caveats": report.caveats,
             "other_runs": [other["job_key"] for other in report.other_runs],
         }

@@ -14,12 +14,23 @@ from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
-from tachograph.figures.timeline import Series
+from tachograph.figures.timeline import Mark, Series
 from tachograph.judge.activity import number
+from tachograph.judge.steps import StepUse
 from tachograph.report.findings import check_text, checks_text, evidence_texts, finding_sentence
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
+from tachograph.report.steps import (
+    SHOWN_STEPS,
+    STEP_COLUMNS,
+    STEP_TEXTS,
+    gap_sentence,
+    shown_gaps,
+    step_cells,
+    steps_headline,
+    steps_note,
+)
 
 MANY_GPUS = 16  # up to here the page has a row for each GPU
 
@@ -28,6 +39,7 @@ def job_html(report: JobReport) -> str:
     """Return the page."""
     many = len(report.gpus) > MANY_GPUS
     least, most = report.extremes
+    steps = report.steps
     return (
         _environment()
         .get_template("job.html.j2")
@@ -38,13 +50,17 @@ def job_html(report: JobReport) -> str:
             tables=[("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
             many=many,
             plots=job_plots(report),
+            step_columns=STEP_COLUMNS,
+            step_texts=[place for place, title in enumerate(STEP_COLUMNS) if title in STEP_TEXTS],
+            step_rows=[step_cells(step, steps, report.zone_name) for step in steps.largest(SHOWN_STEPS)],
+            step_gaps=[gap_sentence(gap, steps, report.zone_name) for gap in shown_gaps(steps)],
             version=__version__,
         )
     )
 
 
 def job_plots(report: JobReport) -> dict[str, Markup | None]:
-    """Return the plots {use, activity, work, roofline, memory, power}: SVG, or None where there is nothing to show."""
+    """Return the plots {use, steps, activity, work, roofline, memory, power}: SVG, or None where nothing is to show."""
     timeline = report.timeline
     by_key = [(gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))) for gpu in report.gpus]
     drawn = [(gpu, series) for gpu, series in by_key if series is not None]
@@ -58,6 +74,7 @@ def job_plots(report: JobReport) -> dict[str, Markup | None]:
     }
     svgs = {
         "use": job_page.utilisation(levels, [gpu.label for gpu, _ in drawn], timeline.bin_s, marks=report.marks),
+        "steps": _step_plot(report),
         "activity": job_page.activity(means, timeline.bin_s, marks=report.marks),
         "work": job_page.work(dict(report.work)),
         "roofline": job_page.roofline(pipes),
@@ -69,6 +86,24 @@ def job_plots(report: JobReport) -> dict[str, Markup | None]:
         "power": job_page.power(*watts, timeline.bin_s, marks=report.marks),
     }
     return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
+
+
+def _step_plot(report: JobReport) -> str | None:
+    steps, length_s = report.steps, number(report.summary, "elapsed_s")
+    if length_s is None or steps.start is None:
+        return None
+    bars = [
+        job_page.StepBar(str(step.row["step"]), max(0.0, step.begin_s), min(length_s, step.end_s), _level(step))
+        for step in steps.largest(SHOWN_STEPS)
+        if step.begin_s is not None and step.end_s is not None
+    ]
+    waits = [(gap, (gap.begin - steps.start).total_seconds()) for gap in steps.waited]
+    return job_page.steps(bars, length_s, marks=[Mark("idle", begin, begin + gap.elapsed_s) for gap, begin in waits])
+
+
+def _level(step: StepUse) -> float | None:
+    """Its mean over its whole bar; None for a batch script, whose numbers are of the time between its srun steps."""
+    return step.activity_mean if step.by_srun else None
 
 
 def _floats(series: Series) -> npt.NDArray[np.float64]:
@@ -104,7 +139,7 @@ def _environment() -> Environment:
     made.filters["capitalize_first"] = lambda sentence: f"{sentence[:1].upper()}{sentence[1:]}"
     made.globals.update(
         check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
-        finding_sentence=finding_sentence,
+        finding_sentence=finding_sentence, steps_headline=steps_headline, steps_note=steps_note,
         spark_points=spark_points, number=number,
     )  # fmt: skip
     return made

@@ -19,6 +19,7 @@ from tachograph.report.findings import (
 )
 from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
+from tachograph.report.steps import steps_headline
 
 _INDENT = " " * 4
 _NEEDS, _NOTHING = "counters are missing", "no samples of this job"
@@ -121,6 +122,7 @@ def job_lines(
         *_head(report, width),
         *_section("Findings", _findings(report, width)),
         *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
+        *_section("Steps", _steps(report, width)),
         *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
         *_section("Balance", (line for message in report.balance for line in wrapped(message, width, indent="  "))),
         *_section("Memory", wrapped(report.memory, width, indent="  ")),
@@ -260,6 +262,14 @@ def _gpu_table(
             (f"{numbers}  ", ""),
             (sparkline(gpu.series, spark, ascii_only=ascii_only), "cyan"),
         )
+
+
+def _steps(report: JobReport, width: int) -> Iterator[Line]:
+    if report.steps.steps:
+        yield from wrapped(steps_headline(report.steps), width, indent="  ")
+        count = plural(len(report.steps.steps), "step")
+        more = f"{count}, each with its numbers: `tachograph job {report.job} --steps`"
+        yield from wrapped(more, width, indent="  ", style="dim")
 
 
 def _bound(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:

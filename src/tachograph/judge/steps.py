@@ -1,0 +1,160 @@
+"""What the steps of a job did with its GPUs: which were idle, and when none ran although GPUs were allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from tachograph.judge.activity import activity_counter, number
+from tachograph.pipeline.timelines import ACTIVITY
+
+WITHOUT_SRUN = ("batch", "extern", "interactive")  # Slurm starts them with the job, all others are of srun
+_LEAST_COVERAGE = 0.5  # share of the expected samples that a verdict about a step needs
+_LEAST_GAP_S = 60.0  # shorter gaps hold no whole minute
+
+
+@dataclass(frozen=True, slots=True)
+class StepUse:
+    """A step. `begin_s`, `end_s`: seconds from the job's start, None: not known.
+
+    `activity_mean` None: ambiguous or not measured; `idle` None: undetermined.
+    """
+
+    row: Mapping[str, Any]
+    begin_s: float | None
+    end_s: float | None
+    activity_mean: float | None
+    idle: bool | None
+
+    @property
+    def by_srun(self) -> bool:
+        """It was started by srun, not by Slurm with the job."""
+        return self.row["step"] not in WITHOUT_SRUN
+
+    @property
+    def ambiguous(self) -> bool:
+        """Which GPUs of the job it used is not recorded."""
+        return self.row.get("attribution") == "ambiguous"
+
+    @property
+    def label(self) -> str:
+        """Its id and its name."""
+        name = self.row.get("name")
+        return f"step {self.row['step']}" + (f" ({name})" if name and name != self.row["step"] else "")
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Run time times GPUs, as far as they are known: the weight of a step among others."""
+        row = self.row
+        return (number(row, "elapsed_s") or 0.0) * (number(row, "gpus") or number(row, "nodes") or 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepGap:
+    """Time of a job in which no srun step ran. Of its whole minutes: seconds that were measured, and idle ones."""
+
+    begin: datetime
+    end: datetime
+    measured_s: float
+    idle_s: float
+
+    @property
+    def elapsed_s(self) -> float:
+        """Its length."""
+        return (self.end - self.begin).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class JobSteps:
+    """The steps of a job in order of start, gaps of a minute or more without an srun step, and the job's start."""
+
+    steps: tuple[StepUse, ...] = ()
+    gaps: tuple[StepGap, ...] = ()
+    start: datetime | None = None
+
+    @property
+    def by_srun(self) -> tuple[StepUse, ...]:
+        """The steps that srun started."""
+        return tuple(step for step in self.steps if step.by_srun)
+
+    @property
+    def idle(self) -> tuple[StepUse, ...]:
+        """The srun steps that were idle, most GPU time first."""
+        return tuple(sorted((step for step in self.by_srun if step.idle), key=lambda step: -step.gpu_seconds))
+
+    @property
+    def waited(self) -> tuple[StepGap, ...]:
+        """The gaps in which GPUs were idle, longest first."""
+        return tuple(sorted((gap for gap in self.gaps if gap.idle_s), key=lambda gap: -gap.idle_s))
+
+    def largest(self, count: int) -> tuple[StepUse, ...]:
+        """Return the `count` steps of most GPU time, in order of start."""
+        kept = sorted(range(len(self.steps)), key=lambda place: -self.steps[place].gpu_seconds)[:count]
+        return tuple(self.steps[place] for place in sorted(kept))
+
+
+def job_steps(summary: Mapping[str, Any], rows: pl.DataFrame, minutes: pl.DataFrame, *, idle_util: float) -> JobSteps:
+    """Return the steps of a job from its rows of job_summaries, step_summaries and job_minutes.
+
+    A step is idle with mean activity below `idle_util`; undetermined where it is ambiguous, activity was not measured,
+    or less than half of the expected samples are there. There are gaps only where srun started a step.
+    """
+    start, until = summary.get("start"), summary.get("end") or summary.get("as_of")
+    ordered = rows.sort("start", "step", nulls_last=True).iter_rows(named=True)
+    steps = tuple(_step_use(row, start, until, idle_util) for row in ordered)
+    spans = [(step.begin_s, step.end_s) for step in steps if step.by_srun]
+    known = [(begin, end) for begin, end in spans if begin is not None and end is not None]
+    if start is None or until is None or not known or len(known) < len(spans):
+        return JobSteps(steps, start=start)
+    idle = _idle_minutes(minutes, idle_util)
+    gaps = gaps_between(known, (until - start).total_seconds(), at_least_s=_LEAST_GAP_S)
+    return JobSteps(steps, tuple(_step_gap(start, begin, end, idle) for begin, end in gaps), start)
+
+
+def _step_use(row: Mapping[str, Any], start: datetime | None, until: datetime | None, idle_util: float) -> StepUse:
+    counter, coverage = activity_counter(row), number(row, "coverage")
+    mean = None if counter is None else number(row, f"{counter}_mean")
+    enough = mean is not None and coverage is not None and coverage >= _LEAST_COVERAGE
+    ended = row.get("end") or until
+    return StepUse(
+        row,
+        None if start is None or row.get("start") is None else (row["start"] - start).total_seconds(),
+        None if start is None or ended is None else (ended - start).total_seconds(),
+        mean,
+        mean < idle_util if mean is not None and enough else None,
+    )
+
+
+def gaps_between(
+    spans: Sequence[tuple[float, float]], length_s: float, *, at_least_s: float
+) -> Iterator[tuple[float, float]]:
+    """Yield the parts of 0..`length_s` that no span covers, `at_least_s` long.
+
+    >>> list(gaps_between([(100.0, 200.0), (150.0, 180.0), (230.0, 300.0)], 500.0, at_least_s=60.0))
+    [(0.0, 100.0), (300.0, 500.0)]
+    """
+    covered = 0.0
+    for begin, end in (*sorted(spans), (length_s, length_s)):
+        if min(begin, length_s) - covered >= at_least_s:
+            yield covered, min(begin, length_s)
+        covered = max(covered, end)
+
+
+def _idle_minutes(minutes: pl.DataFrame, idle_util: float) -> dict[int, bool]:
+    """Whether each minute was idle: every GPU below `idle_util`; only minutes in which all of them were measured."""
+    counter = next((name for name in ACTIVITY if minutes[name].null_count() < minutes.height), None)
+    if counter is None:
+        return {}
+    by_minute = minutes.group_by("minute").agg(most=pl.col(counter).max(), seen=pl.col(counter).count())
+    whole = by_minute.filter(pl.col("seen") == pl.col("seen").max())
+    return dict(whole.select("minute", pl.col("most") < idle_util).iter_rows())
+
+
+def _step_gap(start: datetime, begin: float, end: float, idle: Mapping[int, bool]) -> StepGap:
+    inside = [idle[minute] for minute in range(int(-(-begin // 60)), int(end // 60)) if minute in idle]
+    begun, ended = (start + timedelta(seconds=seconds) for seconds in (begin, end))
+    return StepGap(begun, ended, 60.0 * len(inside), 60.0 * sum(inside))
