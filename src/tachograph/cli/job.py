@@ -21,6 +21,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)")
     parser.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
     parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    parser.add_argument("--steps", action="store_true", help="list the steps: which were idle, when none ran")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
     parser.add_argument("--verdicts", action="store_true", help="list all checks with their values")
