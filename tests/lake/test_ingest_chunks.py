@@ -180,7 +180,7 @@ def test_devices_are_noted_as_they_are_seen(lake: Lake) -> None:
     ingest(lake, [chunk("a", samples("n1", 0), samples("n1", 1, mig=3))], now=NOW)
     ingest(lake, [chunk("b", samples("n1", 0, hbm_used_mib=100.0, hbm_free_mib=900.0))], now=NOW)
     ingest(lake, [chunk("c", samples("n1", 0, hbm_used_mib=5.0, hbm_free_mib=5.0))], now=NOW)
-    found = lake.latest(DEVICES).select("node", "gpu", "mig", "hbm_mib").rows()
+    found = lake.latest(DEVICES).select("node", "gpu", "mig", "usable_mib").rows()
     assert found == [("n1", 0, None, 1000.0), ("n1", 1, 3, None)]
 
 

@@ -171,7 +171,7 @@ def test_models_and_capacity() -> None:
     assert (unknown["gpu_model"], unknown["hbm_mib"], unknown["hbm_peak_fraction"]) == (None, None, None)
 
 
-def test_a_measured_capacity_counts_before_the_catalogue() -> None:
+def test_a_reported_capacity_counts_before_the_catalogue_and_that_before_used_plus_free() -> None:
     units = pl.DataFrame(
         {
             "node": ["n1", "n1", "n1"],
@@ -179,10 +179,11 @@ def test_a_measured_capacity_counts_before_the_catalogue() -> None:
             "mig": pl.Series([None, None, 1], dtype=pl.Int16),
             "model": ["NVIDIA A100-SXM4-40GB"] * 3,
             "hbm_mib": [40_441.0, None, None],
+            "usable_mib": [39_900.0, 40_018.0, 9_856.0],
         }
     )
     facts, _ = gpu_facts(units)
-    assert facts.get_column("hbm_mib").to_list() == [40_441.0, 40_960.0, None]
+    assert facts.get_column("hbm_mib").to_list() == [40_441.0, 40_960.0, 9_856.0]
     assert facts.get_column("gpu_model").to_list() == ["A100 SXM 40GB"] * 3
 
 

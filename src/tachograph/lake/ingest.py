@@ -320,11 +320,13 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
     capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
     each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
     seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()
-    known = lake.latest(DEVICES).select("node", "gpu", "mig", "hbm_mib", there=pl.lit(value=True))
+    known = lake.latest(DEVICES).select("node", "gpu", "mig", "usable_mib", there=pl.lit(value=True))
     joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
-    fresh = joined.filter(pl.col("there").is_null() | (pl.col("hbm_mib").is_null() & pl.col("measured").is_not_null()))
+    fresh = joined.filter(
+        pl.col("there").is_null() | (pl.col("usable_mib").is_null() & pl.col("measured").is_not_null())
+    )
     if fresh.height:
-        rows = fresh.select("node", "gpu", "mig", hbm_mib="measured")
+        rows = fresh.select("node", "gpu", "mig", usable_mib="measured")
         conformed = conform(rows, DEVICES, now=datetime.now(UTC))
         lake.append(DEVICES, conformed.frame, app_id=app_id, mark=mark)
 

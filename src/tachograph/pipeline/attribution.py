@@ -504,14 +504,14 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
 
 
 def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
-    """Return one row per (node, gpu, mig): `model` and `hbm_mib` as known, configuration before telemetry.
+    """Return one row per (node, gpu, mig): `model`, `hbm_mib`, `usable_mib` as known, configuration before telemetry.
 
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.
     """
-    known = devices.select(*GPU_KEY, "model", "hbm_mib")
+    known = devices.select(*GPU_KEY, "model", "hbm_mib", "usable_mib")
     configured = [
-        (node, gpu, None, None, None)
+        (node, gpu, None, None, None, None)
         for hosts, count in nodes.gpus.items()
         for node in _expand(hosts)
         for gpu in range(count)
@@ -530,19 +530,21 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
     """Return (node, gpu, mig, gpu_model, hbm_mib) and the ridges (FLOP/B) of each GPU whose model is known.
 
-    Capacity is what telemetry measured: the driver's total, or memory used plus free, which is below it by what is
-    reserved, so that a full GPU is at 100 %. Where nothing was measured it is the catalogue's, of whole GPUs.
+    Capacity is the driver's total where it was measured, else the catalogue's of whole GPUs of a known model, else
+    memory used plus free, which is below the total by what is reserved.
     """
     kinds: dict[tuple[str | None, float | None], Device | None] = {}
     names: list[str | None] = []
     capacities: list[float | None] = []
     ridges: dict[tuple[str, int], tuple[float, ...]] = {}
-    for node, gpu, mig, model, hbm in units.select(*GPU_KEY, "model", "hbm_mib").iter_rows():
-        if (model, hbm) not in kinds:
-            kinds[model, hbm] = match_device(model, hbm)
-        device = kinds[model, hbm]
+    for node, gpu, mig, model, total, usable in units.select(*GPU_KEY, "model", "hbm_mib", "usable_mib").iter_rows():
+        measured = usable if total is None else total
+        whole = measured if mig is None else None  # a slice's memory is not its model's
+        if (model, whole) not in kinds:
+            kinds[model, whole] = match_device(model, whole)
+        device = kinds[model, whole]
         names.append(device.name if device else model)
-        capacities.append(hbm if hbm is not None or mig is not None or device is None else device.hbm_mib)
+        capacities.append(device.hbm_mib if device and total is None and mig is None else measured)
         if device:
             ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
     table = units.select(*GPU_KEY).with_columns(
