@@ -14,7 +14,8 @@ from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
-from tachograph.catalog.tables import COMPUTED, TABLES, TIME, LakeTable, TableColumn
+from tachograph.catalog.table_columns import TableColumn
+from tachograph.catalog.tables import COMPUTED, TABLES, TIME, LakeTable
 from tachograph.judge.check import FAMILIES, Check
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.rules.listing import parameter_text

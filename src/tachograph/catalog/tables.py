@@ -13,20 +13,21 @@ from types import MappingProxyType
 import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, CounterKind, HostCounter
+from tachograph.catalog.table_columns import (
+    NOT_MEASURED,
+    TableColumn,
+    count,
+    imbalances,
+    real,
+    roofline,
+    scores,
+    statistics,
+    text,
+    waste,
+)
 
 TIME = pl.Datetime("us", "UTC")
 STORAGE_TYPES: Mapping[str, pl.DataType] = {"f32": pl.Float32(), "f64": pl.Float64(), "i64": pl.Int64()}
-
-
-@dataclass(frozen=True, slots=True)
-class TableColumn:
-    """One column: type, unit, meaning, meaning of null (None: null is not allowed)."""
-
-    name: str
-    dtype: pl.DataType
-    unit: str
-    sentence: str
-    null: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,71 +274,11 @@ RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
     {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is CounterKind.RATE}
 )
 
-_NOT_MEASURED = "not measured"
 _JOB_KEY = TableColumn(
     "job_key", pl.String(), "", "cluster:job_id:submit (seconds since 1970): one run of a job.", None
 )
 _COMPUTED_JOB_ID = TableColumn("job_id", pl.String(), "", "Raw job id.", None)
 _COMPUTED_SEQ = TableColumn("seq", pl.Int64(), "", "When it was computed: the higher one counts.", None)
-
-
-def _f(name: str, unit: str, sentence: str, null: str = _NOT_MEASURED) -> TableColumn:
-    return TableColumn(name, pl.Float64(), unit, sentence, null)
-
-
-def _i(name: str, sentence: str, null: str = _NOT_MEASURED) -> TableColumn:
-    return TableColumn(name, pl.Int64(), "count", sentence, null)
-
-
-def _s(name: str, sentence: str, null: str = "not known") -> TableColumn:
-    return TableColumn(name, pl.String(), "", sentence, null)
-
-
-def _statistics(counter: Counter) -> tuple[TableColumn, TableColumn]:
-    """`<counter>_mean` and `<counter>_max`; what they mean depends on the kind."""
-    if counter.unit == "bitmask":
-        mean = "Share of samples in which clocks were lowered for power or heat (0x4, 0x8, 0x20, 0x40, 0x80)."
-        return _f(f"{counter.name}_mean", "fraction", mean), _f(f"{counter.name}_max", "bitmask", "All bits seen.")
-    if counter.unit == "code":
-        return (
-            _f(f"{counter.name}_mean", "code", "Always null: codes have no mean.", "codes have no mean"),
-            _f(f"{counter.name}_max", "code", "Largest code seen."),
-        )
-    if counter.kind is CounterKind.CUMULATIVE:
-        return (
-            _f(f"{counter.name}_mean", counter.unit, "Increase over the job, corrected for resets: mean over GPUs."),
-            _f(f"{counter.name}_max", counter.unit, "Increase over the job: largest of the GPUs."),
-        )
-    return (
-        _f(f"{counter.name}_mean", counter.unit, "Mean over GPUs of the mean over time."),
-        _f(f"{counter.name}_max", counter.unit, "Largest sample of any GPU."),
-    )
-
-
-def _all_statistics(*, without: tuple[str, ...] = ()) -> tuple[TableColumn, ...]:
-    return tuple(column for c in COUNTERS for column in _statistics(c) if column.name not in without)
-
-
-def _roofline(pipe: str) -> tuple[TableColumn, ...]:
-    end = "" if pipe == "fp64" else f"_{pipe}"
-    return (
-        _s(
-            f"bound{end}",
-            f"compute or memory: majority of the labelled samples, {pipe} pipe.",
-            "a tie, or nothing labelled",
-        ),
-        _f(f"compute_fraction{end}", "fraction", "Compute-bound samples over labelled ones.", "nothing labelled"),
-        _f(f"memory_fraction{end}", "fraction", "Memory-bound samples over labelled ones.", "nothing labelled"),
-        _f(f"idle_fraction{end}", "fraction", "Samples with all pipes idle over all that were measured."),
-    )
-
-
-def _imbalances(counter: str) -> tuple[TableColumn, ...]:
-    null = "not computed (analysis.imbalance_counters), one GPU, or no activity"
-    return (
-        _f(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
-        _f(f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null),
-    )
 
 
 SCORES = ("score_gpu", "score_gpumem", "score_gpumem_normalized")
@@ -355,24 +296,6 @@ JUDGED = frozenset(  # columns that are null until the jobs are judged
 )
 
 
-def _scores() -> tuple[TableColumn, ...]:
-    null = "a counter it needs was not measured"
-    return (
-        _f("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
-        _f("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
-        _f("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
-    )
-
-
-def _waste() -> tuple[TableColumn, ...]:
-    null = "no activity counter was measured, or it is ambiguous"
-    hours = (_f(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in WASTE)
-    energy = (_f(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null) for cause in WASTE_ENERGY)
-    long = _f("gpu_hours_idle_long", "h", "Of idle ones: behind the first waste.idle_minutes without any work.", null)
-    unknown = _f("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
-    return (*hours, long, unknown, *energy)
-
-
 _JOB_COLUMNS = tuple(
     column
     for column in JOBS.columns
@@ -385,8 +308,8 @@ _JOB_COLUMNS = tuple(
 )
 
 _XID_EVENTS = (
-    _i("xid_events", "Changes of the XID code."),
-    _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
+    count("xid_events", "Changes of the XID code."),
+    real("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
 )
 
 JOB_SUMMARIES = LakeTable(
@@ -397,33 +320,35 @@ JOB_SUMMARIES = LakeTable(
         _JOB_KEY,
         _COMPUTED_JOB_ID,
         *_JOB_COLUMNS,
-        _s("gpu_model", "Model of its GPUs; several are joined with +."),
-        _f("hbm_mib", "MiB", "Capacity of one of its GPUs (the smallest where they differ).", "not known"),
-        _f("gpu_hours", "h", "Allocated GPUs times run time, idle ones too.", "not known, or shares of GPUs"),
+        text("gpu_model", "Model of its GPUs; several are joined with +."),
+        real("hbm_mib", "MiB", "Capacity of one of its GPUs (the smallest where they differ).", "not known"),
+        real("gpu_hours", "h", "Allocated GPUs times run time, idle ones too.", "not known, or shares of GPUs"),
         TableColumn("attribution", pl.String(), "", "explicit, live_index, whole_node or ambiguous.", None),
-        _f("coverage", "fraction", "Samples present over samples expected at the job's own interval.", "ambiguous"),
-        _i("samples", "GPU samples that belong to it."),
-        _f("interval_s", "s", "Its sampling interval: median distance of a GPU's samples.", "fewer than two samples"),
-        _i("gpus_seen", "GPUs of which it has samples."),
-        *_all_statistics(without=("power_w_mean",)),
-        *(_f(volume, "B", f"Integral of {rate} over time and GPUs.") for rate, volume in RATE_VOLUMES.items()),
-        _f("spatial_imbalance", "fraction", "Mean over windows of 1 - sum / (GPUs x max).", "one GPU, or no activity"),
-        _i("spatial_windows", "Windows with data."),
-        _f("spatial_zero_fraction", "fraction", "Share of windows in which all GPUs were at zero."),
-        _f("temporal_imbalance", "fraction", "Largest of its GPUs' 1 - mean / max.", "no activity"),
-        *(column for name in OTHER_IMBALANCES for column in _imbalances(name)),
-        *(column for pipe in PIPES for column in _roofline(pipe)),
-        TableColumn("pipes", pl.List(pl.String()), "", "Pipes in use: fp64, fp32, fp16, tensor.", _NOT_MEASURED),
-        _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
-        _f("energy_j", "J", "Energy of the GPUs of which it is known, over the run time."),
-        _s("energy_source", "counter, or power (integrated); both are joined with +.", _NOT_MEASURED),
-        _i("energy_gpus", "GPUs whose energy is known and in `energy_j`."),
-        _f("power_w_mean", "W", "Energy over (GPUs of which it is known x run time)."),
-        _f("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
-        _i("gpus_never_used", "GPUs whose utilisation never left zero."),
-        _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *_scores(),
-        _s("workload", "Workload class most of its GPU time is of; unknown: counters are missing.", "no samples"),
+        real("coverage", "fraction", "Samples present over samples expected at the job's own interval.", "ambiguous"),
+        count("samples", "GPU samples that belong to it."),
+        real("interval_s", "s", "Its sampling interval: median distance of a GPU's samples.", "fewer than two samples"),
+        count("gpus_seen", "GPUs of which it has samples."),
+        *statistics(without=("power_w_mean",)),
+        *(real(volume, "B", f"Integral of {rate} over time and GPUs.") for rate, volume in RATE_VOLUMES.items()),
+        real(
+            "spatial_imbalance", "fraction", "Mean over windows of 1 - sum / (GPUs x max).", "one GPU, or no activity"
+        ),
+        count("spatial_windows", "Windows with data."),
+        real("spatial_zero_fraction", "fraction", "Share of windows in which all GPUs were at zero."),
+        real("temporal_imbalance", "fraction", "Largest of its GPUs' 1 - mean / max.", "no activity"),
+        *(column for name in OTHER_IMBALANCES for column in imbalances(name)),
+        *(column for pipe in PIPES for column in roofline(pipe)),
+        TableColumn("pipes", pl.List(pl.String()), "", "Pipes in use: fp64, fp32, fp16, tensor.", NOT_MEASURED),
+        real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
+        real("energy_j", "J", "Energy of the GPUs of which it is known, over the run time."),
+        text("energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED),
+        count("energy_gpus", "GPUs whose energy is known and in `energy_j`."),
+        real("power_w_mean", "W", "Energy over (GPUs of which it is known x run time)."),
+        real("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
+        count("gpus_never_used", "GPUs whose utilisation never left zero."),
+        real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        *scores(),
+        text("workload", "Workload class most of its GPU time is of; unknown: counters are missing.", "no samples"),
         TableColumn(
             "workload_fractions",
             pl.List(pl.Float64()),
@@ -431,8 +356,8 @@ JOB_SUMMARIES = LakeTable(
             "Share of its GPU time in each workload class, in the order of `WORKLOAD_CLASSES`; the last is unknown.",
             "no samples",
         ),
-        _s("health", "Worst of its GPUs: CRIT, WARN, HOT, unknown, OK.", "no samples"),
-        *_waste(),
+        text("health", "Worst of its GPUs: CRIT, WARN, HOT, unknown, OK.", "no samples"),
+        *waste(WASTE, WASTE_ENERGY),
         *_XID_EVENTS,
         TableColumn(
             "intensity_histogram",
@@ -442,7 +367,7 @@ JOB_SUMMARIES = LakeTable(
             "fp64, fp32, fp16, tensor one behind the other.",
             "device peaks not known, or not measured",
         ),
-        _s("excluded", "Why it is left out of a study; several are joined with a comma.", "in the study"),
+        text("excluded", "Why it is left out of a study; several are joined with a comma.", "in the study"),
         TableColumn(
             "as_of", TIME, "UTC", "Up to when it was summarized: its end, or the analysis while it runs.", None
         ),
@@ -466,17 +391,17 @@ JOB_GPUS = LakeTable(
     ("job_key", "node", "gpu", "mig"),
     (
         *_GPU_KEY,
-        _s("gpu_model", "Model."),
-        _f("hbm_mib", "MiB", "Capacity.", "not known"),
-        _i("samples", "Samples that belong to the job; 0: it held this GPU but nothing was recorded."),
+        text("gpu_model", "Model."),
+        real("hbm_mib", "MiB", "Capacity.", "not known"),
+        count("samples", "Samples that belong to the job; 0: it held this GPU but nothing was recorded."),
         TableColumn("first_t", TIME, "UTC", "First sample.", "no samples"),
         TableColumn("last_t", TIME, "UTC", "Last sample.", "no samples"),
-        *_all_statistics(),
-        _f("temporal_imbalance", "fraction", "1 - mean / max of utilisation.", "no activity"),
-        _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
-        _f("energy_j", "J", "Energy over the job's run time."),
-        _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *_scores(),
+        *statistics(),
+        real("temporal_imbalance", "fraction", "1 - mean / max of utilisation.", "no activity"),
+        real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
+        real("energy_j", "J", "Energy over the job's run time."),
+        real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        *scores(),
         TableColumn(
             "workload_samples",
             pl.List(pl.Int64()),
@@ -484,8 +409,8 @@ JOB_GPUS = LakeTable(
             "Samples in minutes of each workload class, in the order of `WORKLOAD_CLASSES`; the last is unknown.",
             "no samples",
         ),
-        _i("remapped_rows_uncorrectable_last", "Rows remapped after uncorrectable errors, up to its last sample."),
-        _s("health", "CRIT, WARN, HOT, OK, or unknown: not all was measured.", "no samples"),
+        count("remapped_rows_uncorrectable_last", "Rows remapped after uncorrectable errors, up to its last sample."),
+        text("health", "CRIT, WARN, HOT, OK, or unknown: not all was measured.", "no samples"),
         *_XID_EVENTS,
         _COMPUTED_SEQ,
     ),
@@ -502,7 +427,7 @@ STEP_SUMMARIES = LakeTable(
         _COMPUTED_JOB_ID,
         TableColumn("step", pl.String(), "", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
         *(c for c in STEPS.columns if c.name in {"name", "start", "end", "nodes", "tasks", "state", "exit_code"}),
-        _f("elapsed_s", "s", "From its start to its end, or to the analysis while it runs.", "not known"),
+        real("elapsed_s", "s", "From its start to its end, or to the analysis while it runs.", "not known"),
         TableColumn(
             "attribution",
             pl.String(),
@@ -510,16 +435,16 @@ STEP_SUMMARIES = LakeTable(
             "explicit: samples name it; time: it had all GPUs of the job on its nodes while it ran; ambiguous.",
             None,
         ),
-        _i("gpus", "GPUs it held.", "ambiguous"),
-        _f("measured_s", "s", "Seconds of its GPUs that the numbers are of.", "ambiguous"),
-        _f("coverage", "fraction", "Samples present over samples expected at its own interval.", "ambiguous"),
-        _i("samples", "GPU samples that belong to it.", "ambiguous"),
-        _f("interval_s", "s", "Its sampling interval.", "fewer than two samples"),
-        *_all_statistics(),
-        _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
-        _f("energy_j", "J", "Energy of the GPUs of which it is known, while the step ran."),
-        _s("energy_source", "counter, or power (integrated); both are joined with +.", _NOT_MEASURED),
-        _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        count("gpus", "GPUs it held.", "ambiguous"),
+        real("measured_s", "s", "Seconds of its GPUs that the numbers are of.", "ambiguous"),
+        real("coverage", "fraction", "Samples present over samples expected at its own interval.", "ambiguous"),
+        count("samples", "GPU samples that belong to it.", "ambiguous"),
+        real("interval_s", "s", "Its sampling interval.", "fewer than two samples"),
+        *statistics(),
+        real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
+        real("energy_j", "J", "Energy of the GPUs of which it is known, while the step ran."),
+        text("energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED),
+        real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
         *_XID_EVENTS,
         _COMPUTED_SEQ,
     ),
@@ -536,11 +461,8 @@ JOB_MINUTES = LakeTable(
         TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
         TableColumn("t", TIME, "UTC", "Begin of the minute.", None),
         TableColumn("samples", pl.Int32(), "count", "Samples in the minute.", None),
-        *(
-            TableColumn(name, pl.Float32(), "", f"Mean of {name} in the minute.", _NOT_MEASURED)
-            for name in MINUTE_MEANS
-        ),
-        *(TableColumn(name, pl.Float32(), "", f"Maximum of {name}.", _NOT_MEASURED) for name in MINUTE_MAXIMA),
+        *(TableColumn(name, pl.Float32(), "", f"Mean of {name} in the minute.", NOT_MEASURED) for name in MINUTE_MEANS),
+        *(TableColumn(name, pl.Float32(), "", f"Maximum of {name}.", NOT_MEASURED) for name in MINUTE_MAXIMA),
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "node", "gpu", "mig", "minute"),
@@ -579,7 +501,7 @@ JOB_NODE_MINUTES = LakeTable(
         TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
         TableColumn("t", TIME, "UTC", "Begin of the minute.", None),
         *(
-            TableColumn(name, pl.Float32(), unit, f"From {counter}, in the minute.", _NOT_MEASURED)
+            TableColumn(name, pl.Float32(), unit, f"From {counter}, in the minute.", NOT_MEASURED)
             for name, (unit, counter) in HOST_CHARACTERISTICS.items()
         ),
         _COMPUTED_SEQ,

@@ -11,7 +11,8 @@ import polars as pl
 from psycopg import Connection
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES, LakeTable, TableColumn
+from tachograph.catalog.table_columns import TableColumn
+from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES, LakeTable
 
 PARENT = JOB_SUMMARIES
 CHILDREN = (JOB_GPUS, FINDINGS)  # rows that count only beside their job's summary

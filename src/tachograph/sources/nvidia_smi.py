@@ -112,7 +112,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     zone_name = configuration.site.time_zone
     given_t = parse_time(options.time, now=now, zone_name=zone_name) if options.time else None
     day = _day(options.date)
-    told = (options.fields or "", options.node or "", str(options.gpu), str(given_t), str(day), zone_name)
+    settings = (options.fields or "", options.node or "", str(options.gpu), str(given_t), str(day), zone_name)
     for name in options.files:
         path = Path(name)
         text = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
@@ -120,7 +120,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         rows, rejects = _keyed(table, options, str(path))
         times = _times(rows, given_t, day, zone_name, str(path))
         parts = _parts(rows, times, table.meanings, [*table.rejects, *rejects])
-        chunk_id = f"{fingerprint(path, NAME, *told)}:0"
+        chunk_id = f"{fingerprint(path, NAME, *settings)}:0"
         yield Chunk(chunk_id, NAME, str(path), parts, table.lines)
 
 

@@ -160,7 +160,7 @@ class AccountingReading:
         broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
         ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
         made = self.made_of_steps
-        jobs = [Reject("job_of_steps", "job_id", len(made), made[0])] if made else []
+        jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
         return (*counted_rejects(self.rejected), *broken, *ids, *jobs)
 
 

@@ -1,0 +1,108 @@
+"""Columns of tables: what one is, and those that several computed tables have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """One column: type, unit, meaning, meaning of null (None: null is not allowed)."""
+
+    name: str
+    dtype: pl.DataType
+    unit: str
+    sentence: str
+    null: str | None
+
+
+def real(name: str, unit: str, sentence: str, null: str = NOT_MEASURED) -> TableColumn:
+    """Return a computed number."""
+    return TableColumn(name, pl.Float64(), unit, sentence, null)
+
+
+def count(name: str, sentence: str, null: str = NOT_MEASURED) -> TableColumn:
+    """Return a computed count."""
+    return TableColumn(name, pl.Int64(), "count", sentence, null)
+
+
+def text(name: str, sentence: str, null: str = "not known") -> TableColumn:
+    """Return a computed text."""
+    return TableColumn(name, pl.String(), "", sentence, null)
+
+
+def _of_counter(counter: Counter) -> tuple[TableColumn, TableColumn]:
+    """`<counter>_mean` and `<counter>_max`; what they mean depends on the kind."""
+    if counter.unit == "bitmask":
+        mean = "Share of samples in which clocks were lowered for power or heat (0x4, 0x8, 0x20, 0x40, 0x80)."
+        return real(f"{counter.name}_mean", "fraction", mean), real(f"{counter.name}_max", "bitmask", "All bits seen.")
+    if counter.unit == "code":
+        return (
+            real(f"{counter.name}_mean", "code", "Always null: codes have no mean.", "codes have no mean"),
+            real(f"{counter.name}_max", "code", "Largest code seen."),
+        )
+    if counter.kind is CounterKind.CUMULATIVE:
+        return (
+            real(f"{counter.name}_mean", counter.unit, "Increase over the job, corrected for resets: mean over GPUs."),
+            real(f"{counter.name}_max", counter.unit, "Increase over the job: largest of the GPUs."),
+        )
+    return (
+        real(f"{counter.name}_mean", counter.unit, "Mean over GPUs of the mean over time."),
+        real(f"{counter.name}_max", counter.unit, "Largest sample of any GPU."),
+    )
+
+
+def statistics(*, without: tuple[str, ...] = ()) -> tuple[TableColumn, ...]:
+    """Return mean and maximum of every counter."""
+    return tuple(column for c in COUNTERS for column in _of_counter(c) if column.name not in without)
+
+
+def roofline(pipe: str) -> tuple[TableColumn, ...]:
+    """Return what is memory-bound and compute-bound of a pipe."""
+    end = "" if pipe == "fp64" else f"_{pipe}"
+    return (
+        text(
+            f"bound{end}",
+            f"compute or memory: majority of the labelled samples, {pipe} pipe.",
+            "a tie, or nothing labelled",
+        ),
+        real(f"compute_fraction{end}", "fraction", "Compute-bound samples over labelled ones.", "nothing labelled"),
+        real(f"memory_fraction{end}", "fraction", "Memory-bound samples over labelled ones.", "nothing labelled"),
+        real(f"idle_fraction{end}", "fraction", "Samples with all pipes idle over all that were measured."),
+    )
+
+
+def imbalances(counter: str) -> tuple[TableColumn, ...]:
+    """Return the imbalances of a counter."""
+    null = "not computed (analysis.imbalance_counters), one GPU, or no activity"
+    return (
+        real(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
+        real(f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null),
+    )
+
+
+def scores() -> tuple[TableColumn, ...]:
+    """Return the scores of GPU use."""
+    null = "a counter it needs was not measured"
+    return (
+        real("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
+        real("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
+        real("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
+    )
+
+
+def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
+    """Return GPU-hours and energy lost to each cause."""
+    null = "no activity counter was measured, or it is ambiguous"
+    hours = (real(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in causes)
+    energy = (real(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null) for cause in with_energy)
+    long = real("gpu_hours_idle_long", "h", "Of idle ones: behind the first waste.idle_minutes without any work.", null)
+    unknown = real("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
+    return (*hours, long, unknown, *energy)
