@@ -41,6 +41,11 @@ class StepUse:
         return self.row.get("attribution") == "ambiguous"
 
     @property
+    def without_gpus(self) -> bool:
+        """No GPU was allocated to it."""
+        return not self.ambiguous and self.row.get("gpus") == 0
+
+    @property
     def label(self) -> str:
         """Its id and its name."""
         name = self.row.get("name")

@@ -23,11 +23,10 @@ from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
 from tachograph.report.steps import (
     SHOWN_STEPS,
-    STEP_COLUMNS,
     STEP_TEXTS,
     gap_sentence,
     shown_gaps,
-    step_cells,
+    step_table,
     steps_headline,
     steps_note,
 )
@@ -40,6 +39,7 @@ def job_html(report: JobReport) -> str:
     many = len(report.gpus) > MANY_GPUS
     least, most = report.extremes
     steps = report.steps
+    step_titles, step_rows = step_table(steps, report.zone_name)
     return (
         _environment()
         .get_template("job.html.j2")
@@ -50,9 +50,9 @@ def job_html(report: JobReport) -> str:
             tables=[("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
             many=many,
             plots=job_plots(report),
-            step_columns=STEP_COLUMNS,
-            step_texts=[place for place, title in enumerate(STEP_COLUMNS) if title in STEP_TEXTS],
-            step_rows=[step_cells(step, steps, report.zone_name) for step in steps.largest(SHOWN_STEPS)],
+            step_columns=step_titles,
+            step_texts=[place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
+            step_rows=step_rows,
             step_gaps=[gap_sentence(gap, steps, report.zone_name) for gap in shown_gaps(steps)],
             version=__version__,
         )

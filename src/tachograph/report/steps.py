@@ -21,6 +21,8 @@ STEP_COLUMNS = (
 )  # fmt: skip
 STEP_TEXTS = frozenset({"step", "name", "state", "attribution"})
 _LEAST = {"name": 8, "state": 4}  # characters to which cells are cut where a line is narrow
+_ALWAYS = frozenset({"step", "start", "run time", "state", "GPU", "coverage"})
+_ALONE = "time"  # attribution of steps that had the GPUs to themselves: the rule, not worth a column
 _HIDDEN_FIRST = ("tasks", "nodes", "power", "SM", "exit", "attribution", "memory", "energy", "coverage")
 
 
@@ -36,9 +38,12 @@ def steps_headline(steps: JobSteps) -> str:
     if known and not steps.idle:
         sentences.insert(0, "No srun step was idle." if len(known) > 1 else f"{_capital(known[0].label)} was not idle.")
     ambiguous = sum(step.ambiguous for step in started)
-    missing = len(started) - len(known) - ambiguous
+    without = sum(step.without_gpus for step in started)
+    missing = len(started) - len(known) - ambiguous - without
     if ambiguous:
         sentences.append(f"{plural(ambiguous, 'srun step')} ambiguous: the GPUs used are not recorded.")
+    if without:
+        sentences.append(f"{plural(without, 'srun step')} without GPUs.")
     if missing:
         sentences.append(f"{plural(missing, 'srun step')} undetermined: not enough samples.")
     return " ".join(sentences)
@@ -102,6 +107,19 @@ def step_cells(step: StepUse, steps: JobSteps, zone_name: str) -> tuple[str, ...
     )
 
 
+def step_table(steps: JobSteps, zone_name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return titles and rows of the steps of most GPU time, without columns that say nothing of any of them."""
+    shown = steps.largest(SHOWN_STEPS)
+    columns = list(zip(*(step_cells(step, steps, zone_name) for step in shown), strict=True))
+    usual = {text(None), _ALONE}
+    kept = [
+        (title, column)
+        for title, column in zip(STEP_COLUMNS, columns, strict=False)
+        if title in _ALWAYS or not usual.issuperset(column)
+    ]
+    return tuple(title for title, _ in kept), list(zip(*(column for _, column in kept), strict=True))
+
+
 def gap_sentence(gap: StepGap, steps: JobSteps, zone_name: str) -> str:
     """Return when no srun step ran, and what the GPUs did."""
     if not gap.measured_s:
@@ -131,11 +149,11 @@ def steps_note(steps: JobSteps) -> str:
 def steps_lines(steps: JobSteps, *, zone_name: str = "UTC", width: int = 100) -> list[Line]:
     """Return headline, table of steps and gaps as styled lines."""
     lines = wrapped(steps_headline(steps), width, style="bold")
-    shown = steps.largest(SHOWN_STEPS)
-    if not shown:
+    titles, rows = step_table(steps, zone_name)
+    if not rows:
         return [*lines, *wrapped("Steps are read from accounting that lists them, such as sacct without -X.", width)]
     note = [steps_note(steps)] if steps_note(steps) else []
-    lines += [plain(""), *fit_table(_columns(shown, steps, zone_name), width).with_note(*note, width=width)]
+    lines += [plain(""), *fit_table(_columns(titles, rows), width).with_note(*note, width=width)]
     gaps = shown_gaps(steps)
     if gaps:
         lines += [plain(""), plain("Without an srun step", "bold")]
@@ -145,12 +163,11 @@ def steps_lines(steps: JobSteps, *, zone_name: str = "UTC", width: int = 100) ->
     return lines
 
 
-def _columns(shown: Sequence[StepUse], steps: JobSteps, zone_name: str) -> list[TextColumn]:
+def _columns(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[TextColumn]:
     hidden = {title: place for place, title in enumerate(_HIDDEN_FIRST)}
-    cells = zip(*(step_cells(step, steps, zone_name) for step in shown), strict=True)
     return [
         TextColumn(title, list(column), right=title not in STEP_TEXTS, least=_LEAST.get(title), hide=hidden.get(title))
-        for title, column in zip(STEP_COLUMNS, cells, strict=True)
+        for title, column in zip(titles, zip(*rows, strict=True), strict=True)
     ]
 
 
