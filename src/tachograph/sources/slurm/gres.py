@@ -23,6 +23,7 @@ _PART = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _NOTE = re.compile(r"\(([^()]*)\)")
+_OF_INDEX = re.compile(r"(?<=\d)\(\d+/\d+\)", re.ASCII)  # the share of one device, behind its index
 _PER_DEVICE = re.compile(r"\d+/\d+(?:,\d+/\d+)*", re.ASCII)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _NO_TYPE = frozenset({"", "(null)", "no_consume"})
@@ -51,6 +52,8 @@ def read_gres(written: str) -> tuple[Gres, ...]:
     (Gres(name='gpu', type=None, count=2, devices=(0, 3)),)
     >>> read_gres("shard:a100:3(0/4,3/4)")[0].devices, read_gres("gpu:1(CNT:1)")[0].devices
     ((1,), None)
+    >>> read_gres("shard:4(IDX:2(4/8)),mps:50(IDX:3(50/100))")[0].devices
+    (2,)
 
     Errors: BadRowError `bad_gres` where one of them cannot be read, `bad_gpu_index` for an invalid index.
     """
@@ -72,7 +75,7 @@ def _split(written: str) -> list[str]:
 
 
 def _part(written: str) -> Gres | None:
-    found = _PART.fullmatch(written)
+    found = _PART.fullmatch(_OF_INDEX.sub("", written))
     if found is None:
         if any(name in written.lower() for name in GPU_NAMES):
             raise BadRowError("bad_gres", "gpu")
