@@ -1,9 +1,10 @@
-"""`tachograph analyze` tells the allocator to keep memory before Polars is there; what the environment says stays."""
+"""`tachograph analyze` and `tachograph ingest` tell the allocator to keep memory before Polars is there; what the environment says stays."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ def watched():
 memory.keep_freed_memory = watched
 from tachograph.cli import main
 try:
-    main(["analyze", "--lake", "/nowhere/at/all"])
+    main(sys.argv[1:])
 except SystemExit:
     pass
 print(loaded, os.environ["_RJEM_MALLOC_CONF"])
@@ -28,6 +29,7 @@ KEPT = "dirty_decay_ms:60000,muzzy_decay_ms:-1"
 OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
 
 
+@pytest.mark.parametrize("command", [("analyze",), ("ingest", "ldms", "none.parquet")])
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -37,8 +39,9 @@ OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
         ({"_RJEM_MALLOC_CONF": f"{KEPT},{OF_POLARS},{KEPT}"}, KEPT),  # of one that was told, too
     ],
 )
-def test_allocator_is_told_before_polars_is_loaded(given: dict[str, str], told: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=given, capture_output=True, text=True, check=False, timeout=300
-    )
+def test_allocator_is_told_before_polars_is_loaded(
+    command: tuple[str, ...], given: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-c", SCRIPT, *command, "--lake", str(tmp_path / "none")]
+    done = subprocess.run(line, env=given, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout == f"[False] {OF_POLARS},{told}\n", done.stderr

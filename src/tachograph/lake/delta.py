@@ -35,7 +35,7 @@ from tachograph.lake.store import is_remote, local_path, store_of, write_compact
 # samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
 ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
-ZSTD_LEVEL, STAGED_ZSTD_LEVEL = 3, 1  # what is staged is most of what an analysis writes, and compacted later
+ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1  # quick: what is most of the work of an analysis or an ingest; 2 % more bytes
 COMMIT_ATTEMPTS = 30
 DAY = "day"
 _DELTA_TYPES: Mapping[Any, str] = {
@@ -241,7 +241,8 @@ class Lake:
             number = pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
                 for day, rows in batch.days.items():
-                    written.append(self._write(table, day, rows.with_columns(number), data_change=True))
+                    stamped = rows.with_columns(number)
+                    written.append(self._write(table, day, stamped, data_change=True, level=QUICK_ZSTD_LEVEL))
                 marks = [Transaction(name, 1, _milliseconds()) for name in new]
                 marks += _raised(delta, {merged_name(table, day): count for day, count in batch.across.items()})
                 if self._commit(delta, table, written, marks):
@@ -264,7 +265,7 @@ class Lake:
         """
         self._opened(table)  # a table's first file comes after its log
         with lake_errors(self.uri(table), writing=True):
-            return self._write_quickly(table, day, rows, data_change=True, level=STAGED_ZSTD_LEVEL)
+            return self._write_quickly(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL)
 
     def commit(self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int) -> bool:
         """Make staged files count, all in one step, once; False where that mark of `app_id` was reached before.
@@ -435,11 +436,16 @@ class Lake:
         with lake_errors(self.uri(table)):
             return resolve(self.scan(table).collect(), table)[0]
 
-    def _write(self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
-        """Write one data file, which no reader sees yet; one that may stay as it is takes longer, and is small."""
+    def _write(
+        self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int | None = None
+    ) -> AddAction:
+        """Write one data file, which no reader sees yet; one that may stay as it is takes longer, and is small.
+
+        `level` of such a file: that of the lake where none is given.
+        """
         if table.by_day and (not data_change or frame.height >= MANY_ROWS):
             path = _new_path(day)
-            size = self._write_compact(table, path, frame)
+            size = self._write_compact(table, path, frame, level=self._level if level is None else level)
             return _add_action(path, size, day, frame, data_change=data_change)
         return self._write_quickly(table, day, frame, data_change=data_change, level=ZSTD_LEVEL)
 
@@ -457,14 +463,14 @@ class Lake:
         )
         return _add_action(path, size, day, frame, data_change=data_change)
 
-    def _write_compact(self, table: LakeTable, path: str, frame: pl.DataFrame) -> int:
+    def _write_compact(self, table: LakeTable, path: str, frame: pl.DataFrame, *, level: int) -> int:
         """Write rows that are likely to stay in this file; return its bytes.
 
         What a killed process leaves half done is a folder that `vacuum` takes away.
         """
         with TemporaryDirectory(prefix="writing-", dir=self._store.scratch(self.uri(table))) as folder:
             rows = ROW_GROUP_ROWS[table is GPU_SAMPLES]
-            file = write_compact(frame, table, Path(folder), row_group_rows=rows, level=self._level)
+            file = write_compact(frame, table, Path(folder), row_group_rows=rows, level=level)
             return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: LakeTable, written: Sequence[AddAction]) -> None:

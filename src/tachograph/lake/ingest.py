@@ -170,7 +170,7 @@ def _microseconds(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ReadyChunk:
-    """A chunk whose parts conform, with the names of their transactions."""
+    """A chunk whose parts conform, their own rows removed, with the names of their transactions."""
 
     chunk: Chunk
     names: tuple[str, ...]
@@ -226,7 +226,13 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
     conformed = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
-    return _ReadyChunk(chunk, tuple(_names(chunk)), tuple(conformed), mark, since)
+    for part in chunk.parts:
+        if part.rows_used is not None:
+            used, rows = report.reshaped.get(part.table, (0, 0))
+            report.reshaped[part.table] = (used + part.rows_used, rows + part.frame.height)
+    names = tuple(_names(chunk))
+    chunk = replace(chunk, parts=tuple(replace(part, frame=part.frame.clear()) for part in chunk.parts))
+    return _ReadyChunk(chunk, names, tuple(conformed), mark, since)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
@@ -266,9 +272,6 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
             if table is GPU_SAMPLES:
                 _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
         report.rows[table.name] = report.rows.get(table.name, 0) + height - duplicates
-        if part.rows_used is not None:
-            used, rows = report.reshaped.get(table.name, (0, 0))
-            report.reshaped[table.name] = (used + part.rows_used, rows + part.frame.height)
         rejected += [(table.name, reject) for reject in part.rejects]
         rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
         if duplicates:
@@ -313,8 +316,6 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
 
     Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
     """
-    if not samples:
-        return
     if not samples:
         return
     capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
