@@ -16,6 +16,7 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, LakeTable
+from tachograph.lake.batch import between_nodes
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import AppendResult, BatchResult, Lake
 from tachograph.lake.ingest import IngestReport, ingest
@@ -126,6 +127,37 @@ def test_recordings_of_the_same_samples_are_merged_when_they_come(lake: Lake, tm
     assert rows(apart) == rows(lake)
     assert merged_rows(apart) == 120
     assert ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW).chunks_known == 2
+
+
+@pytest.mark.parametrize(("most", "files"), [(320, 1), (200, 2)])
+def test_pieces_of_one_day_are_committed_together(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, most: int, files: int
+) -> None:
+    """A day that comes in pieces, one time after the other, is one file up to a number of rows."""
+    monkeypatch.setattr("tachograph.lake.ingest.BATCH_ROWS", 100)
+    monkeypatch.setattr("tachograph.lake.ingest.DAY_ROWS", most)
+    of_times = [range(begin, begin + 400, 10) for begin in range(3600, 5200, 400)]
+    pieces = [
+        chunk(str(number), pl.concat(samples(node, seconds=times) for node in ("n1", "n2")))
+        for number, times in enumerate(of_times)
+    ]
+    ingest(lake, pieces, now=NOW)
+    assert (len(lake.files(GPU_SAMPLES)), lying(lake)) == (files, 320)
+    [done] = compact(lake, [GPU_SAMPLES])
+    assert done.rows_before == (0 if files == 1 else 320)
+    assert len(rows(lake)) == 320
+
+
+def test_a_day_of_many_rows_is_cut_between_nodes() -> None:
+    frame = pl.concat(samples(f"n{number}", seconds=range(count)) for number, count in enumerate((3, 4, 9, 1, 2)))
+    pieces = list(between_nodes(frame, most=8))
+    assert [piece["node"].unique(maintain_order=True).to_list() for piece in pieces] == [
+        ["n0", "n1"],
+        ["n2"],
+        ["n3", "n4"],
+    ]
+    assert pl.concat(pieces).equals(frame)
+    assert len(list(between_nodes(frame, most=19))) == 1
 
 
 def test_the_same_chunk_twice_in_a_row_counts_once(lake: Lake) -> None:

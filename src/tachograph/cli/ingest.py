@@ -43,9 +43,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Read, conform, commit; print the numbers of rows read, committed and rejected."""
-    from tachograph.pipeline.memory import keep_freed_memory
+    from tachograph.pipeline.memory import KEEP_IN_ONE_ARENA, keep_freed_memory
 
-    keep_freed_memory()  # before anything below brings Polars
+    keep_freed_memory(KEEP_IN_ONE_ARENA)  # before anything below brings Polars
     source = _find(arguments.source)
     try:
         options = _options_of(source).parse_args(arguments.rest, Arguments())

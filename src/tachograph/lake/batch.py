@@ -6,7 +6,7 @@ another becomes one file, so compaction finds nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
@@ -15,6 +15,8 @@ import polars as pl
 
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.conform import precedes, resolve, resolve_days
+
+FILE_ROWS = 4_000_000  # what an analysis reads at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,17 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
         days[day] = rows
         across[day] = across.get(day, 0) + merged
     return BatchDays(days, tuple(within), across)
+
+
+def between_nodes(rows: pl.DataFrame, *, most: int = FILE_ROWS) -> Iterator[pl.DataFrame]:
+    """Yield rows, which are sorted by node, in pieces of at most `most`, but never less than a node."""
+    begin = end = 0
+    for length in rows.get_column("node").rle().struct.field("len") if rows.height > most else ():
+        if end > begin and end + length - begin > most:
+            yield rows.slice(begin, end - begin)
+            begin = end
+        end += length
+    yield rows.slice(begin)
 
 
 def _same_samples(frames: Sequence[pl.DataFrame], table: LakeTable) -> list[list[pl.DataFrame]]:

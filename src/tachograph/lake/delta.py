@@ -26,11 +26,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
-from tachograph.lake.batch import BatchDays, resolve_batch
+from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.conform import resolve, resolve_days
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.store import KEPT_ZSTD_LEVEL as STAYING_ZSTD_LEVEL
-from tachograph.lake.store import is_remote, local_path, store_of, write_compact
+from tachograph.lake.store import KEPT_ZSTD_LEVEL, is_remote, local_path, store_of, write_compact
 
 # samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
 ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
@@ -102,7 +101,7 @@ class BatchResult:
 class Lake:
     """The tables under one location. `level`: of zstd, for files that are likely to stay."""
 
-    def __init__(self, location: str, *, level: int = STAYING_ZSTD_LEVEL) -> None:
+    def __init__(self, location: str, *, level: int = KEPT_ZSTD_LEVEL) -> None:
         self.location = local_path(location)
         self._level = level
         self._store = store_of(self.location)
@@ -124,7 +123,7 @@ class Lake:
         return lake
 
     @classmethod
-    def create(cls, location: str, *, level: int = STAYING_ZSTD_LEVEL) -> Lake:
+    def create(cls, location: str, *, level: int = KEPT_ZSTD_LEVEL) -> Lake:
         """Return the lake at `location`, which need not exist yet.
 
         Errors: LakeError when the directory cannot be made, or there is no such bucket.
@@ -240,9 +239,9 @@ class Lake:
                 break
             number = pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
-                for day, rows in batch.days.items():
-                    stamped = rows.with_columns(number)
-                    written.append(self._write(table, day, stamped, data_change=True, level=QUICK_ZSTD_LEVEL))
+                for day, of_day in batch.days.items():
+                    for rows in between_nodes(of_day.with_columns(number)):
+                        written.append(self._write(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL))
                 marks = [Transaction(name, 1, _milliseconds()) for name in new]
                 marks += _raised(delta, {merged_name(table, day): count for day, count in batch.across.items()})
                 if self._commit(delta, table, written, marks):
@@ -338,9 +337,7 @@ class Lake:
                     partition_by=[DAY] if table.by_day else None,
                     storage_options=self._store.delta,
                     configuration={**_PROPERTIES, **(_REMOTE_PROPERTIES if is_remote(self.location) else {})},
-                    commit_properties=CommitProperties(
-                        max_commit_retries=0
-                    ),  # or it is created twice, one on the other
+                    commit_properties=CommitProperties(max_commit_retries=0),  # or it is created twice
                 )
             except DeltaError:  # another process created it in the same moment, or it cannot be created
                 delta = self.delta(table)
@@ -362,10 +359,7 @@ class Lake:
                 mode="append",
                 schema=_delta_schema(table),
                 partition_by=[DAY] if table.by_day else None,
-                commit_properties=CommitProperties(
-                    app_transactions=transactions or None,
-                    max_commit_retries=0,
-                ),
+                commit_properties=CommitProperties(app_transactions=transactions or None, max_commit_retries=0),
             )
         except CommitFailedError:
             return False

@@ -22,7 +22,9 @@ from tachograph.lake.numbering import renumbered
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
+DAY_ROWS = 8_000_000  # the same, of one day: committed apart, compaction would have to rewrite it
 _BATCHED = (GPU_SAMPLES, NODE_SAMPLES)
+_DAY_AND_NODE = (pl.col("t").dt.date(), pl.col("node"))
 _THERE = "there"
 
 
@@ -136,9 +138,9 @@ def ingest(
 
 
 def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """What waits and need not wait for `new`: chunks of other times or nodes; all, where the others are too many."""
+    """What waits and need not wait for `new`: chunks of other days or nodes; all, where the others are too many."""
     beside = [one for one in waiting if one.overlaps(new)]
-    if _rows(beside) + new.rows > BATCH_ROWS or len(beside) == len(waiting):
+    if _rows(beside) + new.rows > DAY_ROWS:
         return _taken(waiting)
     done = [one for one in waiting if one not in beside]
     waiting[:] = beside
@@ -188,9 +190,9 @@ class _ReadyChunk:
         return sum(one.frame.height for one in self.conformed)
 
     def overlaps(self, other: _ReadyChunk) -> bool:
-        """True where both have samples of the same times and nodes."""
+        """True where both have samples of the same days and nodes."""
         return any(
-            _ranges_meet(one.frame, another.frame, "t") and _ranges_meet(one.frame, another.frame, "node")
+            all(_ranges_meet(one.frame, another.frame, of) for of in _DAY_AND_NODE)
             for (_, part, one), (_, other_part, another) in product(self.parts(), other.parts())
             if part.table == other_part.table and TABLES[part.table] in _BATCHED
         )
@@ -200,9 +202,9 @@ class _ReadyChunk:
         return zip(self.names, self.chunk.parts, self.conformed, strict=True)
 
 
-def _ranges_meet(one: pl.DataFrame, other: pl.DataFrame, name: str) -> bool:
-    """True where the values of a column lie between those of the other frame."""
-    ends = [pl.col(name).min().alias("low"), pl.col(name).max().alias("high")]
+def _ranges_meet(one: pl.DataFrame, other: pl.DataFrame, values: pl.Expr) -> bool:
+    """True where the values lie between those of the other frame."""
+    ends = [values.min().alias("low"), values.max().alias("high")]
     low, high = one.select(ends).row(0)
     other_low, other_high = other.select(ends).row(0)
     return low is not None and other_low is not None and bool(low <= other_high and other_low <= high)

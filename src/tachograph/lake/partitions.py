@@ -13,11 +13,12 @@ from datetime import date
 import polars as pl
 
 from tachograph.catalog.tables import LakeTable
+from tachograph.lake.batch import FILE_ROWS
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.problems import lake_errors
 
-PARTITION_ROWS = 4_000_000
+PARTITION_ROWS = FILE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
