@@ -261,8 +261,8 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
         package / "catalog" / "tables.py",
         {
             '"score_gpumem", "score_gpumem_normalized")': '"score_gpumem", "score_gpumem_normalized", "score_sm")',
-            '        _f("score_gpumem_normalized"': '        _f("score_sm", "percent", "SMs at rest.", null),\n'
-            '        _f("score_gpumem_normalized"',
+            '        real("score_gpumem_normalized"': '        real("score_sm", "percent", "SMs at rest.", null),\n'
+            '        real("score_gpumem_normalized"',
         },
     )
     code = (

@@ -88,16 +88,6 @@ def imbalances(counter: str) -> tuple[TableColumn, ...]:
     )
 
 
-def scores() -> tuple[TableColumn, ...]:
-    """Return the scores of GPU use."""
-    null = "a counter it needs was not measured"
-    return (
-        real("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
-        real("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
-        real("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
-    )
-
-
 def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
     """Return GPU-hours and energy lost to each cause."""
     null = "no activity counter was measured, or it is ambiguous"

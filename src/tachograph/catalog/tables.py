@@ -20,7 +20,6 @@ from tachograph.catalog.table_columns import (
     imbalances,
     real,
     roofline,
-    scores,
     statistics,
     text,
     waste,
@@ -296,6 +295,15 @@ JUDGED = frozenset(  # columns that are null until the jobs are judged
 )
 
 
+def _scores() -> tuple[TableColumn, ...]:
+    null = "a counter it needs was not measured"
+    return (
+        real("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
+        real("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
+        real("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
+    )
+
+
 _JOB_COLUMNS = tuple(
     column
     for column in JOBS.columns
@@ -347,7 +355,7 @@ JOB_SUMMARIES = LakeTable(
         real("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
         count("gpus_never_used", "GPUs whose utilisation never left zero."),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *scores(),
+        *_scores(),
         text("workload", "Workload class most of its GPU time is of; unknown: counters are missing.", "no samples"),
         TableColumn(
             "workload_fractions",
@@ -401,7 +409,7 @@ JOB_GPUS = LakeTable(
         real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
         real("energy_j", "J", "Energy over the job's run time."),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *scores(),
+        *_scores(),
         TableColumn(
             "workload_samples",
             pl.List(pl.Int64()),

@@ -96,6 +96,11 @@ class JobSteps:
         """The gaps in which GPUs were idle, longest first."""
         return tuple(sorted((gap for gap in self.gaps if gap.idle_s), key=lambda gap: -gap.idle_s))
 
+    @property
+    def divide_job(self) -> bool:
+        """There is more to show than one srun step as long as the job."""
+        return len(self.by_srun) > 1 or bool(self.gaps)
+
     def largest(self, count: int) -> tuple[StepUse, ...]:
         """Return the `count` steps of most GPU time, in order of start."""
         kept = sorted(range(len(self.steps)), key=lambda place: -self.steps[place].gpu_seconds)[:count]

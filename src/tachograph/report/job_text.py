@@ -265,7 +265,7 @@ def _gpu_table(
 
 
 def _steps(report: JobReport, width: int) -> Iterator[Line]:
-    if report.steps.steps:
+    if report.steps.divide_job:
         yield from wrapped(steps_headline(report.steps), width, indent="  ")
         count = plural(len(report.steps.steps), "step")
         more = f"{count}, each with its numbers: `tachograph job {report.job} --steps`"
