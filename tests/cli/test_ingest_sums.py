@@ -59,8 +59,18 @@ MAPPING = (
     'table = "gpu_samples"\ntime.column = "time"\nnode.column = "host"\ngpu.column = "gpu"\n'
     '[columns]\nutil = { to = "gpu_util", unit = "percent" }\n'
 )
+LDMS = (
+    "Time,ProducerName,job_id,gpu,DCGM_FI_DEV_GPU_UTIL,foo\n1767261600,n1,7,0,50,1\n1767261600,n1,7,0,50,1\n"
+    "x,n1,7,0,50,1\n1767261660,,7,0,50,1\n1767261660,n1,z,1,50,1\n1767261660,n1,7,q,50,1\n"
+)
+SMI = (
+    "timestamp, index, uuid, utilization.gpu [%], foo [x]\n2026/01/01 10:00:00.000, 0, GPU-1, 50 %, 3\n"
+    "2026/01/01 10:00:00.000, 0, GPU-1, 50 %, 3\nnever, 0, GPU-1, 50 %, 3\nshort\n"
+    "2026/01/01 10:00:00.000, q, GPU-1, 50 %, 3\n2026/01/01 10:00:01.000, 0, GPU-1, [N/A], 3\n"
+)
 # source -> the table of which each row is made of one row that was read, or of several that are counted
 PRIMARY = {"sacct": ("jobs", "steps"), "allocation-map": ("allocations",), "table": ("gpu_samples",)}
+PRIMARY |= dict.fromkeys(("ldms", "nvidia-smi"), ("gpu_samples",))
 FILES: Mapping[str, tuple[str, str]] = {
     "sacct.txt": ("sacct", "\n".join(SACCT) + "\n"),
     "steps.txt": ("sacct", "\n".join([SACCT[0], *SACCT[3:5]]) + "\n"),
@@ -70,6 +80,8 @@ FILES: Mapping[str, tuple[str, str]] = {
     "map.csv": ("allocation-map", MAP),
     "prolog.log": ("allocation-map", LOG),
     "table.csv": ("table", TABLE),
+    "ldms.csv": ("ldms", LDMS),
+    "smi.csv": ("nvidia-smi", SMI),
 }
 
 
@@ -77,7 +89,7 @@ def ingested(folder: Path, name: str, *words: str) -> Any:
     source, content = FILES[name]
     (folder / name).write_text(content)
     (folder / "mapping.toml").write_text(MAPPING)
-    more = ("--mapping", "mapping.toml") if source == "table" else ()
+    more = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}.get(source, ())
     done = run_here(("ingest", source, name, *more, "--lake", "L", *words), folder, {})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if "--json" in words else done.stdout
@@ -106,7 +118,8 @@ def test_rows_read_are_all_accounted_for(tmp_path: Path, name: str) -> None:
     assert accounted(report, FILES[name][0]) == report["rows_read"]
     again = ingested(tmp_path, name, "--json")
     assert accounted(again, FILES[name][0]) == again["rows_read"] == report["rows_read"] == again["rows_known"]
-    examples = [reject for reject in report["rejects"] if reject["reason"] != "duplicate"]
+    nameless = {"duplicate", "unknown_column", "unmapped_column"}  # a column is its own example
+    examples = [reject for reject in report["rejects"] if reject["reason"] not in nameless]
     assert all(reject["example"] for reject in examples)
 
 
@@ -126,3 +139,19 @@ def test_jobs_without_gpus_are_counted(tmp_path: Path) -> None:
         "rejected: 1 row of allocations: index not told",
         "rejected: 1 row of allocations: start too early",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "JOBID|NODELIST|TRES_PER_NODE\n1|n1|gres/gpu:2\n",
+        "             JOBID     NODELIST TRES_PER_N\n                 1           n1 gres/gpu:2\n",
+        "JOBID               NODELIST            TRES_ALLOC\n1                   n[1-2]           cpu=1,gres/gpu=2\n",
+    ],
+)
+def test_counts_of_squeue_without_indices_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "squeue.txt").write_text(text)
+    done = run_here(("ingest", "allocation-map", "squeue.txt", "--lake", "L"), tmp_path, {})
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert "export `squeue --json` or `scontrol show job -d`" in done.stderr

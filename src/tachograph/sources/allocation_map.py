@@ -119,7 +119,8 @@ def read_map_content(content: bytes, *, where: str, cluster: SlurmCluster) -> Al
             raise InputError(
                 "this does not name the GPUs of jobs",
                 where=where,
-                do="read accounting with `tachograph ingest sacct`; a map needs the columns job_id,node,gpu",
+                do="export `squeue --json` or `scontrol show job -d`, read accounting with `tachograph ingest sacct`, "
+                "or write a map with the columns job_id,node,gpu",
             )
     return reading
 
