@@ -140,7 +140,7 @@ def test_once_commits_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None
     first, second = done.stdout.splitlines()
     assert first.startswith("dcgm-exporter: ")
     assert "2 gpu_samples" in first
-    assert second.endswith("none of a known job: ingest the accounting of that time")
+    assert ", none of a known job: ingest the accounting of that time" in second
     assert site.status()["healthy"] is True
     for node in nodes.nodes:
         nodes.fail(node, "closed")

@@ -20,6 +20,7 @@ def test_gpus_written_in_many_pieces_are_those_written_at_once(tmp_path: Path, m
     once = simulated.lake(str(tmp_path / "lake"))
     pieces = copied(once, tmp_path / "pieces")
     analyze(once, simulated.configuration, judge=JobJudge, now=NOW)
+    monkeypatch.setattr(run, "JOBS_AT_ONCE", 1)
     monkeypatch.setattr(run, "GPU_ROWS", 1)
     monkeypatch.setattr(run, "FINDING_ROWS", 1)
     analyze(pieces, simulated.configuration, judge=JobJudge, now=NOW)
