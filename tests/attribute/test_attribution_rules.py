@@ -400,9 +400,26 @@ def test_samples_that_name_more_gpus_than_were_allocated_are_ambiguous() -> None
 
 def test_a_map_and_samples_that_differ_are_contested() -> None:
     jobs = [ran("1", 0, 1000), ran("2", 0, 1000)]
-    found = owners(jobs, [*held("2", "n1", [0]), *sampled("1", 200, 800)], FOUR)
+    found = owners(jobs, [*held("2", "n1", [0]), *sampled("1", 200, 500)], FOUR)
     assert found.contested.height == 1
-    assert stretches(found) == {("2", "n1", 0, None, 0, 200), ("2", "n1", 0, None, 800, 1000)}
+    assert stretches(found) == {("2", "n1", 0, None, 0, 200), ("2", "n1", 0, None, 500, 1000)}
+    assert told(found) == {"1": ["ambiguous"], "2": ["explicit"]}
+
+
+@pytest.mark.parametrize(
+    ("other", "attributions"),
+    [
+        (held("2", "n1", [0]), ["ambiguous", "ambiguous"]),  # a map as good as the first
+        (held("2", "n1", [0], provenance="live_index"), ["explicit", "ambiguous"]),  # the scheduler counts less
+        (held("2", "n1", [1], provenance="live_index"), ["explicit", "live_index"]),
+        (held("2", "n1", [0], start=after(900), end=after(1000)), ["explicit", "ambiguous"]),
+    ],
+)
+def test_a_job_whose_named_gpu_is_mostly_of_another_is_ambiguous(
+    other: list[dict[str, Any]], attributions: list[str]
+) -> None:
+    found = owners([ran("1", 0, 1000), ran("2", 0, 1000)], [*held("1", "n1", [0]), *other], FOUR)
+    assert [told(found)[job] for job in ("1", "2")] == [[one] for one in attributions]
 
 
 def test_jobs_that_only_samples_name_last_from_the_first_to_the_last() -> None:

@@ -240,7 +240,7 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, _accompanied(placed, runs))
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     intervals, contested = separate(claims)
-    unknown = [unclear, overruled, too_many, shared]
+    unknown = [unclear, overruled, too_many, shared, _contradicted(claims, intervals)]
     per_node = pl.concat(
         [
             known.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
@@ -379,6 +379,19 @@ def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataF
     too_many = named_gpus.filter((pl.col("gpus") > 0) & (pl.col("named") > pl.col("gpus"))).select("run")
     claims = pl.concat([others, *(frame.select(others.columns) for frame in (shown, rests))])
     return claims, too_many
+
+
+def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
+    """Runs of which a GPU that is named belongs to others most of the time, by records as good or better."""
+    unit = ["run", *GPU_KEY]
+    named = claims.filter(pl.col("rank") <= RANK["live_index"]).sort(*unit, "start", "end")
+    begun = pl.max_horizontal("start", pl.col("end").cum_max().shift(1).over(unit))
+    stretches = named.with_columns(length=pl.col("end") - begun).filter(pl.col("length") > timedelta(0))
+    claimed = stretches.group_by(unit).agg(claimed=pl.col("length").sum())
+    owned = intervals.group_by(unit).agg(owned=(pl.col("end") - pl.col("start")).sum())
+    both = claimed.join(owned, on=unit, how="left", nulls_equal=True)
+    lost = pl.col("claimed") - pl.col("owned").fill_null(timedelta(0))
+    return both.filter((lost > HANDOVER) & (lost * 2 > pl.col("claimed"))).select("run").unique()
 
 
 def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
