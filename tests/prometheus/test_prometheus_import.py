@@ -68,6 +68,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def options(*given: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
     source.add_options(parser)
+    parser.add_argument("--config")
     return parser.parse_args(list(given))
 
 
@@ -244,6 +245,35 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
     with pytest.raises(error) as caught:
         list(source.read(options(*given), configuration=Configuration(), now=NOW))
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "given", "error"),
+    [
+        (
+            {"metrics": {"foo": ["gpu_utl", "percent"]}},
+            ["saved.json"],
+            "own.toml: [[sources]] prometheus: metrics.foo: no counter 'gpu_utl'; see docs/counters.md",
+        ),
+        (
+            {"name": "big", "window_s": 0},
+            ["--from", "1h"],
+            "own.toml: [[sources]] big: window_s is 0, less than 1; give window_s more",
+        ),
+        (
+            {"window_s": "x"},
+            ["--from", "1h"],
+            "own.toml: [[sources]] prometheus: Expected 'float', got 'str' - at '$.window_s'",
+        ),
+        ({"headers": 5}, ["--from", "1h"], "own.toml: [[sources]] prometheus: Expected 'object', got 'int'"),
+        ({}, ["--from", "1h", "--window", "0"], "--url: window_s is 0, less than 1; give window_s more"),
+    ],
+)
+def test_errors_of_an_entry_name_the_file_and_the_key(entry: dict[str, object], given: list[str], error: str) -> None:
+    configuration = Configuration(sources=({"source": "prometheus", "url": "http://x", **entry},))
+    with pytest.raises(ConfigError) as caught:
+        list(source.read(options(*given, "--config", "own.toml"), configuration=configuration, now=NOW))
+    assert str(caught.value).startswith(error)
 
 
 def test_a_wrong_selector_is_told_in_the_words_of_the_server(servers: Servers) -> None:

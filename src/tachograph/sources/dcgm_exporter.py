@@ -72,7 +72,7 @@ class ScrapeFeed:
         began = self._steady()
         for endpoint, page in self._pages(began):
             t = now + timedelta(seconds=page.at_s - began)
-            if not rows.add_page(page.content, t=t, node=endpoint.node):
+            if not rows.add_page(page.content, t=t, node=endpoint.node, exporter=endpoint.label):
                 self.outcome.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
             if endpoint.server.skew_s is not None:
                 self.outcome.skew_s[endpoint.label] = endpoint.server.skew_s

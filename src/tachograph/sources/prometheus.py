@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk
+from tachograph.catalog.config import FILE_NAME
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.units import parse_time
 from tachograph.sources.files import fingerprint, read_bytes
@@ -78,14 +79,28 @@ def settings_of_options(options: argparse.Namespace, configuration: Configuratio
 
     Errors: UsageError where no server is named, or several are; ConfigError for an entry that does not fit.
     """
-    raw = dict(_entry(options, configuration))
+    entry = _entry(options, configuration)
+    raw = dict(entry)
     raw |= {key: value for key in _KEYS if (value := getattr(options, key)) is not None}
-    raw["headers"] = {**_headers_of(raw), **dict(_header(written) for written in options.header)}
+    given, headers = dict(_header(written) for written in options.header), raw.get("headers", {})
+    raw["headers"] = {**headers, **given} if isinstance(headers, dict) else headers
     if not raw.get("url") and not options.files:
         raise UsageError("no server is named", do="name one with --url, or in [[sources]] of tachograph.toml")
-    settings = settings_of({**raw, "source": PROMETHEUS}, where="--url")
+    try:
+        return _checked(raw, file="", where="--url")
+    except ConfigError:
+        if entry:
+            file = getattr(options, "config", None) or FILE_NAME
+            _checked(entry, file=file, where=f"{file}: [[sources]] {entry.get('name', PROMETHEUS)}")
+        raise
+
+
+def _checked(raw: Mapping[str, object], *, file: str, where: str) -> PrometheusSettings:
+    """The settings, whose values are valid. where: they are written; `file` is the configuration they come from."""
+    settings = settings_of({**raw, "source": PROMETHEUS}, where=file or where)
     if not isinstance(settings, PrometheusSettings):
         raise ConfigError(f"{PROMETHEUS} has other settings", where="[[sources]]", do="see docs/ingest-prometheus.md")
+    check_settings(settings, where=where)
     return settings
 
 
@@ -110,10 +125,6 @@ def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[st
         names = ", ".join(str(entry.get("name", PROMETHEUS)) for entry in entries)
         raise UsageError(f"several [[sources]] entries of {PROMETHEUS}", do=f"choose one with --name: {names}")
     return entries[0] if entries else {}
-
-
-def _headers_of(raw: dict[str, object]) -> dict[str, str]:
-    return msgspec.convert(raw.get("headers", {}), dict[str, str])
 
 
 def _header(written: str) -> tuple[str, str]:
@@ -358,7 +369,6 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     """
 
     settings = settings_of_options(options, configuration)
-    check_settings(settings, where="--url")
     memory = _memory(settings)
     if options.files:
         for file in options.files:

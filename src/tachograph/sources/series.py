@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.sources.exporter_mapping import USUAL_LABELS, LabelNames, joined_labels
-from tachograph.sources.exposition import labels_of
+from tachograph.sources.exposition import PageLayouts, labels_of
 from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu
 from tachograph.sources.metrics import (
     NO_SITE_METRICS,
@@ -97,13 +97,14 @@ def labelled_gpu(node: str, location: SeriesLocation) -> LabelledGpu | None:
 class SeriesVocabulary:
     """Meaning of metrics and labels at a site; remembers labels, which are the same in every scrape.
 
-    `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address.
+    `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address. `pages` reads pages.
     """
 
     def __init__(self, *, metrics: SiteMetrics = NO_SITE_METRICS, labels: LabelNames = USUAL_LABELS) -> None:
         self.metrics, self.labels = metrics, labels
         self.names = (*metric_names(own=metrics), NODE_INFO)
         self.wanted = frozenset(self.names)
+        self.pages = PageLayouts(self.wanted)
         self._identities: dict[bytes, SeriesIdentity | UnusableLabels | None] = {}
         self._targets: dict[tuple[str, str], MetricTarget | None] = {}
         self._locations: dict[tuple[LabelNames, str], dict[str, SeriesLocation | UnusableLabels]] = {}

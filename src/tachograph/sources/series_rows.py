@@ -20,7 +20,7 @@ from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import CAPACITY, DEVICE, HOLDER, INDEX, OF_CAPACITY, LabelNames
-from tachograph.sources.exposition import PageSamples, labels_of, parse_page
+from tachograph.sources.exposition import PageSamples, labels_of
 from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import (
     DCGM_INDEX,
@@ -64,7 +64,7 @@ _LAST_STAMP_S = 1e11
 
 
 class SeriesRows:
-    """Rows put together from series. `known`: how many values had a meaning here.
+    """Rows put together from series. `known`: how many values had a meaning here; `unread`: lines of other metrics.
 
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
@@ -79,6 +79,7 @@ class SeriesRows:
     def __init__(self, memory: SeriesMemory) -> None:
         self.memory = memory
         self.known = 0
+        self.unread: Counter[str] = Counter()
         self._units: dict[LabelledGpu | str, int] = {}
         self._spans: dict[LabelledGpu, TimeSpan] = {}
         self._placed: Mapping[LabelledGpu, PlacedGpu] = {}
@@ -109,13 +110,14 @@ class SeriesRows:
         for warning in dict.fromkeys(answer.warnings):
             self.reject("gpu_samples", "server_warning", None, 0, warning)
 
-    def add_page(self, page: bytes, *, t: datetime, node: str | None) -> int:
+    def add_page(self, page: bytes, *, t: datetime, node: str | None, exporter: str = "") -> int:
         """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
 
-        A time written behind a value replaces `t`; a host that the page names replaces `node`.
+        A time written behind a value replaces `t`; a host that the page names replaces `node`. `exporter`: its address.
         """
         vocabulary, before = self.memory.vocabulary, self.known
-        samples = parse_page(page, wanted=vocabulary.wanted)
+        samples = vocabulary.pages.parse(page, exporter=exporter)
+        self.unread.update(samples.unread)
         for reject in samples.rejects:
             self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
         scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), _host_of_page(samples) or node)
@@ -464,7 +466,7 @@ class _PageScrape:
 
     def __init__(self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None) -> None:
         self._rows, self._samples = rows, samples
-        self._stamped = any(stamp is not None for stamp in samples.stamps)
+        self._stamped = samples.is_stamped
         self._t = np.array([t_us])
         self._node = None if node is None else short_node(node)
         self._names: tuple[LabelNames, str] | None = None

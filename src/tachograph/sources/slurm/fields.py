@@ -242,6 +242,7 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     )
 
 
+@lru_cache(maxsize=1 << 14)  # labels of exporters repeat with every scrape
 def job_with_step(written: str) -> str:
     """Return the raw job id, with the step behind a dot where one is written. Errors: as `job_id`.
 
