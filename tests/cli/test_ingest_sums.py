@@ -68,9 +68,16 @@ SMI = (
     "2026/01/01 10:00:00.000, 0, GPU-1, 50 %, 3\nnever, 0, GPU-1, 50 %, 3\nshort\n"
     "2026/01/01 10:00:00.000, q, GPU-1, 50 %, 3\n2026/01/01 10:00:01.000, 0, GPU-1, [N/A], 3\n"
 )
+PAGE = (
+    'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} NaN\nDCGM_FI_DEV_GPU_UTIL{gpu="1",Hostname="n1"} 5\n'
+    'DCGM_FI_DEV_GPU_UTIL{gpu="1",Hostname="n1",pod="a"} 5\nDCGM_FI_DEV_GPU_UTIL{gpu="1",Hostname="n1",pod="b"} 6\n'
+    'DCGM_FI_DEV_POWER_USAGE{gpu="1",Hostname="n1"} 90\nDCGM_FI_DEV_POWER_USAGE{Hostname="n1"} 90\n'
+    'DCGM_FI_DEV_FB_TOTAL{gpu="1",Hostname="n1"} 81920\n'
+    'DCGM_FI_DEV_GPU_TEMP{gpu="1",Hostname="n1"} 1e9\n{broken 5\ngo_threads 5\ngo_gc{q="0"} 5\ngo_gc{q="1"} 5\n'
+)
 # source -> the table of which each row is made of one row that was read, or of several that are counted
 PRIMARY = {"sacct": ("jobs", "steps"), "allocation-map": ("allocations",), "table": ("gpu_samples",)}
-PRIMARY |= dict.fromkeys(("ldms", "nvidia-smi"), ("gpu_samples",))
+PRIMARY |= dict.fromkeys(("ldms", "nvidia-smi", "dcgm-exporter"), ("gpu_samples",))
 FILES: Mapping[str, tuple[str, str]] = {
     "sacct.txt": ("sacct", "\n".join(SACCT) + "\n"),
     "steps.txt": ("sacct", "\n".join([SACCT[0], *SACCT[3:5]]) + "\n"),
@@ -82,6 +89,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "table.csv": ("table", TABLE),
     "ldms.csv": ("ldms", LDMS),
     "smi.csv": ("nvidia-smi", SMI),
+    "page.prom": ("dcgm-exporter", PAGE),
 }
 
 
@@ -89,7 +97,9 @@ def ingested(folder: Path, name: str, *words: str) -> Any:
     source, content = FILES[name]
     (folder / name).write_text(content)
     (folder / "mapping.toml").write_text(MAPPING)
-    more = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}.get(source, ())
+    options = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}
+    options["dcgm-exporter"] = ("--time", "2026-01-01")
+    more = options.get(source, ())
     done = run_here(("ingest", source, name, *more, "--lake", "L", *words), folder, {})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if "--json" in words else done.stdout
@@ -155,3 +165,12 @@ def test_counts_of_squeue_without_indices_are_refused(tmp_path: Path, text: str)
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1
     assert "export `squeue --json` or `scontrol show job -d`" in done.stderr
+
+
+def test_metrics_of_a_page_that_are_not_read_are_named(tmp_path: Path) -> None:
+    assert ingested(tmp_path, "page.prom", "--json")["unmapped"] == {"go_gc": 2, "go_threads": 1}
+    other = tmp_path / "other"
+    other.mkdir()
+    printed = ingested(other, "page.prom").splitlines()
+    assert "not read: 3 lines of 2 metrics without a mapping: go_gc (2), go_threads (1)" in printed
+    assert "rejected: 1 row of gpu_samples: not finite" in printed

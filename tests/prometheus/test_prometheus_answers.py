@@ -168,7 +168,7 @@ def test_what_series_lack_is_counted_by_points() -> None:
         ("gpu_samples", "bad_gpu", None): 4,
         ("gpu_samples", "no_gpu", None): 5,
         ("gpu_samples", "bad_mig", None): 6,
-        ("gpu_samples", "not_finite", "gpu_util"): 1,
+        ("gpu_samples", "not_finite", None): 1,
     }
 
 

@@ -50,7 +50,9 @@ class Reject:
 
 
 # rows that were read, of which nothing is made, and that are no rejects: in words
-PASSED: Mapping[str, str] = MappingProxyType({"no_gpus": "jobs that hold no GPUs"})
+PASSED: Mapping[str, str] = MappingProxyType(
+    {"no_gpus": "jobs that hold no GPUs", "facts": "values that describe devices or name jobs"}
+)
 
 GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 
@@ -95,7 +97,7 @@ class Chunk:
     watermark has been read, and the chunk is committed only where the stream has not got that far yet. `since`: the
     watermark from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is
     new is committed. `passed`: rows of PASSED by reason; with them `rows_read` is the sum of the rows committed,
-    merged and rejected.
+    merged and rejected. `unread`: lines that are not among them, of metrics that no mapping names, by metric.
     """
 
     id: str
@@ -106,6 +108,7 @@ class Chunk:
     watermark: datetime | None = None
     since: datetime | None = None
     passed: Mapping[str, int] = field(default_factory=dict)
+    unread: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tachograph.lake.ingest import IngestReport
 
 _SHOWN = 200  # characters of a rejected record
+_NAMES_SHOWN = 5  # of metrics that are not read
 
 
 def add_arguments(parser: Parser) -> None:
@@ -221,6 +222,12 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     if report.duplicates:
         lines.append(f"{plural(report.duplicates, 'duplicate row')} merged")
     lines += _unmapped_lines(report)
+    if report.unmapped:
+        most = [f"{name} ({count:,})" for name, count in report.unmapped.most_common(_NAMES_SHOWN)]
+        others = len(report.unmapped) - len(most)
+        named = ", ".join(most) + (f" and {plural(others, 'other')}" if others else "")
+        of = plural(len(report.unmapped), "metric")
+        lines.append(f"not read: {plural(report.unmapped.total(), 'line')} of {of} without a mapping: {named}")
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
         if reason not in ("duplicate", *UNMAPPED):
             what = f"{plural(count, 'value')} of {column}" if column else plural(count, "row")
@@ -274,6 +281,7 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "reshaped": {table: {"rows": used, "made": made} for table, (used, made) in report.reshaped.items()},
         "rows_known": report.rows_known,
         "passed": dict(report.passed),
+        "unmapped": dict(report.unmapped.most_common()),
         "duplicates": report.duplicates,
         "unread": [{"file": file, "reason": reason} for file, reason in report.unread.items()],
         "rejects": [

@@ -80,6 +80,7 @@ class IngestReport:
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)  # {table: (rows read, rows made of them)}
     rows_known: int = 0  # of chunks that were in the lake already
     passed: Counter[str] = field(default_factory=Counter)  # rows of which nothing is made, by reason
+    unmapped: Counter[str] = field(default_factory=Counter)  # lines that are not read, by metric
     unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
     devices: set[tuple[object, ...]] = field(default_factory=set)  # keys of `rows`, where they are devices
 
@@ -224,6 +225,7 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
         report.rows_known += chunk.rows_read
         return None
     report.passed.update(chunk.passed)
+    report.unmapped.update(chunk.unread)
     since = (reached or 0) if chunk.since is None else _microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))

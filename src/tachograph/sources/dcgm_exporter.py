@@ -81,7 +81,7 @@ class ScrapeFeed:
         parts = with_cluster(rows.parts(), self._cluster)
         origin = self._settings.stream
         mark = next_watermark(now, before=watermark(self._settings.stream))
-        yield Chunk(self._settings.stream, DCGM_EXPORTER, origin, parts, rows.known, watermark=mark)
+        yield replace(_chunk(self._settings.stream, origin, parts, rows), watermark=mark)
 
     def close(self) -> None:
         """Close connections."""
@@ -131,6 +131,13 @@ class ScrapeFeed:
         others = len(self.outcome.unreachable) - 1
         more = f" (and {plural(others, 'other')})" if others > 0 else ""
         return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
+
+
+def _chunk(name: str, origin: str, parts: tuple[ChunkPart, ...], rows: SeriesRows) -> Chunk:
+    """The chunk of one page or round; a line with a value is a row."""
+    passed = {"facts": rows.facts} if rows.facts else {}
+    read = rows.known + rows.unreadable
+    return Chunk(name, DCGM_EXPORTER, origin, parts, read, passed=passed, unread=rows.unread)
 
 
 def with_cluster(parts: Iterable[ChunkPart], cluster: str | None) -> tuple[ChunkPart, ...]:
@@ -228,7 +235,7 @@ def _read_pages(
             rows.add_page(_content(path), t=t, node=options.node)
             parts = _parts(rows, path, in_folder=in_folder, cluster=configuration.site.cluster or None)
             print_of = fingerprint(path, DCGM_EXPORTER, t.isoformat(), options.node or "", meaning)
-            yield Chunk(f"{print_of}:0", DCGM_EXPORTER, str(path), parts, rows.known)
+            yield _chunk(f"{print_of}:0", str(path), parts, rows)
 
 
 def _changed(path: Path) -> datetime:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
+from typing import TypeVar
 
 from prometheus_client.parser import parse_labels, text_string_to_metric_families
 
@@ -31,6 +32,7 @@ _BLOCKS_KEPT = 1 << 16
 _LONGEST_LINE = 1 << 16  # characters; the reference takes time by the square of a line
 _LAYOUTS_KEPT = 1 << 27  # characters of pages
 _NO_PAGE = 1000  # unreadable lines in a row from the beginning: this is something else
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -249,6 +251,13 @@ def _slice(start: int | None, stop: int | None) -> slice:
 def _same_floats(some: Sequence[float] | None, others: Sequence[float]) -> bool:
     """Whether all are equal, NaN to NaN."""
     return some is not None and array("d", some).tobytes() == array("d", others).tobytes()
+
+
+def at_places(column: list[_T], places: Sequence[int]) -> list[_T]:
+    """Return the values of a column at some places."""
+    if isinstance(places, range):  # all series of a metric are contiguous
+        return column[places.start : places.stop]
+    return [column[place] for place in places]
 
 
 def labels_of(block: str) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.sources.exporter_mapping import USUAL_LABELS, LabelNames, joined_labels
-from tachograph.sources.exposition import PageLayouts, labels_of
+from tachograph.sources.exposition import PageLayouts, PageSamples, labels_of
 from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu
 from tachograph.sources.metrics import (
     NO_SITE_METRICS,
@@ -210,6 +210,14 @@ def named_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
     """Return the host that a page of node_exporter names, given metrics and labels; None where it names none or two."""
     hosts = {labels.get("nodename") for metric, labels in series if metric == NODE_INFO}
     return hosts.pop() if len(hosts) == 1 else None
+
+
+def host_of_page(samples: PageSamples) -> str | None:
+    """Return the host that a page names; None where it names none or two."""
+    if NODE_INFO not in samples.names:
+        return None
+    blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
+    return named_host((NODE_INFO, labels_of(block)) for block in blocks)
 
 
 @dataclass(frozen=True, slots=True)

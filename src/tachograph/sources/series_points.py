@@ -17,6 +17,7 @@ from tachograph.sources.metrics import NUMBERINGS, MetricTarget, TableName
 from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit
 
 NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
+CONFLICTING = "conflicting_value"
 _LARGEST_KEY = 1 << 62
 
 SeriesPoints = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
@@ -120,8 +121,9 @@ class PointColumns:
         differs = np.flatnonzero(kept != values)
         if differs.size:
             node, gpu, _ = names[int(keys.split(found[differs[:1]])[0][0])]
-            example = f"{node} {'' if gpu == NONE else f'GPU {gpu}'}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
-            self.reject(target.table, "conflicting_value", target.column, differs.size, example)
+            unit = node if gpu == NONE else f"{node} GPU {gpu}"
+            example = f"{target.column} of {unit}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
+            self.reject(target.table, CONFLICTING, None, differs.size, example)
         return found[first], values[first]
 
 

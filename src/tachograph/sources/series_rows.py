@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,7 +19,7 @@ from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import CAPACITY, DEVICE, HOLDER, INDEX, OF_CAPACITY, LabelNames
-from tachograph.sources.exposition import PageSamples, labels_of
+from tachograph.sources.exposition import PageSamples, at_places
 from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import (
     DCGM_INDEX,
@@ -43,10 +42,11 @@ from tachograph.sources.series import (
     SeriesIdentity,
     SeriesMemory,
     SeriesRun,
+    host_of_page,
     labelled_gpu,
-    named_host,
 )
 from tachograph.sources.series_points import (
+    CONFLICTING,
     NONE,
     PointColumns,
     SeriesPoints,
@@ -59,12 +59,14 @@ from tachograph.sources.series_points import (
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id, job_with_step
 
-_T = TypeVar("_T")
 _LAST_STAMP_S = 1e11
 
 
 class SeriesRows:
-    """Rows put together from series. `known`: how many values had a meaning here; `unread`: lines of other metrics.
+    """Rows put together from series. `known`: how many values had a meaning here; `unreadable`: lines rejected before.
+
+    `facts`: known values that describe devices or name jobs, without those that `parts` rejects. `unread`: lines by
+    metric, of those that are not read.
 
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
@@ -79,6 +81,8 @@ class SeriesRows:
     def __init__(self, memory: SeriesMemory) -> None:
         self.memory = memory
         self.known = 0
+        self.unreadable = 0
+        self.facts = 0
         self.unread: Counter[str] = Counter()
         self._units: dict[LabelledGpu | str, int] = {}
         self._spans: dict[LabelledGpu, TimeSpan] = {}
@@ -120,7 +124,8 @@ class SeriesRows:
         self.unread.update(samples.unread)
         for reject in samples.rejects:
             self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
-        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), _host_of_page(samples) or node)
+            self.unreadable += reject.count
+        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), host_of_page(samples) or node)
         end = 0
         for metric, same in groupby(samples.names):
             begin, end = end, end + len(list(same))
@@ -130,6 +135,7 @@ class SeriesRows:
                 scrape.add(target, range(begin, end))
             elif unread is not None:
                 self.reject("gpu_samples", OTHER_QUANTITY, None, end - begin, f"{metric}: {unread}")
+                self.unreadable += end - begin
             elif metric != NODE_INFO:
                 for one, places in self._by_target(metric, samples, range(begin, end)):
                     scrape.add(one, places)
@@ -174,7 +180,7 @@ class SeriesRows:
         """Add values of one column; units: the number of all, or of each. NaN is counted and left out."""
         finite = ~np.isnan(values)
         if not finite.all():
-            self.reject(target.table, "not_finite", target.column, int((~finite).sum()), "NaN")
+            self.reject(target.table, "not_finite", None, int((~finite).sum()), f"{target.column}: NaN")
             units, t, values = (units if isinstance(units, int) else units[finite]), t[finite], values[finite]
         if t.size:
             self._points.setdefault(target, []).append((units, t, values))
@@ -243,6 +249,8 @@ class SeriesRows:
             self.add(target, self.unit(node), t, run.values)
             return
         unit = labelled_gpu(node, location)
+        if target.table not in ("gpu_samples", "node_samples") and (unit is not None or target.column == HOLDER):
+            self.facts += t.size
         if unit is None and target.column == HOLDER:
             self.see_holder(node, t[run.values > 0], location.job)
             return
@@ -280,8 +288,10 @@ class SeriesRows:
                 gone[self._units[one]] = (reason, example)
             if gpu is None and self._facts[one, "devices"]:
                 self.reject("devices", reason, None, self._facts[one, "devices"], example)
+                self.facts -= self._facts[one, "devices"]
             if reason == NO_GPU and self._facts[one, "allocations"]:
                 self.reject("allocations", reason, None, self._facts[one, "allocations"], example)
+                self.facts -= self._facts[one, "allocations"]
             elif reason != NO_GPU and one in self._jobs:
                 self.reject("allocations", reason, None, 1, example)
             elif gpu is not None:
@@ -358,7 +368,16 @@ class SeriesRows:
                 layer[target.column] = target
         for number, layer in enumerate(layers):
             units = {name: target.unit for name, target in layer.items()}
-            yield ChunkPart(table, self._frame(table, number, layer), units, overlaps=overlaps)
+            values = sum(
+                t.size for whole in layer.values() for one in self._by_column[whole] for _, t, _ in self._points[one]
+            )
+            before = self._conflicts
+            frame = self._frame(table, number, layer)
+            yield ChunkPart(table, frame, units, overlaps=overlaps, rows_used=values - self._conflicts + before)
+
+    @property
+    def _conflicts(self) -> int:
+        return sum(count for (_, reason, _), count in self._removed.items() if reason == CONFLICTING)
 
     def _frame(self, table: TableName, layer: int, targets: Mapping[str, MetricTarget]) -> pl.DataFrame:
         """The rows of one layer, sorted by node, GPU, slice, time."""
@@ -501,11 +520,12 @@ class _PageScrape:
             places = self._left(target, places, units, series)
             series = [one for one, unit in zip(series, units.tolist(), strict=True) if unit != NONE]
             units = units[units != NONE]
-        values = np.array(_at(self._samples.values, places), np.float64)
+        values = np.array(at_places(self._samples.values, places), np.float64)
         t = np.array([one.t_us for one in series], np.int64) if self._stamped else np.repeat(self._t, values.size)
         if target.table in ("gpu_samples", "node_samples"):
             rows.add(target, units, t, values)
             return
+        rows.facts += values.size
         for place, one in enumerate(series):
             if one.unit is not None and target.table == "allocations":
                 rows.see_job_numbers(one.unit, t[place : place + 1], values[place : place + 1])
@@ -522,15 +542,17 @@ class _PageScrape:
             node = None if isinstance(location, UnusableLabels) else location.node or self._node
             if node is None or isinstance(location, UnusableLabels):
                 self._rows.reject(target.table, one.problem, None, 1, one.example or self._samples.names[place])
-            elif one.unit is None and self._samples.values[place] > 0:
+                continue
+            self._rows.facts += 1
+            if one.unit is None and self._samples.values[place] > 0:
                 self._rows.see_holder(node, np.array([one.t_us]), location.job)
 
     def _of(self, places: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
         """What samples are about. Most metrics of a page have the same labels in the same order."""
         known = self._series
-        blocks = _at(self._samples.labels, places)
+        blocks = at_places(self._samples.labels, places)
         if self._stamped:
-            stamps = _at(self._samples.stamps, places)
+            stamps = at_places(self._samples.stamps, places)
             return [known.get(key) or self._new(*key, target) for key in zip(blocks, stamps, strict=True)]
         if blocks != self._same_blocks:
             self._same_blocks = blocks
@@ -576,17 +598,3 @@ class _PageScrape:
         rows.describe(unit, found, SAME_TIME)
         rows.see(unit, t, found.job)
         return _PageSeries(int(t[0]), unit, rows.unit(unit), rows.unit(node))
-
-
-def _at(column: list[_T], places: Sequence[int]) -> list[_T]:
-    """The values of a column at some places."""
-    if isinstance(places, range):  # all series of a metric are contiguous
-        return column[places.start : places.stop]
-    return [column[place] for place in places]
-
-
-def _host_of_page(samples: PageSamples) -> str | None:
-    if NODE_INFO not in samples.names:
-        return None
-    blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
-    return named_host((NODE_INFO, labels_of(block)) for block in blocks)
