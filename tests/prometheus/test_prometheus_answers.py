@@ -259,3 +259,28 @@ def test_labels_stay_text() -> None:
 
 def test_matchers_of_a_selector() -> None:
     assert matchers(' {a="b", c!~"d,}e\\"f" , } ') == 'a="b", c!~"d,}e\\"f"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.00012345678901234567",
+        "0.000000000000000000012",
+        "123456789012345678",
+        "1234567890123456789",
+        "0.1234567890123456789",
+    ],
+)
+def test_many_digits_are_rounded_once(text: str) -> None:
+    assert numbers(f'["{text}",{text}]'.encode()).tolist() == [float(text)] * 2
+
+
+def test_lines_of_an_export_with_the_same_times_keep_their_own_values() -> None:
+    line = '{"metric":{"__name__":"m%d"},"values":[%s],"timestamps":[%s]}'
+    lines = [line % (0, "1,2", "1000,2000"), line % (1, "NaN,4", "1000,2000"), line % (2, "5", "3000")]
+    found = read_export([one.encode() for one in lines], "x")
+    assert [(run.t.tolist(), run.values.tolist()) for run in found.runs] == [
+        ([1000, 2000], [1.0, 2.0]),
+        ([2000], [4.0]),
+        ([3000], [5.0]),
+    ]

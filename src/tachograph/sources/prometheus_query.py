@@ -76,6 +76,7 @@ def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
 _EXACT = 1 << 53
 _SPLIT = 134217729.0  # 2**27 + 1: halves of 26 bits
 _POWERS = np.array([10.0**power for power in range(23)])
+_COMMA = 0x2C
 _AROUND = b'[]" \t\r\n'
 
 
@@ -87,8 +88,9 @@ def numbers(text: bytes) -> Floats:
 
     Errors: ValueError for anything else.
     """
-    found = np.empty(text.count(b",") + 1)
-    count = int(_scan(np.frombuffer(text, np.uint8), _POWERS, found))
+    characters = np.frombuffer(text, np.uint8)
+    found = np.empty(np.count_nonzero(characters == _COMMA) + 1)
+    count = int(_scan(characters, _POWERS, found))
     if count >= 0:
         return found[:count]
     written = text.translate(None, _AROUND).split(b",")
@@ -129,6 +131,15 @@ def _scaled(mantissa: int, exponent: int, powers: Floats) -> float:
 
 
 @compiled
+def _digits(text: Bytes) -> int:
+    """How many digits there are, without zeros before the first other one."""
+    digits = 0
+    for c in text:
+        digits += (c > 0x30 or (c == 0x30 and digits > 0)) and c != 0x2E
+    return digits
+
+
+@compiled
 def _scan(text: Bytes, powers: Floats, found: Floats) -> int:
     """Fill `found`, return how many; -1 for what this reader leaves to another."""
     count = 0
@@ -141,19 +152,18 @@ def _scan(text: Bytes, powers: Floats, found: Floats) -> int:
             continue
         negative = c == 0x2D
         i += negative
-        mantissa, digits, point = 0, 0, -1
+        begin, mantissa, point = i, 0, -1
         while i < end:
             c = text[i]
             if 0x30 <= c <= 0x39:
                 mantissa = mantissa * 10 + (c - 0x30)
-                digits += digits > 0 or c > 0x30
             elif c == 0x2E and point < 0:
                 point = i
             else:
                 break
             i += 1
-        if point == i - 1 or text[i - 1] == 0x2D or digits > 18:  # no digit, or more than 64 bits hold
-            return -1
+        if point == i - 1 or text[i - 1] == 0x2D or (i - begin > 18 and _digits(text[begin:i]) > 18):
+            return -1  # no digit, or more than 64 bits hold
         exponent = point + 1 - i if point >= 0 else 0
         if i < end and (text[i] | 0x20) == 0x65:  # e, E
             i += 1
@@ -292,29 +302,40 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
     Errors: RequestError naming the line that is none of an export.
     """
     found = SeriesAnswer()
+    written, t = b"[]", np.empty(0, np.int64)
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                one = msgspec.json.decode(_as_json(line), type=_ExportedSeries)
-                t, values = numbers(bytes(one.timestamps)), numbers(bytes(one.values))
+                one = _exported(line)
+                stamps, reported = bytes(one.timestamps), bytes(one.values)
+                if stamps != written:  # all metrics of a scrape have one time
+                    written, t = stamps, numbers(stamps).astype(np.int64)
+                values = numbers(reported)
             except (ValueError, RecursionError) as problem:  # msgspec's errors are ValueErrors, too
                 what = f"line {number} is none of an export: {str(problem).replace('`', chr(39))}"
                 raise RequestError(what, where=where, do=f"is this {EXPECTED}?") from None
             if t.size != values.size:
                 what = f"line {number} has {t.size} times and {values.size} values"
                 raise RequestError(what, where=where, do=f"is this {EXPECTED}?")
-            run = SeriesRun(bytes(one.metric), t.astype(np.int64), values)
-            if b"null" in bytes(one.values):
+            run = SeriesRun(bytes(one.metric), t, values)
+            if b"null" in reported:
                 run = run.keep(~np.isnan(values))
             if run.t.size:
                 found.runs.append(run)
     return found
 
 
+def _exported(line: bytes) -> _ExportedSeries:
+    try:
+        return msgspec.json.decode(line, type=_ExportedSeries)
+    except msgspec.DecodeError:
+        if b"NaN" not in line and b"Inf" not in line:
+            raise
+        return msgspec.json.decode(_as_json(line), type=_ExportedSeries)
+
+
 def _as_json(line: bytes) -> bytes:
     """The line with what Go writes for numbers that JSON has not: NaN as null, infinities in quotes."""
-    if b"NaN" not in line and b"Inf" not in line:
-        return line
     labels, values, points = line.rpartition(_VALUES)
     return labels + values + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
 

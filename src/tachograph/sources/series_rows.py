@@ -178,9 +178,10 @@ class SeriesRows:
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
         """Add values of one column; units: the number of all, or of each. NaN is counted and left out."""
-        finite = ~np.isnan(values)
-        if not finite.all():
-            self.reject(target.table, "not_finite", None, int((~finite).sum()), f"{target.column}: NaN")
+        missing = np.isnan(values)
+        if missing.any():
+            finite = ~missing
+            self.reject(target.table, "not_finite", None, int(missing.sum()), f"{target.column}: NaN")
             units, t, values = (units if isinstance(units, int) else units[finite]), t[finite], values[finite]
         if t.size:
             self._points.setdefault(target, []).append((units, t, values))
