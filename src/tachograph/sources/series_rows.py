@@ -180,9 +180,8 @@ class SeriesRows:
         """Add values of one column; units: the number of all, or of each. NaN is counted and left out."""
         missing = np.isnan(values)
         if missing.any():
-            finite = ~missing
             self.reject(target.table, "not_finite", None, int(missing.sum()), f"{target.column}: NaN")
-            units, t, values = (units if isinstance(units, int) else units[finite]), t[finite], values[finite]
+            units, t, values = (units if isinstance(units, int) else units[~missing]), t[~missing], values[~missing]
         if t.size:
             self._points.setdefault(target, []).append((units, t, values))
 
