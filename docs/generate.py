@@ -61,7 +61,9 @@ def _outside(counter: Counter) -> tuple[str, ...]:
     return (
         f"`{counter.name}`",
         str(counter.dcgm_id or _DASH),
-        _producer(counter.dcgm_name, counter.dcgm_unit, counter.unit),
+        ", ".join(
+            _producer(name, counter.dcgm_unit, counter.unit) for name in (counter.dcgm_name, *counter.dcgm_aliases)
+        ),
         _producer(counter.dcgm_name_46, counter.dcgm_unit, counter.unit),
         _producer(counter.ldms_name, counter.ldms_unit, counter.unit),
         _producer(counter.nvml, counter.nvml_unit, counter.unit),

@@ -32,7 +32,7 @@ def test_a_gpu_metric_is_known(metric: str, labels: dict[str, str], column: str,
 def test_every_dcgm_name_of_the_catalogue_is_known() -> None:
     known = set(metric_names())
     for counter in COUNTERS:
-        for name in filter(None, (counter.dcgm_name, counter.dcgm_name_46)):
+        for name in filter(None, (counter.dcgm_name, counter.dcgm_name_46, *counter.dcgm_aliases)):
             found = metric_target(DCGM_PREFIX + name, {})
             assert found is not None
             assert (found.column, found.unit) == (counter.name, counter.dcgm_unit)

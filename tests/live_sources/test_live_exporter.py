@@ -25,6 +25,7 @@ from tachograph.live import snapshot as live
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.exporter import ExporterRhythm, ExporterSource, connect
 from tachograph.live.sources.series import FleetTable, LivePageReader, wanted_metrics
+from tachograph.live.unsupported import NO_VALUE, unsupported_summary
 from tachograph.sources.series import SeriesVocabulary
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
@@ -95,6 +96,46 @@ def test_a_recorded_page(recorded: Path) -> None:
     assert len(snapshot.gpus) == 8
     assert_as_expected(snapshot, text)
     assert snapshot.value("power_w", 0) == 113.611
+
+
+def amd_page(**more: float) -> str:
+    """What device-metrics-exporter writes of two GPUs."""
+    values = {
+        "gpu_gfx_activity": 88,
+        "gpu_umc_activity": 40,
+        "gpu_used_vram": 41_000,
+        "gpu_total_vram": 196_592,
+        **more,
+    }
+    labels = 'gpu_id="{0}",serial_number="s{0}",card_series="AMD Instinct MI300X",hostname="a1"'
+    return "".join(f"{name}{{{labels.format(gpu)}}} {value}\n" for name, value in values.items() for gpu in range(2))
+
+
+def test_of_a_page_of_amd_nothing_of_nvidia_is_printed() -> None:
+    with faulty(lambda request: Reply(amd_page().encode())) as server, watching([f"{server.url}/metrics"]) as source:
+        source.read()
+        about = source.about
+    assert about.exporters == ("AMD device-metrics-exporter",)
+    assert about.sentence.startswith("AMD device-metrics-exporter at ")
+    printed = " ".join([about.sentence, *about.unsupported.values(), *unsupported_summary(about)])
+    assert "gpu_prof_tensor_active_percent" in printed
+    assert not any(name in printed for name in ("DCGM", "dcgm", "NVML", "nvidia", "hpc_job"))
+
+
+def test_a_metric_without_usable_value_is_not_to_be_added() -> None:
+    text = page("n1", Node([Gpu(0, {UTIL: 50.0, SM: 9.2e18})]), 0.0)
+    with faulty(lambda request: Reply(text.encode())) as server, watching([f"{server.url}/metrics"]) as source:
+        source.read()
+        about = source.about
+    assert about.unsupported["sm_active"] == NO_VALUE
+    assert about.exporters == ("dcgm-exporter",)
+
+
+def test_the_newer_name_of_the_clock_reasons_is_read() -> None:
+    text = page("n1", Node([Gpu(0, {UTIL: 50.0, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 4.0})]), 0.0)
+    with faulty(lambda request: Reply(text.encode())) as server, watching([f"{server.url}/metrics"]) as source:
+        assert source.read().value("throttle_reasons", 0) == 4.0
+        assert "throttle_reasons" not in source.about.unsupported
 
 
 def test_a_job_of_two_is_not_counted_twice_and_holds_the_gpu() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
@@ -9,16 +11,37 @@ from tachograph.live.snapshot import SourceInfo
 from tachograph.live.unsupported import (
     CounterFix,
     brief_fix,
+    brief_reason,
     counter_fix,
     exporter_csv_lines,
     has_profiling,
     how_to_enable,
+    missing_csv_lines,
     unsupported_counters,
     unsupported_lines,
+    unsupported_summary,
 )
+from tachograph.sources.exporter_mapping import ExporterMapping
+from tachograph.sources.exporters import exporter_mappings
 
 PROFILED = {name for name, row in COUNTERS_BY_NAME.items() if (row.dcgm_name or "").startswith("PROF_")}
-SOURCES = ("nvml", "dcgm-exporter", "prometheus", "dmon", "recording", "simulated")
+SOURCES = (
+    "nvml",
+    "dcgm-exporter",
+    "prometheus",
+    "dmon",
+    "recording",
+    "simulated",
+    *(m.name for m in exporter_mappings()),
+)
+# counters that the default file of dcgm-exporter requests none of
+NOT_BY_DEFAULT = frozenset(
+    {
+        *("sm_active", "sm_occupancy", "fp16_active", "fp32_active", "fp64_active", "throttle_reasons"),
+        *("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active"),
+        *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+    }
+)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -107,3 +130,63 @@ def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:
         "nvml", "", unsupported={"sm_active": "needs driver 535", "xid": "", "fp64_active": "needs driver 535"}
     )
     assert unsupported_lines(about) == ["unsupported: sm_active, fp64_active; needs driver 535", "unsupported: xid"]
+
+
+def stock(source: str = "dcgm-exporter") -> SourceInfo:
+    return SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - NOT_BY_DEFAULT, source))
+
+
+@pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus"])
+def test_a_stock_exporter_lacks_two_lines_that_classes_need(source: str) -> None:
+    (line,) = unsupported_summary(stock(source))
+    assert line.startswith(
+        "11 counters unsupported; for workload classes add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to "
+    )
+    assert len(line) < 240
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("left_out", [frozenset(COUNTER_NAMES), PROFILED, NOT_BY_DEFAULT, {"xid"}, {"tensor_active"}])
+def test_the_summary_is_short(source: str, left_out: frozenset[str]) -> None:
+    about = SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - left_out, source))
+    assert sum(map(len, unsupported_summary(about))) < 600
+    assert all(len(line) < 400 for line in unsupported_summary(about))
+
+
+def test_a_source_without_gaps_has_no_summary() -> None:
+    assert unsupported_summary(SourceInfo("nvml", "")) == []
+    about = SourceInfo("nvml", "", unsupported={"xid": ""})
+    assert unsupported_summary(about) == ["1 counter unsupported, none that workload classes need"]
+
+
+def test_lines_for_classes_are_first_in_the_csv_file() -> None:
+    fields = [line.split(",")[0] for line in missing_csv_lines(stock())]
+    assert fields[:2] == ["DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_PIPE_FP64_ACTIVE"]
+    assert len(fields) == len(NOT_BY_DEFAULT)
+    assert missing_csv_lines(SourceInfo("nvml", "", unsupported=unsupported_counters([], "nvml"))) == ()
+
+
+@pytest.mark.parametrize("mapping", exporter_mappings(), ids=lambda mapping: mapping.name)
+def test_other_exporters_get_no_advice_for_dcgm(mapping: ExporterMapping) -> None:
+    missing = unsupported_counters([], "dcgm-exporter", exporters=[mapping.name])
+    about = SourceInfo("dcgm-exporter", "", unsupported=missing, exporters=(mapping.name,))
+    said = " ".join([*unsupported_lines(about), *unsupported_summary(about), *missing.values()])
+    assert not re.search("DCGM|dcgm-exporter|NVML|Hopper", said)
+    assert missing_csv_lines(about) == ()
+    readable = {given[0] for given in mapping.metrics.values()} & set(COUNTER_NAMES)
+    assert {name for name, how in missing.items() if how} == readable
+    assert all(mapping.name in missing[name] for name in readable)
+
+
+def test_dcgm_exporter_beside_others_is_advised() -> None:
+    missing = unsupported_counters([], "prometheus", exporters=["dcgm-exporter", "omnistat"])
+    assert "DCGM_FI_PROF_SM_ACTIVE" in missing["sm_active"]
+
+
+def test_a_field_that_is_there_is_not_to_be_added() -> None:
+    missing = unsupported_counters(["gpu_util"], "dcgm-exporter", named=["gpu_util", "sm_active"])
+    assert missing["sm_active"] == "no usable value in its metric"
+    about = SourceInfo("dcgm-exporter", "", unsupported=missing)
+    assert not any("DCGM_FI_PROF_SM_ACTIVE" in line for line in (*unsupported_lines(about), *missing_csv_lines(about)))
+    assert brief_reason(about, "sm_active") == "no value"
+    assert brief_reason(about, "fp64_active") == "exporter CSV"

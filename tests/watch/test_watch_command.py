@@ -114,7 +114,9 @@ def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watc
     first, *others = done.stderr.splitlines()
     assert "dcgm-exporter" in first
     assert first.endswith("4 GPUs; all shown")
-    assert any("sm_active" in line and "DCGM_FI_PROF_SM_ACTIVE" in line and "restart" in line for line in others)
+    assert any(
+        "for workload classes" in line and "DCGM_FI_PROF_SM_ACTIVE" in line and "restart" in line for line in others
+    )
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["GPU", "n1:0", "n1:1", "n1:2", "n1:3"]
     assert watch("--once", "--quiet").stderr == ""
 

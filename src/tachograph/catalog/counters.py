@@ -46,6 +46,7 @@ class Counter:
     storage: CounterStorage = "f32"
     zero_is_missing: bool = False
     jobstats: tuple[str, str] | None = None  # metric of jobstats' GPU exporter, unit it writes
+    dcgm_aliases: tuple[str, ...] = ()  # other names of the field in DCGM, without DCGM_FI_
 
 
 _F, _I, _C, _R = CounterKind.FRACTION, CounterKind.INSTANT, CounterKind.CUMULATIVE, CounterKind.RATE
@@ -133,7 +134,8 @@ COUNTERS: tuple[Counter, ...] = (
             "0x20 software thermal, 0x40 hardware thermal, 0x80 power brake.",
             112, "DEV_CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS", "bitmask", None, None,
             "nvmlDeviceGetCurrentClocksEventReasons", "bitmask", "i64",
-            jobstats=("nvidia_gpu_clock_event_reason", "bitmask")),
+            jobstats=("nvidia_gpu_clock_event_reason", "bitmask"),
+            dcgm_aliases=("DEV_CLOCKS_EVENT_REASONS",)),
     Counter("xid", _I, "code", 0, 100_000, "Last XID error; it stays until the next one, so only a change is an event.",
             230, "DEV_XID_ERRORS", "XID_ERROR", "code", None, None, "nvmlEventTypeXidCriticalError", "code", "i64"),
     Counter("pcie_replays", _C, "count", 0, 1 << 53, "PCIe replays since the driver was loaded.",
@@ -174,7 +176,7 @@ def get(name: str) -> Counter:
 def outside_names() -> Mapping[str, tuple[str, str]]:
     """Return {a producer's column name: (contract counter, unit the producer writes)}.
 
-    Holds the contract names themselves, both DCGM names with their prefix, and the LDMS names with theirs.
+    Holds the contract names themselves, all DCGM names with their prefix, and the LDMS names with theirs.
 
     >>> outside_names()["DCGM_FI_DEV_GPU_UTIL"], outside_names()["nersc_ldms_dcgm_fb_used"]
     (('gpu_util', 'percent'), ('hbm_used_mib', 'MiB'))
@@ -182,7 +184,7 @@ def outside_names() -> Mapping[str, tuple[str, str]]:
     names: dict[str, tuple[str, str]] = {}
     for counter in COUNTERS:
         names[counter.name] = (counter.name, counter.unit)
-        for dcgm in (counter.dcgm_name, counter.dcgm_name_46):
+        for dcgm in (counter.dcgm_name, counter.dcgm_name_46, *counter.dcgm_aliases):
             if dcgm and counter.dcgm_unit:
                 names[DCGM_PREFIX + dcgm] = (counter.name, counter.dcgm_unit)
         if counter.ldms_name and counter.ldms_unit:

@@ -157,11 +157,11 @@ def _weights(written: str) -> dict[str, float]:
 
 def _narrate_source(source: LiveSource, narrator: Narrator) -> None:
     """Print the source and its unsupported counters."""
-    from tachograph.live.unsupported import unsupported_lines
+    from tachograph.live.unsupported import unsupported_summary
 
     about = source.about
     narrator.say(about.sentence)
-    for line in unsupported_lines(about):
+    for line in unsupported_summary(about):
         narrator.say(f"  {line}")
 
 

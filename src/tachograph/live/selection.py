@@ -21,6 +21,7 @@ from tachograph.live.snapshot import (
     SourceInfo,
     SourceProblem,
 )
+from tachograph.live.unsupported import DCGM_EXPORTER, advised_source
 from tachograph.sources.metrics import short_node
 
 _SOME: Final = 12  # names in a message
@@ -158,7 +159,7 @@ def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job:
         names = names_of(job) | {job}
         rows = [row for row in range(len(snapshot.gpus)) if holds(snapshot, row, names)]
         if not rows:
-            raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot))
+            raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot, about))
         nodes = len({snapshot.gpus[row].node for row in rows})
         on = "" if nodes == 1 else f" on {nodes} nodes"
         return GpuSelection(tuple(rows), f"{len(rows)} of {plural(len(snapshot.gpus), 'GPU')}, those of job {job}{on}")
@@ -184,14 +185,13 @@ def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
     )
 
 
-def _jobs_seen(snapshot: Snapshot) -> str:
+def _jobs_seen(snapshot: Snapshot, about: SourceInfo) -> str:
     jobs = sorted({job for allocation in snapshot.allocations.values() for job in allocation.jobs})
     if jobs:
         return f"jobs in view: {_some(jobs)}"
-    return (
-        "GPU allocations are unknown: run it where squeue works, let dcgm-exporter write hpc_job "
-        "(--hpc-job-mapping-dir), or select GPUs with --gpus"
-    )
+    source = advised_source(DCGM_EXPORTER, about.exporters)
+    how = "dcgm-exporter write hpc_job (--hpc-job-mapping-dir)" if source == DCGM_EXPORTER else f"{source} label jobs"
+    return f"GPU allocations are unknown: run it where squeue works, let {how}, or select GPUs with --gpus"
 
 
 def _named(snapshot: Snapshot) -> str:

@@ -6,18 +6,22 @@ Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, DCGM_PREFIX, CounterKind
+from tachograph.catalog.units import plural
+from tachograph.judge.workload.classes import DECIDING
+from tachograph.sources.metrics import exporter_metrics
 
 if TYPE_CHECKING:
     from tachograph.live.snapshot import SourceInfo
 
 # sources by how more counters are enabled
-_EXPORTERS: Final = ("dcgm-exporter", "prometheus")
+DCGM_EXPORTER: Final = "dcgm-exporter"
+_EXPORTERS: Final = (DCGM_EXPORTER, "prometheus")
 _DMON: Final = "dmon"
 _NVML: Final = "nvml"
 
@@ -37,13 +41,16 @@ _WHOLE_GPU: Final = frozenset(
         *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
     }
 )
+# of a counter that the source names without any usable value: it is enabled already
+NO_VALUE: Final = "no usable value in its metric"
 _PROFILED = "PROF_"  # DCGM fields of the profiling module, GPM metrics of NVML
 
 
 class CounterFix(StrEnum):
     """Ways to enable a counter that is not reported."""
 
-    CSV = "csv"  # a line for the exporter
+    CSV = "csv"  # a line for dcgm-exporter
+    METRIC = "metric"  # a metric that another exporter may write
     PROFILING = "profiling"  # DCGM requests it, and its profiling module reports nothing
     UNCOUNTED = "uncounted"  # DCGM requests it, and its profiling module reports others
     HOPPER = "hopper"  # GPM of newer GPUs, else DCGM
@@ -52,17 +59,19 @@ class CounterFix(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _FixText:
-    """Texts of a fix: for a line with several counters, for one, for a screen. {lines}: names in DCGM."""
+    """Texts of a fix: for a line with counters, for a screen. {lines}: names in DCGM or of metrics; {source}."""
 
     message: str
     brief: str
 
 
+_CSV_FILE: Final = "lines of the CSV file of dcgm-exporter (option -f)"
 _FIX_TEXTS: Mapping[CounterFix, _FixText] = {
     CounterFix.CSV: _FixText("add {lines} to the CSV file of dcgm-exporter (option -f) and restart it", "exporter CSV"),
+    CounterFix.METRIC: _FixText("have {source} report {lines}", "exporter field"),
     CounterFix.PROFILING: _FixText(
         "DCGM profiling reports nothing: it needs a data-centre GPU (Volta or newer), a host engine running as root "
-        "(container: capability SYS_ADMIN), and no other active profiler (ncu, nsys, `dcgmi profile --pause`)",
+        "(container: SYS_ADMIN), and no other active profiler (ncu, nsys)",
         "no profiling",
     ),
     CounterFix.UNCOUNTED: _FixText(
@@ -73,6 +82,19 @@ _FIX_TEXTS: Mapping[CounterFix, _FixText] = {
     ),
     CounterFix.NONE: _FixText("", "not reported"),
 }
+
+
+_NAMING: Final = (CounterFix.CSV, CounterFix.METRIC)  # their sentences name the counters
+
+
+def advised_source(source: str, exporters: Collection[str]) -> str:
+    """Return the source that advice is for: an exporter by its name, where none of its kind is dcgm-exporter.
+
+    >>> advised_source("prometheus", ["omnistat"]), advised_source("prometheus", ["dcgm-exporter", "omnistat"])
+    ('omnistat', 'prometheus')
+    """
+    others = sorted(name for name in exporters if exporter_metrics(name))
+    return others[0] if others and source in _EXPORTERS and DCGM_EXPORTER not in exporters else source
 
 
 def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> CounterFix:
@@ -86,9 +108,13 @@ def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool 
     ('NONE', 'PROFILING')
     >>> counter_fix("tensor_active", "dmon", profiles=True).name
     'UNCOUNTED'
+    >>> [counter_fix(name, "omnistat").name for name in ("tensor_active", "xid")]
+    ['METRIC', 'NONE']
     """
     if mig and counter in _WHOLE_GPU:
         return CounterFix.NONE
+    if metrics := exporter_metrics(source):
+        return CounterFix.METRIC if counter in metrics else CounterFix.NONE
     row = COUNTERS_BY_NAME.get(counter)
     if row is None or row.dcgm_name is None:
         return CounterFix.NONE
@@ -139,25 +165,47 @@ def brief_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = 
     return _FIX_TEXTS[counter_fix(counter, source, mig=mig, profiles=profiles)].brief
 
 
+def brief_reason(about: SourceInfo, counter: str, *, mig: bool = False) -> str:
+    """Return in a few words why a source does not report a counter, shown on a screen in place of a value."""
+    if about.unsupported.get(counter) == NO_VALUE:
+        return "no value"
+    return brief_fix(counter, advised_source(about.name, about.exporters), mig=mig, profiles=has_profiling(about))
+
+
 def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
     """Return the lines that make dcgm-exporter report counters; none for those that are not in DCGM.
 
     >>> exporter_csv_lines(["sm_active"])
-    ('DCGM_FI_PROF_SM_ACTIVE, gauge, Share of cycles in which an SM had a warp resident; averaged over SMs.',)
+    ('DCGM_FI_PROF_SM_ACTIVE, gauge, sm_active',)
     """
     rows = [
         COUNTERS_BY_NAME[name] for name in counters if name in COUNTERS_BY_NAME and COUNTERS_BY_NAME[name].dcgm_name
     ]
-    # the exporter splits at commas: help must have none
     return tuple(
-        f"{DCGM_PREFIX}{row.dcgm_name}, {'counter' if row.kind is CounterKind.CUMULATIVE else 'gauge'}, "
-        f"{row.sentence.replace(',', ';')}"
+        f"{DCGM_PREFIX}{row.dcgm_name}, {'counter' if row.kind is CounterKind.CUMULATIVE else 'gauge'}, {row.name}"
         for row in rows
     )
 
 
-def unsupported_counters(reported: Iterable[str], source: str, *, mig: bool = False) -> dict[str, str]:
+def missing_csv_lines(about: SourceInfo) -> tuple[str, ...]:
+    """Return the lines that the CSV file of dcgm-exporter lacks, those for workload classes first."""
+    deciding = deciding_counters(about)
+    ordered = (*deciding, *(name for name in about.unsupported if name not in deciding))
+    lacking = {name for fix, names, _ in _ways(about, ordered) if fix is CounterFix.CSV for name in names}
+    return exporter_csv_lines(name for name in ordered if name in lacking)
+
+
+def unsupported_counters(
+    reported: Iterable[str],
+    source: str,
+    *,
+    mig: bool = False,
+    named: Collection[str] = (),
+    exporters: Collection[str] = (),
+) -> dict[str, str]:
     """Return {counter of the catalogue that is not among `reported`: how to enable it}, as `SourceInfo.unsupported` is.
+
+    named: counters that the source names, with or without a value. exporters: as `SourceInfo.exporters`.
 
     >>> from tachograph.catalog.counters import COUNTER_NAMES
     >>> unsupported_counters([name for name in COUNTER_NAMES if name != "sm_active"], "nvml")
@@ -165,35 +213,80 @@ def unsupported_counters(reported: Iterable[str], source: str, *, mig: bool = Fa
     """
     known = frozenset(reported)
     working = any(map(_profiled, known & frozenset(COUNTER_NAMES)))
-    return {name: how_to_enable(name, source, mig=mig, profiles=working) for name in COUNTER_NAMES if name not in known}
+    of = advised_source(source, exporters)
+    return {
+        name: NO_VALUE if name in named else how_to_enable(name, of, mig=mig, profiles=working)
+        for name in COUNTER_NAMES
+        if name not in known
+    }
 
 
-def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> list[str]:
+def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ", fields: bool = True) -> list[str]:
     """Return the unsupported counters of a source and how to enable them: a line for each way.
+
+    fields: False: of DCGM's fields only where they go, as `missing_csv_lines` shows them.
 
     >>> from tachograph.live.snapshot import SourceInfo
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
     >>> unsupported_lines(SourceInfo("nvml", "NVML", unsupported=missing))
     ['unsupported: fp64_active; NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter']
     """
-    groups: dict[tuple[CounterFix | None, str], list[str]] = {}
-    working = has_profiling(about)
-    for counter, reported in about.unsupported.items():
-        usual = counter_fix(counter, about.name, profiles=working)
-        own = reported != how_to_enable(counter, about.name, profiles=working)
-        groups.setdefault((None, reported) if own else (usual, ""), []).append(counter)
     return [
         f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
-        for (usual, reported), counters in groups.items()
-        for message in (reported if usual is None else _fix_sentence(usual, counters, about.name),)
+        for fix, counters, sentence in _ways(about, about.unsupported)
+        for message in (_CSV_FILE if fix is CounterFix.CSV and not fields else sentence,)
+    ]
+
+
+def unsupported_summary(about: SourceInfo) -> list[str]:
+    """Return how many counters are unsupported, and what enables those that decide workload classes, by way.
+
+    >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
+    >>> from tachograph.live.snapshot import SourceInfo
+    >>> unsupported_summary(SourceInfo("nvml", "", unsupported=missing))[0][:67]
+    '1 counter unsupported; for workload classes fp64_active: NVML repor'
+    """
+    if not about.unsupported:
+        return []
+    source = advised_source(about.name, about.exporters)
+    found = []
+    for fix, counters, message in _ways(about, deciding_counters(about)):
+        named = f"{', '.join(counters)}: {message or f'not available from {source}'}"
+        found.append(message if fix in _NAMING else named)
+    count = f"{plural(len(about.unsupported), 'counter')} unsupported"
+    if not found:
+        return [f"{count}, none that workload classes need"]
+    return [f"{count}; for workload classes {found[0]}", *(f"and {one}" for one in found[1:])]
+
+
+def deciding_counters(about: SourceInfo) -> tuple[str, ...]:
+    """Return the unsupported counters without which a workload class may be unknown, the most important first."""
+    return tuple(name for name in DECIDING if name in about.unsupported)
+
+
+def _ways(about: SourceInfo, counters: Iterable[str]) -> list[tuple[CounterFix | None, list[str], str]]:
+    """Counters by how they are enabled: (the usual way, or None, counters, message)."""
+    working, source = has_profiling(about), advised_source(about.name, about.exporters)
+    groups: dict[tuple[CounterFix | None, str], list[str]] = {}
+    for counter in counters:
+        reported = about.unsupported[counter]
+        usual = counter_fix(counter, source, profiles=working)
+        own = reported != how_to_enable(counter, source, profiles=working)
+        groups.setdefault((None, reported) if own else (usual, ""), []).append(counter)
+    return [
+        (usual, names, reported if usual is None else _fix_sentence(usual, names, source))
+        for (usual, reported), names in groups.items()
     ]
 
 
 def _fix_sentence(usual: CounterFix, counters: list[str], source: str) -> str:
+    metrics = exporter_metrics(source)
     fields = ", ".join(
-        f"{DCGM_PREFIX}{COUNTERS_BY_NAME[name].dcgm_name}" for name in counters if name in COUNTERS_BY_NAME
+        metrics.get(name) or f"{DCGM_PREFIX}{COUNTERS_BY_NAME[name].dcgm_name}"
+        for name in counters
+        if name in COUNTERS_BY_NAME
     )
-    message = _FIX_TEXTS[usual].message.format(lines=fields)
+    message = _FIX_TEXTS[usual].message.format(lines=fields, source=source)
     if source == "prometheus" and usual is CounterFix.CSV:
         return f"{message}; or let Prometheus keep it (metric_relabel_configs)"
     return message

@@ -214,7 +214,7 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
         limits,
         why,
         health_reason(seen, limits, within_s=settings.event_memory_s),
-        {name: view.about.unsupported.get(name) or enabling([name]) for name in missing},
+        {name: view.about.unsupported.get(name, enabling([name])) for name in missing},
     )
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.counters import (
     COUNTERS_BY_NAME,
+    DCGM_PREFIX,
     HOST_COUNTERS,
     HOST_UNITS,
     CounterKind,
@@ -347,6 +348,46 @@ def why_unread(metric: str) -> str | None:
     'the share of time with vector instructions (VALU busy), not with resident wavefronts'
     """
     return _unread().get(metric)
+
+
+_DCGM_EXPORTER = "dcgm-exporter"
+_JOBSTATS = "jobstats' exporter"
+
+
+def exporter_of(metric: str) -> str:
+    """Return the exporter that writes a metric of GPUs, by its name; "" where the name is that of no known one.
+
+    >>> exporter_of("DCGM_FI_DEV_GPU_UTIL"), exporter_of("gpu_gfx_activity"), exporter_of("own_metric")
+    ('dcgm-exporter', 'AMD device-metrics-exporter', '')
+    """
+    return _DCGM_EXPORTER if metric.startswith(DCGM_PREFIX) else _exporters().get(metric, "")
+
+
+@cache
+def exporter_metrics(exporter: str) -> Mapping[str, str]:
+    """Return {column: the first metric from which it is read} of an exporter, by its name; empty for dcgm-exporter.
+
+    >>> exporter_metrics("AMD device-metrics-exporter")["tensor_active"]
+    'gpu_prof_tensor_active_percent'
+    """
+    given = [
+        (mapped[0], MetricKey.parse(written).metric)
+        for one in exporter_mappings()
+        if one.name == exporter
+        for written, mapped in one.metrics.items()
+    ]
+    given += [(counter, metric) for metric, (counter, _) in jobstats_names().items() if exporter == _JOBSTATS]
+    return MappingProxyType(dict(reversed(given)))
+
+
+@cache
+def _exporters() -> Mapping[str, str]:
+    """{metric: its exporter}, beside those of dcgm-exporter"""
+    found = dict.fromkeys(jobstats_names(), _JOBSTATS)
+    for one in exporter_mappings():
+        for written in one.metrics:
+            found.setdefault(MetricKey.parse(written).metric, one.name)
+    return MappingProxyType(found)
 
 
 def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:

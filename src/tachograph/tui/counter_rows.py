@@ -145,13 +145,7 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
     if value is None:
         gpu = snapshot.gpus[row]
         now = counter in snapshot.values
-        why = (
-            "not reported now"
-            if now
-            else unsupported.brief_fix(
-                counter, view.about.name, mig=gpu.mig is not None, profiles=unsupported.has_profiling(view.about)
-            )
-        )
+        why = "not reported now" if now else unsupported.brief_reason(view.about, counter, mig=gpu.mig is not None)
         return [
             cell(counter, _NAME, colours.DIM),
             cell(MISSING, _VALUE + 1, colours.DIM, right=True),

@@ -22,6 +22,7 @@ from tachograph.catalog.units import plural, printable
 from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import SourceProblem
+from tachograph.live.unsupported import deciding_counters
 from tachograph.live.view import View
 from tachograph.report.tables import cut
 from tachograph.tui import colours, keys
@@ -125,9 +126,12 @@ def _counts(view: View, *, width: int) -> Pieces:
 
 
 def _unsupported(view: View, *, width: int) -> Pieces:
-    if not view.about.unsupported:
+    count, deciding = len(view.about.unsupported), deciding_counters(view.about)
+    if not count:
         return []
-    return [(cut(f"unsupported: {', '.join(view.about.unsupported)}", width - 20) + " (? for details)", colours.NOTICE)]
+    names = f": classes need {', '.join(deciding)}" if deciding else ""
+    how = " (? for details)"
+    return [(cut(f"{plural(count, 'counter')} unsupported{names}", width - len(how)) + how, colours.NOTICE)]
 
 
 def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:

@@ -10,6 +10,7 @@ from rich.segment import Segment
 from tachograph.catalog.units import printable
 from tachograph.judge.health import CRIT, HOT, WARN
 from tachograph.judge.workload.settings import Weights
+from tachograph.live.unsupported import missing_csv_lines, unsupported_lines
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import COMMANDS
@@ -28,7 +29,7 @@ PLACES = {
 ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
     {
         "real": "real utilisation, see below",
-        "GPU": "as in nvidia-smi: share of time with a kernel running",
+        "GPU": "utilisation: share of time with a kernel running",
         "SM": "SM activity: share of cycles with a resident warp",
         "GR": "share of time the engine was busy",
         "OCC": "occupancy: resident warps, share of the maximum",
@@ -143,9 +144,11 @@ def _unsupported(view: View, *, width: int) -> list[Row]:
     if not view.about.unsupported:
         return []
     rows = [heading("Unsupported counters", width)]
-    for counter, how in view.about.unsupported.items():
-        rows += _entry(counter, printable(how) or "not available from this source", 26, width)
-    return [*rows, []]
+    for line in unsupported_lines(view.about, begin="", fields=False):
+        rows += paragraph(printable(line), width, indent=2)
+    if csv := missing_csv_lines(view.about):
+        rows += paragraph("Lines for its CSV file, those for workload classes first:", width)
+    return [*rows, *([Segment(f"  {line}")] for line in csv), []]
 
 
 def _problems(view: View, *, width: int) -> list[Row]:

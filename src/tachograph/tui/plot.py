@@ -137,10 +137,9 @@ def _not_reported(view: View, counter: str, choice: PlotChoice, places: Sequence
         words = "no values in this window"
     else:
         mig = any(view.snapshot.gpus[choice.gpus[place]].mig is not None for place in places)
-        why = view.about.unsupported.get(counter) or unsupported.brief_fix(
-            counter, view.about.name, mig=mig, profiles=unsupported.has_profiling(view.about)
-        )
-        words = f"not reported by {view.about.name}{'' if why == _NO_WAY else f': {why}'}"
+        why = view.about.unsupported.get(counter) or unsupported.brief_reason(view.about, counter, mig=mig)
+        source = unsupported.advised_source(view.about.name, view.about.exporters)
+        words = f"not reported by {source}{'' if why == _NO_WAY else f': {why}'}"
     return [*paragraph(f"{MISSING} {words}", width, colours.DIM, indent=2), []]
 
 

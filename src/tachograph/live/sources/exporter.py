@@ -18,7 +18,7 @@ from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
 from tachograph.live.sources.series import FleetTable, LivePageReader, PageReading, wanted_metrics
-from tachograph.live.unsupported import unsupported_counters
+from tachograph.live.unsupported import advised_source, unsupported_counters
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
 from tachograph.sources.http import HttpAnswer as Page
 from tachograph.sources.http import RequestError
@@ -189,8 +189,13 @@ class _PolledExporter:
         if self.polled is not None and now - self.polled > _LATE_S and self.failure is None:
             return SourceProblem("has not answered yet", self.where, "is it overloaded?")
         if self.failure is None and self.stuck(now):
-            return SourceProblem("its values no longer change", self.where, "is DCGM alive? restart nv-hostengine")
+            return SourceProblem("its values no longer change", self.where, self._revival())
         return self.failure
+
+    def _revival(self) -> str:
+        """What to do where values no longer change."""
+        of_dcgm = self.reading is None or advised_source(DCGM_EXPORTER, self.reading.layout.exporters) == DCGM_EXPORTER
+        return "is DCGM alive? restart nv-hostengine" if of_dcgm else "restart the exporter"
 
     def stuck(self, now: float) -> bool:
         """Whether values that always change have been constant for too long."""
@@ -225,8 +230,15 @@ class ExporterSource:
         if self._about is None:
             periods = sorted(one.rhythm.period or one.refresh_s for one in self._exporters)
             reported = self._gathered.reported
-            missing = unsupported_counters(reported, DCGM_EXPORTER) if reported else {}
-            self._about = SourceInfo(DCGM_EXPORTER, self._sentence(), periods[len(periods) // 2], missing)
+            exporters = self._gathered.exporters
+            missing = (
+                unsupported_counters(reported, DCGM_EXPORTER, named=self._gathered.named, exporters=exporters)
+                if reported
+                else {}
+            )
+            self._about = SourceInfo(
+                DCGM_EXPORTER, self._sentence(), periods[len(periods) // 2], missing, exporters=exporters
+            )
         return self._about
 
     def read(self) -> Snapshot:
@@ -306,7 +318,9 @@ class ExporterSource:
             one.due = at + _OF_NODES_S
             return None
         if not reading.layout.gpus:
-            one.failure = SourceProblem("no GPU is on this page", one.where, "is this the address of dcgm-exporter?")
+            one.failure = SourceProblem(
+                "no GPU is on this page", one.where, "is it the address of an exporter of GPUs?"
+            )
             self._postpone(one, at)
             return None
         one.failure = _damage(reading, one.where)
@@ -334,7 +348,8 @@ class ExporterSource:
         count = len(self._exporters)
         gpus = plural(len(self._gathered.gpus), "GPU")
         if count == 1:
-            return f"dcgm-exporter at {self._exporters[0].endpoint.label}, {gpus}"
+            name = advised_source(DCGM_EXPORTER, self._gathered.exporters)
+            return f"{name} at {self._exporters[0].endpoint.label}, {gpus}"
         nodes = len({gpu.node for gpu in self._gathered.gpus})
         return f"{count:,} exporters, {gpus} of {plural(nodes, 'node')}"
 

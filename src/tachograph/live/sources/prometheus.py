@@ -226,11 +226,13 @@ class PrometheusSource:
         gpus, reported = self._gathered.gpus, self._gathered.reported
         counted = f"{plural(len(gpus), 'GPU')} of {plural(len({gpu.node for gpu in gpus}), 'node')}"
         refresh_s = self._scrapes.step_s or _GUESS_S
+        exporters, named = self._gathered.exporters, self._gathered.named
         return SourceInfo(
             PROMETHEUS,
             f"Prometheus at {self._server.where}, {counted}",
             refresh_s,
-            unsupported_counters(reported, PROMETHEUS) if reported else {},
+            unsupported_counters(reported, PROMETHEUS, named=named, exporters=exporters) if reported else {},
+            exporters,
         )
 
     def read(self) -> Snapshot:

@@ -25,6 +25,7 @@ from tachograph.sources.metrics import (
     SeriesLocation,
     SiteMetrics,
     UnusableLabels,
+    exporter_of,
     job_of,
     metric_names,
     metric_target_of_all,
@@ -50,7 +51,8 @@ class SeriesLayout:
 
     gpus: the rows, in the order of node, GPU, slice. kept: places of the relevant series, among all.
     cells: of each of them, column * rows + row; of series with the same value (a GPU shared by several jobs) the
-    first is kept. counters: the reported ones, as columns of COUNTERS.
+    first is kept. counters: the reported ones, as columns of COUNTERS. named: those of which there is a series, whether
+    its labels and values are usable or not. exporters: names of those that write such series.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -60,6 +62,8 @@ class SeriesLayout:
     counters: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
     allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
+    named: frozenset[int] = frozenset()
+    exporters: frozenset[str] = frozenset()
 
     def table(self, raw: Floats) -> Floats:
         """Return the values of the kept series as (columns x rows), NaN where there is none."""
@@ -99,10 +103,15 @@ def series_layout(
     node = None if node is None else short_node(node)
     found: list[tuple[int, MetricTarget, SeriesLocation, LabelledGpu]] = []
     known: dict[tuple[int, int], tuple[SeriesLocation, LabelledGpu] | None] = {}
+    named: set[int] = set()
+    exporters: dict[str, str] = {}  # {metric: exporter}
     for number, (metric, labels) in enumerate(series):
         of = vocabulary.target(metric, labels) or (_SLOWDOWN_TARGET if metric == SLOWDOWN else None)
         if of is None or of.table == "node_samples":
             continue
+        if of.table == "gpu_samples":
+            named.add(_COLUMN[of.column])
+            exporters.setdefault(metric, exporter_of(metric))
         key = (id(labels), id(of.labels))  # the labels of one GPU are one object for all metrics
         if key not in known:
             known[key] = _located(labels, of, vocabulary, node)
@@ -128,7 +137,8 @@ def series_layout(
         job = raw_job_id(where.job)
         if job and reason != AMBIGUOUS:
             jobs.setdefault(gpu, {})[job] = None
-    return _laid(spots, places, jobs, minors)
+    laid = _laid(spots, places, jobs, minors)
+    return replace(laid, named=frozenset(named), exporters=frozenset(exporters.values()) - {""})
 
 
 def _located(
@@ -310,6 +320,8 @@ class FleetTable:
     _rows: dict[GpuId, int] = field(default_factory=dict)
     _values: Floats = field(default_factory=lambda: np.empty((len(COUNTER_NAMES), 0)))
     _ever: Flags = field(default_factory=lambda: np.zeros(len(COUNTER_NAMES), np.bool_))
+    _named: set[int] = field(default_factory=set)
+    _exporters: set[str] = field(default_factory=set)
     _parts: dict[int, _FleetPart] = field(default_factory=dict)
     _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
     _unreported: dict[GpuId, float] = field(default_factory=dict)  # since when no source reports it
@@ -319,6 +331,16 @@ class FleetTable:
     def reported(self) -> list[str]:
         """Counters of which a value was reported."""
         return [name for name, ever in zip(COUNTER_NAMES, self._ever.tolist(), strict=True) if ever]
+
+    @property
+    def named(self) -> list[str]:
+        """Counters of which there was a series, usable or not."""
+        return [COUNTER_NAMES[number] for number in sorted(self._named)]
+
+    @property
+    def exporters(self) -> tuple[str, ...]:
+        """Names of the exporters that write these series, as far as known."""
+        return tuple(sorted(self._exporters))
 
     def enter(self, gpus: Iterable[GpuId]) -> None:
         """Give every GPU a row; known ones keep their values. One call for many GPUs is faster."""
@@ -346,6 +368,8 @@ class FleetTable:
         devices, allocations = layout.devices_of(table), layout.allocations_of(table)
         self._parts[source] = _FleetPart(layout, rows, when, devices, allocations)
         self._values[np.ix_(layout.counters, rows)] = table[layout.counters]
+        self._named |= layout.named
+        self._exporters |= layout.exporters
         self._ever[layout.counters] |= ~np.isnan(table[layout.counters]).all(axis=1)
         for gpu, device in devices.items():
             old = self._devices.get(gpu)
