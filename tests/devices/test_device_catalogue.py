@@ -88,6 +88,15 @@ def test_ridge_of_an_unpublished_peak_is_unknown_and_an_unknown_pipe_an_error() 
         ridge(DEVICES_BY_NAME["L4"], "int8")
 
 
+def test_blackwell_is_dense_and_per_gpu_as_the_sheets_of_its_boards() -> None:
+    """The sheets give sparse tensor peaks, and of the rack and the board also sums over their GPUs."""
+    board, rack = DEVICES_BY_NAME["B200"], DEVICES_BY_NAME["GB200"]
+    assert (2 * (board.tensor_flop_per_s or 0), 2 * (rack.tensor_flop_per_s or 0)) == (4.5e15, 5e15)
+    assert 8 * board.hbm_bytes_per_s == pytest.approx(62e12, rel=0.01)
+    assert 72 * rack.hbm_bytes_per_s == 576e12
+    assert (board.l2_bytes, rack.l2_bytes) == (132_644_864, None)
+
+
 def test_a_die_is_half_of_its_module() -> None:
     whole, die = DEVICES_BY_NAME["MI250X"], DEVICES_BY_NAME["MI250X GCD"]
     for pipe in ("fp64", "fp32", "tensor", "fp64_tensor"):
