@@ -59,8 +59,9 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
     imported = imported_by("--help")
     assert imported & HEAVY == set()
     assert {name for name in imported if name.startswith("tachograph.")} == {
-        *("tachograph.cli", "tachograph.cli.narrate", "tachograph.cli.options", "tachograph.cli.output"),
-        *("tachograph.cli.registry", "tachograph.catalog", "tachograph.catalog.errors", "tachograph.catalog.version"),
+        *("tachograph.cli", "tachograph.cli.help", "tachograph.cli.narrate", "tachograph.cli.options"),
+        *("tachograph.cli.output", "tachograph.cli.registry", "tachograph.catalog", "tachograph.catalog.errors"),
+        *("tachograph.catalog.suggestions", "tachograph.catalog.version"),
     }
 
 
@@ -119,13 +120,13 @@ def test_every_command_has_help_and_the_common_options(command: CommandEntry) ->
     ("arguments", "line"),
     [
         (("cuonters",), "tachograph: unknown command 'cuonters'; did you mean `tachograph counters`?\n"),
-        (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph --help`\n"),
+        (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph help`\n"),
         (
             ("--json", "counters"),
             "tachograph: option --json before the command; write `tachograph COMMAND [options]`\n",
         ),
         (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph counters --help`\n"),
-        (("counters", "--js"), "tachograph: unrecognized arguments: --js; see `tachograph counters --help`\n"),
+        (("counters", "--js"), "tachograph: unrecognized arguments: --js; did you mean --json?\n"),
         (
             ("counters", "--lake"),
             "tachograph: argument --lake: expected one argument; see `tachograph counters --help`\n",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.catalog.config import Configuration, load
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.units import parse_time
 from tachograph.sources.prometheus_query import PrometheusSettings
 from tachograph.sources.registry import configured_feeds, load_feed, settings_of, start_time
@@ -55,7 +55,7 @@ def test_a_missing_file_is_reported_with_its_entry(raw: dict[str, str], tmp_path
 
 @pytest.mark.parametrize("written", ["0001-01-01", "99999999d", "yesterday"])
 def test_times_that_are_none_or_too_far_away(written: str) -> None:
-    with pytest.raises(InputError, match="invalid time"):
+    with pytest.raises(UsageError, match="invalid time"):
         parse_time(written, now=NOW, zone_name="Europe/Berlin")
 
 

@@ -143,7 +143,7 @@ def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
     for name, close in (("hungg", "hung"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
         with pytest.raises(NotFoundError, match=f"no finding '{name}'; did you mean .*{close}"):
             filter_jobs(JOBS, FOUND, JobFilter(findings=(name,)))
-    with pytest.raises(NotFoundError, match="no verdict 'unknow'; did you mean unknown"):
+    with pytest.raises(UsageError, match="no verdict 'unknow'; did you mean unknown"):
         filter_jobs(JOBS, FOUND, JobFilter(findings=("hung",), verdict="unknow"))
     with pytest.raises(UsageError, match="verdict 'no' without a finding that it is about; name one"):
         filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))

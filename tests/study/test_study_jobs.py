@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from jobframes import frame, summary
-from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.figures.dataset import FILTER_REASONS, JobSet, choose_jobs
 from tachograph.lake.filters import JobFilter
@@ -93,5 +93,5 @@ def test_nothing_left_tells_what_removed_the_jobs() -> None:
 
 
 def test_an_unknown_filter_is_an_error() -> None:
-    with pytest.raises(NotFoundError, match="no filter 'shrt'; did you mean short"):
+    with pytest.raises(UsageError, match="no filter 'shrt'; did you mean short"):
         choose(EXCLUDED, no_filter=["shrt"])

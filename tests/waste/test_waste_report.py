@@ -17,7 +17,7 @@ from waste_cases import columns
 
 from jobframes import START, summary
 from tachograph.catalog.config import WasteOptions
-from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport, build_waste_report
 from tachograph.report.lines import to_text
@@ -282,7 +282,7 @@ def test_tables_fit_a_terminal_of_80_columns(price: float) -> None:
 
 
 def test_names_that_do_not_exist() -> None:
-    with pytest.raises(NotFoundError, match="no grouping 'users'"):
+    with pytest.raises(UsageError, match="no grouping 'users'"):
         report(spent(), by="users")
     with pytest.raises(UsageError, match=r"no cause 'wasted'; one of all, never_used, .*, unmeasured"):
         report(spent(), jobs_of="wasted")

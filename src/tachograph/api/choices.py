@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypedDict, get_type_hints
 from tachograph.catalog.columns import local_time, must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import parse_time
 from tachograph.figures.dataset import FILTER_REASONS
@@ -60,11 +61,15 @@ def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
     >>> check_names(["wher"], JobChoice)
     Traceback (most recent call last):
     ...
-    tachograph.catalog.errors.NotFoundError: no option 'wher'; did you mean where or user?
+    TypeError: unexpected keyword argument 'wher'; did you mean where?
 
-    Errors: NotFoundError naming the closest one.
+    Errors: TypeError naming the closest one, or all.
     """
-    must_exist(tuple(given), tuple(get_type_hints(known)), what="option")
+    names = tuple(get_type_hints(known))
+    for name in given:
+        if name not in names:
+            meant = did_you_mean(name, names, otherwise=f"use {', '.join(names)}")
+            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
 
 
 def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
@@ -91,7 +96,7 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
 def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configuration) -> StudySettings:
     """Return how the study is to be made; what is not given is as configured.
 
-    Errors: UsageError for a pipe, a window or a variant that is none; NotFoundError for a filter that does not exist.
+    Errors: UsageError for a pipe, a window, a variant or a filter that does not exist.
     """
     analysis, window = configuration.analysis, options.get("window")
     pipe, variant = options.get("pipe", "fp64"), options.get("variant", "paper")
@@ -103,7 +108,7 @@ def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configur
         if given not in known:
             raise UsageError(f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}")
     no_filter = several(options.get("no_filter"))
-    must_exist(no_filter, tuple(FILTER_REASONS), what="filter")
+    must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
     return StudySettings(
         StudyOptions(pipe=pipe, window_s=analysis.window_s if window is None else window * 60),
         variant,

@@ -25,7 +25,7 @@ from tachograph.catalog import config
 from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, LakeTable
 from tachograph.catalog.units import plural
 from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
@@ -225,7 +225,7 @@ class OpenLake:
         `verdict`: "yes": what holds and is reported; "no": what does not hold; "unknown": not enough was measured;
         None: everything, also facts (severity `fact`) and covered findings.
         """
-        must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict")
+        must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict", error=UsageError)
 
         def read() -> pl.DataFrame:
             given = None if verdict is None else pl.col("verdict") == verdict
@@ -248,7 +248,7 @@ class OpenLake:
         """Return the ledger of GPU time: hours by cause, and by user, account, partition or gpu_model.
 
         `jobs_of`: a cause whose jobs are requested, or all. `top`: at most so many groups and jobs.
-        Errors: those of `jobs`; NotFoundError for an unknown grouping; UsageError for an unknown cause.
+        Errors: those of `jobs`; UsageError for an unknown grouping or cause.
         """
         check_names(which, JobChoice)
         wanted = self._filter(which)

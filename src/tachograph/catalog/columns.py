@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -10,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.errors import NotFoundError, TachographError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import plural, text, zone
 
@@ -99,18 +99,24 @@ def local_time(moment: datetime, zone_name: str) -> str:
     return moment.astimezone(zone(zone_name)).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def must_exist(names: Sequence[str], known: Sequence[str], *, what: str = "column", page: str = "") -> None:
+def must_exist(
+    names: Sequence[str],
+    known: Sequence[str],
+    *,
+    what: str = "column",
+    page: str = "",
+    error: type[TachographError] = NotFoundError,
+) -> None:
     """Check that all `names` are known; `page`: of the documentation, has them all.
 
-    Errors: NotFoundError naming the unknown one and those close to it.
+    Errors: `error` naming the unknown one and those close to it: UsageError where an option takes few fixed values.
     """
     for name in names:
         if name not in known:
             known = tuple(dict.fromkeys(known))
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            meant = f"did you mean {' or '.join(close)}?" if close else ""
-            some = _some(known, page) if page or not close else ""
-            raise NotFoundError(f"no {what} {name!r}", do=" ".join(filter(None, (meant, some))))
+            meant = did_you_mean(name, known, most=3)
+            some = _some(known, page) if page or not meant else ""
+            raise error(f"no {what} {name!r}", do=" ".join(filter(None, (meant, some))))
 
 
 def _some(known: Sequence[str], page: str) -> str:

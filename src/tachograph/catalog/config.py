@@ -6,7 +6,6 @@ An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_Z
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -19,6 +18,7 @@ import msgspec
 
 from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import zone
 
 FILE_NAME = "tachograph.toml"
@@ -302,8 +302,7 @@ def meant(problem: str, struct: type[msgspec.Struct]) -> str:
     if not (isinstance(section, type) and issubclass(section, msgspec.Struct)):
         return ""
     known = [field.encode_name for field in msgspec.structs.fields(section)]
-    close = difflib.get_close_matches(found[1], known, n=1)
-    return f"did you mean {close[0]}?" if close else f"use one of: {', '.join(known)}"
+    return did_you_mean(found[1], known, otherwise=f"use one of: {', '.join(known)}")
 
 
 def _placed(configuration: Configuration, folder: Path) -> Configuration:

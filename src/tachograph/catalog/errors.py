@@ -1,18 +1,38 @@
 """What can go wrong, as one tree.
 
     TachographError                a user's mistake or a broken input: a line on stderr, no traceback
+      UsageError         exit 2    the command line: an unknown option or value, options that do not fit together
       ConfigError        exit 3    the configuration: names the file and the key
       InputError         exit 4    a recording or an accounting file cannot be read: names file and place
-      SchemaError        exit 4    a table has unknown columns or wrong types: names them
+        SchemaError                a table has unknown columns or wrong types: names them
       LakeError          exit 5    the lake is absent, damaged, not permitted, or the disk is full
-      NotFoundError      exit 6    no such job, counter, device
+      NotFoundError      exit 6    no such job, finding, column, figure, job group
       ExportError        exit 7    the target of an export does not take it: a database, a file, a gateway
       WorkersError       exit 8    workers of an analysis do not come, cannot be used, or die
-      UsageError         exit 2    options that do not fit together
 
 Every message states what is wrong, where, and what to do.
 Anything that is not a TachographError is a defect and keeps its traceback.
 """
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+# {exit code of the program: what it means}; one per kind of mistake
+EXIT_CODES: Mapping[int, str] = MappingProxyType(
+    {
+        0: "done",
+        1: "a defect, with its traceback; of `status`: the collector, or one of its sources, is late or fails",
+        2: "the command line: unknown command, option or value; options that do not fit together",
+        3: "the configuration",
+        4: "an input: a recording, an accounting file or an answer of a server cannot be read",
+        5: "the lake: absent, damaged, not analyzed, not permitted; a full disk",
+        6: "not found: a job, finding, column, figure or job group of that name, or any job to show",
+        7: "an export that its target does not take",
+        8: "workers of an analysis",
+        130: "interrupted (Ctrl-C)",
+        141: "the reader of stdout is gone (as in `| head`)",
+    }
+)
 
 BREAK = "\n  - "  # before each point of a message that has several; all other white space is shown as one space
 
@@ -37,7 +57,7 @@ class TachographError(Exception):
 
 
 class UsageError(TachographError):
-    """Options that do not fit together."""
+    """An unknown option or value, or options that do not fit together."""
 
     exit_code = 2
 
@@ -65,7 +85,7 @@ class LakeError(TachographError):
 
 
 class NotFoundError(TachographError):
-    """No such job, counter or device."""
+    """No such job, finding, column, figure or job group."""
 
     exit_code = 6
 

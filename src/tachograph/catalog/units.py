@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
 
 KI = 1024.0
 MI = KI * KI
@@ -152,14 +152,14 @@ def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> dateti
     >>> parse_time("2h", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
     '2026-01-01T10:00:00+00:00'
 
-    Errors: InputError when it is neither, or too far away.
+    Errors: UsageError when it is neither, or too far away.
     """
     try:
         if _SPAN.match(written.strip()):
             return now - timedelta(seconds=span_s(written))
         return to_utc(datetime.fromisoformat(written), zone_name)
     except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999
-        raise InputError(
+        raise UsageError(
             f"invalid time: {written!r}", do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h"
         ) from None
 

@@ -1,7 +1,7 @@
 """The command line: finds the command, imports its module alone, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; those of `tachograph.catalog.errors`; 130 interrupted; 141 stdout was closed by its reader.
-Anything else that goes wrong is a defect and keeps its traceback.
+Exit codes are those of `tachograph.catalog.errors.EXIT_CODES`. What is no TachographError is a defect and keeps its
+traceback.
 """
 
 from __future__ import annotations
@@ -16,18 +16,12 @@ from typing import NoReturn
 from tachograph.catalog.errors import LakeError, TachographError, UsageError
 from tachograph.catalog.version import __version__
 from tachograph.cli import narrate, output
-from tachograph.cli.registry import COMMANDS, GROUPS, execute
+from tachograph.cli.help import overview
+from tachograph.cli.registry import execute
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 READER_GONE = 141  # 128 + SIGPIPE
 
-_HEAD = """usage: tachograph COMMAND [options]
-
-The flight recorder for GPU jobs: what each job did with its GPUs, what was wrong, what it cost, what to do.
-"""
-_TAIL = """
-`tachograph COMMAND --help` lists the options of a command; `tachograph --version` prints the version.
-"""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -72,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        output.print_text(_help())
+        output.print_text(overview())
         return 0
     if argv[0] == "--version":
         output.print_text(f"tachograph {__version__}\n")
@@ -80,16 +74,6 @@ def _run(argv: list[str]) -> int:
     if argv[0].startswith("-"):
         raise UsageError(f"option {argv[0]} before the command", do="write `tachograph COMMAND [options]`")
     return execute(argv)
-
-
-def _help() -> str:
-    width = max(len(command.name) for command in COMMANDS)
-    parts = [_HEAD]
-    for group, heading in GROUPS.items():
-        lines = [f"  {c.name:<{width}}  {c.sentence}\n" for c in COMMANDS if c.group == group]
-        if lines:
-            parts.append("".join([f"{heading}:\n", *lines]))
-    return "\n".join(parts) + _TAIL
 
 
 def _fail(problem: TachographError) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_filters, add_json, job_filter, sentence
@@ -44,7 +45,10 @@ def _find(name: str) -> ExportTarget:
     for target in TARGETS:
         if target.name == name:
             return target
-    raise UsageError(f"unknown target '{name}'", do=f"use one of: {', '.join(target.name for target in TARGETS)}")
+    known = [target.name for target in TARGETS]
+    raise UsageError(
+        f"unknown target '{name}'", do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}")
+    )
 
 
 def _options_of(target: ExportTarget) -> Parser:

@@ -93,7 +93,7 @@ def _radar(arguments: Arguments) -> int:
         raise NotFoundError("no matching job has samples", do="widen the job filter: --since, --until, --where ...")
     report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))
     folder = Path(arguments.output or RADAR_FOLDER)
-    with Narrator.of(arguments).steps() as progress:
+    with Narrator.of(arguments).steps(logged=True) as progress:
         files = write_radar(report, folder, formats=arguments.format or FORMATS, progress=progress)
     if arguments.json:
         output.print_json(radar_json(report, files))
@@ -127,7 +127,7 @@ def _study(arguments: Arguments) -> int:
     narrator = Narrator.of(arguments)
     folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)
     check_folder(folder)
-    with narrator.steps() as progress:
+    with narrator.steps(logged=True) as progress:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(
             arguments.figure,
             wanted=job_filter(arguments, opened),

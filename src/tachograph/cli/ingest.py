@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
 from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
@@ -61,7 +62,10 @@ def _find(name: str) -> SourceEntry:
     for source in SOURCES:
         if source.name == name:
             return source
-    raise UsageError(f"unknown source '{name}'", do=f"use one of: {', '.join(source.name for source in SOURCES)}")
+    known = [source.name for source in SOURCES]
+    raise UsageError(
+        f"unknown source '{name}'", do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}")
+    )
 
 
 def _options_of(source: SourceEntry) -> Parser:

@@ -54,10 +54,13 @@ class Narrator:
             sys.stderr.write(f"{printable(remark)}\n")
 
     @contextmanager
-    def steps(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Show a progress bar; call what it yields with (step, done, total). Nothing is shown off a terminal."""
+    def steps(self, *, logged: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+        """Show a progress bar; call what it yields with (step, done, total) as a step begins.
+
+        Off a terminal, such as in the log of a batch job, `logged` steps are a line each; others show nothing.
+        """
         if self.quiet or not sys.stderr.isatty():
-            yield lambda doing, done, total: None
+            yield lambda doing, done, total: self.say(f"{doing} ({done + 1} of {total})") if logged else None
             return
         from rich.console import Console
         from rich.progress import Progress

@@ -6,11 +6,12 @@ Heavy modules are imported inside functions: `--help` depends on this module.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
 
@@ -41,17 +42,52 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse `--sort -start` as an option and its value: argparse would take the column for an option."""
-        return super().parse_known_args(None if args is None else _joined(args), namespace)
+        self._given = [] if args is None else _joined(args)
+        return super().parse_known_args(None if args is None else self._given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `message` as a UsageError that points to the help."""
-        raise UsageError(message, do=f"see `{self.prog} --help`")
+        """Raise `message` as a UsageError that names the option closest to an unknown one, or points to the help."""
+        unknown, meant = self._misspelt()
+        what = message if unknown in message else f"{message}; there is no option {unknown}"
+        raise UsageError(what, do=meant or f"see `{self.prog} --help`")
+
+    def _misspelt(self) -> tuple[str, str]:
+        """The first unknown option that is close to a known one, and the question; twice "" where there is none."""
+        known = {name for one in parsers(self) for name in one._option_string_actions if name[:2] == "--"}
+        names = sorted(name[2:] for name in known)
+        given = self._given[: self._given.index("--")] if "--" in self._given else self._given
+        for name in (one.partition("=")[0] for one in given):
+            if name[:2] == "--" and name not in known and (meant := did_you_mean(name[2:], names, form="--{}")):
+                return name, meant
+        return "", ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check that a value is one of those the option has. Errors: UsageError naming the closest one."""
+        if action.choices is None or value in action.choices:
+            return
+        known = list(map(str, action.choices))
+        wrong = argparse.ArgumentError(action, f"invalid choice: {str(value)!r} (choose from {', '.join(known)})")
+        raise UsageError(str(wrong), do=did_you_mean(str(value), known, otherwise=f"see `{self.prog} --help`"))
 
     def _print_message(self, message: str, file: object = None) -> None:
         output.print_text(message)
+
+
+def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return {name: parser} of the actions of a command, such as `run` of `tachograph rules`."""
+    found = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: one for choices in found for name, one in choices.items()}
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Return a parser, and those of its actions."""
+    yield parser
+    for one in actions(parser).values():
+        yield from parsers(one)
 
 
 _MAY_BEGIN_WITH_DASH = "--sort"
@@ -146,13 +182,18 @@ def add_as_of(parser: Parser) -> None:
 def configuration_of(arguments: argparse.Namespace) -> Configuration:
     """Return the configuration that the options name; `--time-zone` stands in place of `site.time_zone`.
 
-    Errors: ConfigError for an invalid file, or an unknown zone.
+    Errors: ConfigError for an invalid file, UsageError for an unknown zone.
     """
     from tachograph.catalog import config
 
     configuration = config.load(arguments.config)
     zone_name = getattr(arguments, "time_zone", None)
-    return configuration if zone_name is None else config.with_time_zone(configuration, zone_name)
+    if zone_name is None:
+        return configuration
+    try:
+        return config.with_time_zone(configuration, zone_name)
+    except ConfigError as problem:
+        raise UsageError(f"--time-zone: {problem.what}", do=problem.do) from None
 
 
 @dataclass(frozen=True, slots=True)

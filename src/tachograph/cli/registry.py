@@ -6,7 +6,6 @@ only when its command is run. This module imports nothing heavy: `--help` depend
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Protocol, cast
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.cli.options import Arguments, Parser, add_common, sentence
 
 # {group: heading in the help}, in its order
@@ -40,6 +40,7 @@ class CommandEntry:
 
 COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
+    CommandEntry("help", "help", "show the commands, or the options of one", "start"),
     CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
     CommandEntry("ingest", "ingest", "read recordings and accounting into the lake", "feed"),
     CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data concern", "feed"),
@@ -94,14 +95,22 @@ def find(name: str) -> CommandEntry:
     for command in COMMANDS:
         if command.name == name:
             return command
-    close = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1, cutoff=0.5)
-    do = f"did you mean `tachograph {close[0]}`?" if close else "see `tachograph --help`"
+    names = [command.name for command in COMMANDS]
+    do = did_you_mean(name, names, otherwise="see `tachograph help`", form="`tachograph {}`")
     raise UsageError(f"unknown command '{name}'", do=do)
 
 
 def load(command: CommandEntry) -> CommandModule:
     """Return the module of `command`, imported now."""
     return cast("CommandModule", import_module(f"tachograph.cli.{command.module}"))
+
+
+def parser_of(command: CommandEntry, module: CommandModule) -> Parser:
+    """Return the parser of a command: its own options, then those of every command."""
+    parser = Parser(f"tachograph {command.name}", sentence(command.sentence))
+    module.add_arguments(parser)
+    add_common(parser)
+    return parser
 
 
 def execute(argv: Sequence[str]) -> int:
@@ -111,11 +120,8 @@ def execute(argv: Sequence[str]) -> int:
     """
     command = find(argv[0])
     module = load(command)
-    parser = Parser(f"tachograph {command.name}", sentence(command.sentence))
-    module.add_arguments(parser)
-    add_common(parser)
     try:
-        arguments = parser.parse_args(argv[1:], Arguments())
+        arguments = parser_of(command, module).parse_args(argv[1:], Arguments())
     except SystemExit:  # argparse has shown the help or the version
         return 0
     return module.run(arguments)

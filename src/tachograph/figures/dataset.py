@@ -12,7 +12,7 @@ import polars as pl
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import StudyFilters
 from tachograph.catalog.counters import COUNTERS, Counter
-from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
 from tachograph.catalog.units import plural, text
 from tachograph.lake.filters import JobFilter, filter_jobs, filter_parts
 
@@ -76,10 +76,10 @@ def choose_jobs(
 
     `filters`: as configured, for their sentences. `no_filter`: reasons that do not count; a job that has another one
     stays out.
-    Errors: NotFoundError for a reason that does not exist, and where no job is left, with the filters;
+    Errors: UsageError for a reason that does not exist; NotFoundError where no job is left, with the filters;
     LakeError where the lake holds no job.
     """
-    must_exist(no_filter, tuple(FILTER_REASONS), what="filter")
+    must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
     chosen = filter_jobs(summaries, findings, wanted)
     reasons = chosen.get_column("excluded").str.split(",").fill_null(pl.lit([], dtype=pl.List(pl.String)))
     left = pl.Series([True], dtype=pl.Boolean).new_from_index(0, chosen.height)

@@ -6,7 +6,6 @@ is used. Figures and questions are those of IPDPS 2026.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from tachograph.figures.numbers import StudyFigure
@@ -69,8 +69,7 @@ def find_figure(name: str) -> FigureEntry:
         if name in (entry.name, str(entry.number), f"{entry.number:02}", entry.stem):
             return entry
     names = [entry.name for entry in FIGURES]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    raise NotFoundError(f"no figure {name!r}", do=f"did you mean {close[0]}?" if close else f"use {', '.join(names)}")
+    raise NotFoundError(f"no figure {name!r}", do=did_you_mean(name, names, otherwise=f"use {', '.join(names)}"))
 
 
 def load_figure(entry: FigureEntry) -> StudyFigure:

@@ -134,9 +134,9 @@ def build_waste_report(
     `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many groups, the others in one
     row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are requested, as in
     BUCKETS or as in LABELS, or ALL.
-    Errors: NotFoundError for an unknown grouping; UsageError for an unknown cause or a top below 1.
+    Errors: UsageError for an unknown grouping or cause, or a top below 1.
     """
-    must_exist([by], WASTE_GROUPINGS, what="grouping")
+    must_exist([by], WASTE_GROUPINGS, what="grouping", error=UsageError)
     jobs_of = _cause(jobs_of)
     if top is not None and top < 1:
         raise UsageError(f"invalid --top {top}", do="give 1 or more")

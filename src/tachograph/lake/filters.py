@@ -155,15 +155,17 @@ def _number(name: str, written: str) -> float:
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     """Return the rows of job_summaries that are selected, in their order; `findings` are rows of the findings table.
 
-    Errors: NotFoundError for a finding, a verdict, a state or an attribution that does not exist, naming those close to
-    it; UsageError for a verdict without a finding that it is about.
+    Errors: NotFoundError for a finding that does not exist, UsageError for such a verdict, state or attribution, naming
+    those close to it; UsageError for a verdict without a finding that it is about.
     """
     check_codes(wanted.findings, findings.get_column("code").unique())
-    must_exist([wanted.verdict], VERDICTS, what="verdict")
+    must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
     if wanted.verdict != "yes" and not wanted.findings:
         raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
-    must_exist(wanted.attributions, ("explicit", "live_index", "whole_node", "ambiguous"), what="attribution")
-    must_exist([state.upper() for state in wanted.states], JOB_STATES, what="state")
+    must_exist(
+        wanted.attributions, ("explicit", "live_index", "whole_node", "ambiguous"), what="attribution", error=UsageError
+    )
+    must_exist([state.upper() for state in wanted.states], JOB_STATES, what="state", error=UsageError)
     conditions = [condition.expression for condition in wanted.where]
     for name, values in (
         ("user", wanted.users),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 import msgspec
 
 from tachograph.catalog.config import meant
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.units import parse_time
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:
     """
     try:
         return min(parse_time(written, now=now, zone_name=zone_name), now)
-    except InputError as problem:
+    except UsageError as problem:
         raise ConfigError(f"from: {problem.what}", do=problem.do) from None
 
 

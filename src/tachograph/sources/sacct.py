@@ -252,7 +252,7 @@ def _instant(written: str | None, option: str, *, zone: str, now: datetime) -> d
         return None
     try:
         return parse_time(written, now=now, zone_name=zone)
-    except InputError as problem:
+    except UsageError as problem:
         raise UsageError(f"{option} {problem.what}", do=problem.do) from None
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from tachograph.catalog.counters import COUNTER_NAMES as COUNTERS
 from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.judge.health import STATES
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import GpuId, ReplaySource
@@ -173,8 +173,9 @@ def _find(name: str) -> ScreenCommand:
         return found[0]
     if found:
         raise UsageError(f":{name} may be {' or '.join(command.name for command in found)}")
-    close = difflib.get_close_matches(name, list(COMMANDS_BY_NAME), n=1, cutoff=0.5)
-    raise UsageError(f"no command :{name}", do=f"did you mean :{close[0]}?" if close else "Tab lists them")
+    raise UsageError(
+        f"no command :{name}", do=did_you_mean(name, COMMANDS_BY_NAME, otherwise="Tab lists them", form=":{}")
+    )
 
 
 _STEP = re.compile(r"^([+-]\d+(?:\.\d*)?)\s*(s|min|m|h|)$")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 import shlex
@@ -17,6 +16,7 @@ import numpy as np
 from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import printable
 from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
@@ -157,8 +157,8 @@ def number_name(name: str) -> str:
 
 def no_column(name: str) -> UsageError:
     """Return the error for an unknown column."""
-    close = difflib.get_close_matches(name.lower(), [*TEXTS, *NUMBERS, *COUNTERS], n=1, cutoff=0.4)
-    return UsageError(f"unknown column {name!r}", do=f"did you mean {close[0]}?" if close else "Tab lists them")
+    do = did_you_mean(name, [*TEXTS, *NUMBERS, *COUNTERS], otherwise="Tab lists them")
+    return UsageError(f"unknown column {name!r}", do=do)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from textual.binding import BindingType
 from tachograph.catalog.arrays import Floats, Singles
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, CounterKind
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import printable
 from tachograph.live import unsupported
 from tachograph.live.snapshot import GpuId
@@ -268,8 +268,7 @@ class PlotScreen(Page):
             elif word in named:
                 gpus.append(named[word])
             elif word:
-                close = difflib.get_close_matches(word.lower(), [*COLUMNS, *COUNTERS_BY_NAME, *named], n=1, cutoff=0.5)
-                do = f"did you mean {close[0]}?" if close else "Tab lists them"
+                do = did_you_mean(word, [*COLUMNS, *COUNTERS_BY_NAME, *named], otherwise="Tab lists them")
                 raise UsageError(f"{word!r} is no counter and no GPU", do=do)
         self.counters = list(dict.fromkeys(counters)) or self.counters
         if gpus:

@@ -1,0 +1,20 @@
+"""The names closest to a misspelt one, as the question at the end of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str = "", form: str = "{}", most: int = 1) -> str:
+    """Return the known names closest to `name` as a question; `otherwise` where none is close.
+
+    `form`: how a name is written. `most`: at most so many names.
+
+    >>> did_you_mean("limt", ["limit", "sort"], form="--{}"), did_you_mean("x", ["limit"], otherwise="see --help")
+    ('did you mean --limit?', 'see --help')
+    """
+    import difflib  # only where something is misspelt: the help of the program imports this module
+
+    written = {one.lower(): one for one in reversed(list(known))}
+    close = difflib.get_close_matches(name.lower(), list(reversed(written)), n=most, cutoff=0.5)
+    return f"did you mean {' or '.join(form.format(written[one]) for one in close)}?" if close else otherwise

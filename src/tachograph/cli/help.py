@@ -1,0 +1,45 @@
+"""`tachograph help [COMMAND]`: the commands and the exit codes, the options of a command, or the manual page.
+
+`tachograph --help` prints the same; so this module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from tachograph.catalog.errors import EXIT_CODES
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser
+from tachograph.cli.registry import COMMANDS, GROUPS, execute
+
+_HEAD = """usage: tachograph COMMAND [options]
+
+The flight recorder for GPU jobs: what each job did with its GPUs, what was wrong, what it cost, what to do.
+"""
+_TAIL = """
+`tachograph help COMMAND` lists the options of a command, as `tachograph COMMAND --help` does; `tachograph --version`
+prints the version. `record` ends with the exit code of the command that it ran.
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the command, and its action, source or target."""
+    parser.add_argument("command", nargs="*", metavar="COMMAND", help="a command, and its action, source or target")
+
+
+def run(arguments: Arguments) -> int:
+    """Print the help."""
+    if arguments.command:
+        return execute([*arguments.command, "--help"])
+    output.print_text(overview())
+    return 0
+
+
+def overview() -> str:
+    """Return the commands by group, and the exit codes."""
+    width = max(len(command.name) for command in COMMANDS)
+    parts = [_HEAD]
+    for group, heading in GROUPS.items():
+        lines = [f"  {c.name:<{width}}  {c.sentence}\n" for c in COMMANDS if c.group == group]
+        if lines:
+            parts.append("".join([f"{heading}:\n", *lines]))
+    parts.append("".join(["Exit codes:\n", *(f"  {code:>3}  {meaning}\n" for code, meaning in EXIT_CODES.items())]))
+    return "\n".join(parts) + _TAIL

@@ -1,0 +1,127 @@
+"""`tachograph help`, suggestions for what is misspelt, and one exit code per kind of mistake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from in_process import run_here
+from tachograph.catalog import errors
+from tachograph.catalog.errors import EXIT_CODES, SchemaError, TachographError
+from tachograph.cli.help import overview
+from tachograph.cli.registry import COMMANDS, CommandEntry
+
+
+def tachograph(*words: str, folder: Path | None = None) -> tuple[int, str, str]:
+    done = run_here(words, folder or Path.cwd(), {"COLUMNS": "100"})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_help_is_what_the_option_prints() -> None:
+    assert tachograph("help") == tachograph("--help") == tachograph() == (0, overview(), "")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_of_a_command(command: CommandEntry) -> None:
+    printed = tachograph("help", command.name)
+    assert printed == tachograph(command.name, "--help")
+    assert (printed[0], printed[2]) == (0, "")
+
+
+@pytest.mark.parametrize("words", [("rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("interference", "bench")])
+def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
+    code, printed, problem = tachograph("help", *words)
+    assert (code, problem) == (0, "")
+    assert printed.startswith(f"usage: tachograph {' '.join(words)} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("help jbos", "unknown command 'jbos'; did you mean `tachograph jobs`?"),
+        ("jobs --limt 3", "unrecognized arguments: --limt 3; did you mean --limit?"),
+        ("jobs --LIMIT=3", "unrecognized arguments: --LIMIT=3; did you mean --limit?"),
+        ("jobs --no-colour", "unrecognized arguments: --no-colour; did you mean --no-color?"),
+        ("job --jsn", "the following arguments are required: ID; there is no option --jsn; did you mean --json?"),
+        ("rules run --quite", "unrecognized arguments: --quite; did you mean --quiet?"),
+        ("rules rn", "(choose from list, check, run, backtest, import-clustercockpit); did you mean run?"),
+        ("ingest lmds", "unknown source 'lmds'; did you mean ldms?"),
+        ("ingest ldms --show-rejects x", "unrecognized arguments: --show-rejects; did you mean --show-rejected?"),
+        ("export postgres", "unknown target 'postgres'; did you mean postgresql?"),
+        ("watch --source nvlm", "did you mean nvml?"),
+        ("jobs --xyzzy", "unrecognized arguments: --xyzzy; see `tachograph jobs --help`"),
+    ],
+)  # fmt: skip
+def test_what_is_misspelt_is_suggested(words: str, meant: str) -> None:
+    code, printed, problem = tachograph(*words.split())
+    assert (code, printed) == (2, "")
+    assert problem.startswith("tachograph: ")
+    assert problem.endswith(f"{meant}\n")
+
+
+def test_options_of_a_recorded_command_are_not_ours() -> None:
+    assert "did you mean" not in tachograph("record", "--gpus", "x", "--", "ls", "--jsn")[2]
+
+
+def kinds(of: type[TachographError] = TachographError) -> Iterator[type[TachographError]]:
+    for kind in of.__subclasses__():
+        if kind.__module__ == errors.__name__:
+            yield kind
+            yield from kinds(kind)
+
+
+def test_each_kind_of_mistake_has_its_exit_code() -> None:
+    codes = {kind: kind.exit_code for kind in kinds() if kind is not SchemaError}
+    assert sorted(codes.values()) == list(range(2, 2 + len(codes)))
+    assert set(EXIT_CODES) == {0, 1, *codes.values(), 130, 141}
+    for kind, code in codes.items():
+        assert re.search(rf"^ +{kind.__name__} +exit {code} ", str(errors.__doc__), re.MULTILINE)
+
+
+MISTAKES = {
+    2: (
+        "nonsense",
+        "jobs --limit x",
+        "jobs --since someday",
+        "jobs --until someday",
+        "jobs --time-zone Mars",
+        "jobs --verdict maybe --finding job_hang",
+        "jobs --state DOING",
+        "jobs --attribution guess",
+        "jobs --where nonsense",
+        "waste --by nonsense",
+        "waste --jobs nonsense",
+        "figures --pipe nonsense",
+        "figures --window 7",
+        "figures --format nonsense",
+        "figures --variant nonsense",
+        "figures --no-filter nonsense",
+        "figures radar --by nonsense",
+        "export nonsense",
+        "ingest nonsense",
+    ),
+    3: ("jobs --config nonsense.toml",),
+    4: ("ingest ldms nonsense.csv", "kernels nonsense.csv"),
+    5: ("jobs --lake nonsense",),
+    6: (
+        "job 99999999",
+        "jobs --finding nonsense",
+        "jobs --sort nonsense",
+        "jobs --columns nonsense",
+        "jobs --where nonsense>1",
+        "figures --figure nonsense",
+        "colocate --pair no such",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "words"), [(code, words) for code, several in MISTAKES.items() for words in several])
+def test_a_mistake_ends_with_the_code_of_its_kind(code: int, words: str, demo: Path, tmp_path: Path) -> None:
+    reads = words.split()[0] in ("jobs", "job", "waste", "figures", "colocate") and "--lake" not in words
+    given = [*words.split(), *(("--lake", str(demo / "lake")) if reads else ())]
+    ended, printed, problem = tachograph(*given, folder=tmp_path)
+    assert (ended, printed) == (code, "")
+    assert problem.startswith("tachograph: ")
