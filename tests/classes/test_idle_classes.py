@@ -34,8 +34,8 @@ def test_gpus_beside_a_busy_one() -> None:
     checks = {check.name: check for check in finding.checks}
     assert checks["gpu_util_busiest"].holds
     assert checks["gpu_util_busiest"].threshold == 0.5
-    assert checks["gpu_util_busiest_over_least"].value is None  # by nothing
-    assert checks["gpu_util_busiest_over_least"].holds
+    share = checks["gpu_util_least_over_busiest"]
+    assert (share.value, share.relation, share.threshold, share.holds) == (0.0, "<=", 0.5, True)
 
 
 def test_just_short_of_twice_is_none() -> None:

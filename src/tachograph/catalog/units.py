@@ -234,6 +234,8 @@ def shown_s(begin: datetime, end: datetime) -> float:
 
 
 def _duration_text(seconds: float) -> str:
+    if seconds < 0:
+        return f"-{_duration_text(-seconds)}"
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, left = divmod(round(seconds), 60)

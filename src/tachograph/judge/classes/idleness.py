@@ -166,6 +166,6 @@ def _checks(case: IdleCase, votes: Mapping[str, Votes]) -> Iterator[CheckedValue
         measured, busy = votes[name][at] != MISSING, limits.busy[name] or 0.0
         holds, known = value > busy if measured else None, None if value != value else value
         yield CheckedValue(f"{name}_busiest", known, ">", busy, limits.known[name].unit, holds)
-        ratio = value / least if measured and least > 0 else None
+        share = least / value if measured and value > 0 else None  # the other way round it may be anything
         twice = value >= TIMES * least if measured else None
-        yield CheckedValue(f"{name}_busiest_over_least", ratio, ">=", TIMES, "ratio", twice)
+        yield CheckedValue(f"{name}_least_over_busiest", share, "<=", 1 / TIMES, "ratio", twice)
