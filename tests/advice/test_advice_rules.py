@@ -189,16 +189,14 @@ def test_low_use_that_comes_of_imbalance_is_told_once() -> None:
     assert result["imbalanced_gpus"].sentence.endswith("; even the busiest did little.")
 
 
-def test_memory_bound_goes_by_the_most_used_pipe() -> None:
+def test_memory_bound_goes_by_the_limiter() -> None:
     row = summary(
-        gpu_util_mean=0.9, fp64_active_mean=0.0, tensor_active_mean=0.1, dram_active_mean=0.5, bound="memory",
-        memory_fraction=1.0, bound_tensor="compute", memory_fraction_tensor=0.2,
+        gpu_util_mean=0.9, tensor_active_mean=0.1, dram_active_mean=0.5, bound="memory", memory_fraction=1.0,
+        main_pipe="tensor", main_pipe_at_work=0.1, dram_at_work=0.55, limiter="neither",
     )  # fmt: skip
     assert found(row) == {}
-    result = found(row | {"bound_tensor": "memory", "memory_fraction_tensor": 0.75})
-    assert (
-        "75 % of the samples with work are memory-bound, judged by the tensor cores" in result["memory_bound"].sentence
-    )
+    result = found(row | {"limiter": "memory"})
+    assert "While the tensor cores worked, memory was moving data 55 % of the time" in result["memory_bound"].sentence
 
 
 def test_tensor_hint_needs_all_counters_and_no_use() -> None:

@@ -138,7 +138,7 @@ def test_python_reads_it(lake: Lake) -> None:
     every = opened.findings(verdict=None)
     assert opened.findings().equals(every.filter(pl.col("covered_by").is_null()))
     assert opened.findings(verdict="unknown").is_empty()
-    assert "About the data" in repr(opened.job("1"))
+    assert "More: tachograph job 1" in repr(opened.job("1"))
 
 
 def test_the_next_analysis_brings_it_along(lake: Lake) -> None:

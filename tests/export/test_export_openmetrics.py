@@ -65,6 +65,7 @@ def test_sums_are_those_of_a_plain_loop(lake: Lake) -> None:
             expected["tachograph_gpu_wasted_seconds"][key] += row["gpu_hours"] * 3600 * (1 - row["gpu_util_mean"])
         if row["energy_j"] is not None:
             expected["tachograph_energy_joules"][key] += row["energy_j"]
+            expected["tachograph_energy_estimated_joules"][key] += row["energy_j_estimated"]
     labels = ("code", "kind", "severity", "verdict")
     for row in content.findings().iter_rows(named=True):
         expected["tachograph_findings"][tuple((name, row[name]) for name in labels)] += 1

@@ -54,7 +54,7 @@ def test_jobs_have_the_numbers_of_then(lake: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *(("jobs",), ("job", "1000006"), ("job", "1000006", "--verdicts"), ("lake",), ("waste",), ("waste", "--csv")),
+        *(("jobs",), ("job", "1000006"), ("job", "1000006", "--checks"), ("lake",), ("waste",), ("waste", "--csv")),
         *(("classify",), ("rules", "run"), ("colocate", "--runs", "1"), ("jobs", "--finding", "one_gpu_of_many")),
     ],
     ids=" ".join,

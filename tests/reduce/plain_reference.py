@@ -140,7 +140,9 @@ def gpu_reference(
     result["utils"], result["zeros"] = len(utils), sum(value == 0 for value in utils)
     peak = result["hbm_used_mib_max"]
     result["hbm_peak_fraction"] = peak / capacity if peak is not None and capacity else None
-    result["energy_j"], result["energy_source"] = energy(run, rows, unit, telemetry, analysis)
+    result["energy_j"], result["energy_j_estimated"], result["energy_source"] = energy(
+        run, rows, unit, telemetry, analysis
+    )
     return result
 
 
@@ -189,17 +191,18 @@ def temporal_imbalance(series: Sequence[float | None], analysis: AnalysisOptions
 
 def energy(
     run: Run, rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, analysis: AnalysisOptions
-) -> tuple[float | None, str | None]:
+) -> tuple[float | None, float | None, str | None]:
+    """Measured, scaled to the run, and where it comes from."""
     if unit[2] is not None:
-        return None, None  # a slice shows the energy of the whole GPU
+        return None, None, None  # a slice shows the energy of the whole GPU
     counted = [(row["t"], row["energy_j"]) for row in rows if row["energy_j"] is not None]
     area, seconds = integral(rows, "power_w", unit, telemetry, analysis)
     if len(counted) > 1:
         grown = math.fsum(max(b - a, 0) for (_, a), (_, b) in pairwise(counted))
         covered = (counted[-1][0] - counted[0][0]).total_seconds()
         if not (grown == 0 and area > 0) and covered >= 0.5 * seconds:
-            return grown * run.seconds / covered, "counter"
-    return (area * run.seconds / seconds, "power") if seconds else (None, None)
+            return grown, grown * max(1.0, run.seconds / covered), "counter"
+    return (area, area * max(1.0, run.seconds / seconds), "power") if seconds else (None, None, None)
 
 
 def labels(
@@ -299,12 +302,12 @@ def job_reference(
                 together |= bits
             result[f"{name}_max"] = together if known else None
     result["power_w_sampled_mean"] = result.pop("power_w_mean")
-    for volume in (*VOLUMES.values(), "energy_j", "xid_events"):
+    for volume in (*VOLUMES.values(), "energy_j", "energy_j_estimated", "xid_events"):
         result[volume] = total(gpu[volume] for gpu in rows)
     result["xid_event_max"] = most(gpu["xid_event_max"] for gpu in rows)
     measured = [gpu for gpu in rows if gpu["energy_j"] is not None]
     result["energy_gpus"] = len(measured)
-    result["power_w_mean"] = result["energy_j"] / (len(measured) * run.seconds) if measured else None
+    result["power_w_mean"] = result["energy_j_estimated"] / (len(measured) * run.seconds) if measured else None
     result["energy_source"] = "+".join(sorted({gpu["energy_source"] for gpu in measured})) or None
     for name in WINDOWED:
         value, windows, zero = spatial_imbalance(run, gpus, name, analysis)
@@ -324,7 +327,35 @@ def job_reference(
     result |= roofline(
         [labels(gpu["rows"], unit, telemetry, ridges.get(unit, {}), analysis) for unit, gpu in gpus.items()]
     )
+    result |= at_work(result, rows)
     return result, gpus
+
+
+def at_work(result: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The most active pipe; its and the memory's activity, samples weighted by the pipe; its share of the time."""
+    means = {pipe: result[f"{name}_mean"] or 0.0 for pipe, name in PIPES.items()}
+    main = max(means, key=lambda pipe: means[pipe]) if max(means.values()) > 0 else None
+    found: dict[str, Any] = {"main_pipe": main, "main_pipe_at_work": None, "dram_at_work": None, "work_fraction": None}
+    if main is None:
+        return found
+    both = [
+        [
+            (row[PIPES[main]], row["dram_active"])
+            for row in gpu["rows"]
+            if None not in (row[PIPES[main]], row["dram_active"])
+        ]
+        for gpu in gpus
+    ]
+    work = math.fsum(p for pairs in both for p, _ in pairs)
+    if work > 0:
+        found["main_pipe_at_work"] = math.fsum(p * p for pairs in both for p, _ in pairs) / work
+        found["dram_at_work"] = math.fsum(p * d for pairs in both for p, d in pairs) / work
+        shares = []
+        for pairs in both:
+            mine, squares = math.fsum(p for p, _ in pairs), math.fsum(p * p for p, _ in pairs)
+            shares.append(mine * mine * mine / (len(pairs) * squares) if squares else 0.0)
+        found["work_fraction"] = math.fsum(shares) / work
+    return found
 
 
 def roofline(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -174,9 +174,10 @@ def test_same_numbers_in_text_json_and_page() -> None:
 def test_the_report_of_the_job_shows_steps_only_where_it_has_any() -> None:
     without = report_with()
     assert "<h2>Steps</h2>" not in job_html(without)
-    assert "\nSteps\n" not in job_text(without)
-    assert "\nSteps\n" in job_text(report_with(*USUAL))
-    assert "job 100 --steps" in job_text(report_with(*USUAL))
+    assert "  Steps  " not in job_text(without)
+    assert "  Steps  " in job_text(report_with(*USUAL))
+    assert "--steps" in job_text(report_with(*USUAL))
+    assert "--steps" not in job_text(without)
     assert job_json(without)["steps"]["steps"] == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.report.job import caveat_sentences
+from tachograph.report.job_sentences import caveat_sentences
 
 
 def test_reasons_to_leave_a_job_out_are_words() -> None:

@@ -203,7 +203,8 @@ def figure_5(jobs: Jobs, pipe: str) -> Expected:
         row: Row = {"type": kind, **_sums(members)}
         for name, value in _sums(members).items():
             row[f"{name}_share"] = None if kind == "unknown" else share(value, _sums(typed)[name])
-        row["kwh_per_gpu_hour"] = share(row["energy_kwh"], row["gpu_hours"])
+        over_run = math.fsum(job["energy_j_estimated"] / 3.6e6 for job in members)
+        row["kwh_per_gpu_hour"] = share(over_run, row["gpu_hours"])
         totals.append(row)
         facts |= {f"{kind}_{name}": value for name, value in row.items() if name != "type"}
     facts |= {f"typed_{name}": value for name, value in _sums(typed).items()}

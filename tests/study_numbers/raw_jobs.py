@@ -34,7 +34,15 @@ HBM_GB = {"A100 SXM 40GB": 40, "A100 SXM 80GB": 80}
 # columns of the figures
 USED = (
     *("gpus", "elapsed_s", "gpu_hours", "samples", "gpus_seen", "gpus_never_used", "gpu_model", "hbm_mib"),
-    *("hbm_peak_fraction", "energy_j", "energy_gpus", "spatial_imbalance", "temporal_imbalance", "pipes"),
+    *(
+        "hbm_peak_fraction",
+        "energy_j",
+        "energy_j_estimated",
+        "energy_gpus",
+        "spatial_imbalance",
+        "temporal_imbalance",
+        "pipes",
+    ),
     *(f"{name}{end}" for end in ENDS.values() for name in ("bound", "memory_fraction", "idle_fraction")),
     *("intensity_histogram", *(f"{name}_mean" for name in COMPARED)),
 )

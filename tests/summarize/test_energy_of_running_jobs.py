@@ -14,6 +14,10 @@ START = utc(23, 10)
 WATTS, EVERY_S, SAMPLES = 300.0, 10.0, 61  # 600 s from the first sample to the last
 
 
+def measured_s(row: dict[str, Any]) -> float:
+    return EVERY_S * float(row["samples"] - 1)
+
+
 def summarized(counter: str, *, first_s: float = 0.0, end_s: float | None, now_s: float) -> dict[str, Any]:
     rows = [
         {
@@ -44,7 +48,8 @@ def test_a_running_job_has_the_energy_that_was_measured(
 ) -> None:
     row = summarized(counter, first_s=first_s, end_s=None, now_s=now_s)
     assert row["state"] == "RUNNING"
-    assert row["energy_j"] == pytest.approx(WATTS * span_s, rel=1e-9)
+    assert row["energy_j_estimated"] == pytest.approx(WATTS * span_s, rel=1e-9)
+    assert row["energy_j"] == pytest.approx(WATTS * measured_s(row), rel=1e-9)
     assert row["power_w_mean"] == pytest.approx(WATTS, rel=1e-9)
     assert row["gpu_hours"] == pytest.approx(now_s / 3600)
 
@@ -52,5 +57,6 @@ def test_a_running_job_has_the_energy_that_was_measured(
 @pytest.mark.parametrize("counter", ["power_w", "energy_j"])
 def test_of_a_finished_job_it_is_scaled_to_the_whole_run(counter: str) -> None:
     row = summarized(counter, end_s=86400.0, now_s=2 * 86400.0)
-    assert row["energy_j"] == pytest.approx(WATTS * 86400, rel=1e-9)
+    assert row["energy_j_estimated"] == pytest.approx(WATTS * 86400, rel=1e-9)
+    assert row["energy_j"] == pytest.approx(WATTS * measured_s(row), rel=1e-9)
     assert row["power_w_mean"] == pytest.approx(WATTS, rel=1e-9)

@@ -91,7 +91,7 @@ def test_each_step_has_the_samples_of_its_time(tmp_path: Path) -> None:
         assert (row["attribution"], row["samples"], row["hbm_used_mib_max"]) == ("time", count, most)
         assert row["gpu_util_mean"] == pytest.approx(mean, abs=1e-7)
         assert (row["gpus"], row["coverage"]) == (2 * len(nodes), 1.0)
-    assert found["0"]["energy_j"] == pytest.approx(4 * 1200 * 260.0, rel=1e-6)
+    assert found["0"]["energy_j_estimated"] == pytest.approx(4 * 1200 * 260.0, rel=1e-6)
     assert (found["0"]["elapsed_s"], found["0"]["measured_s"]) == (1200.0, 4800.0)
     assert (found["extern"]["gpus"], found["extern"]["samples"], found["extern"]["gpu_util_mean"]) == (0, 0, None)
 

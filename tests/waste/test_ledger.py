@@ -205,6 +205,14 @@ def test_energy_is_null_where_it_is_not_known() -> None:
         assert [row[name] for name in ENERGIES] == [None] * 4
 
 
+def test_idle_energy_is_never_more_than_the_energy_measured() -> None:
+    """A job measured in part: its minutes count whole, and come to more than its energy."""
+    (row,) = judged(steady(0.0, 1.0, never=frozenset({0})), energy_j=1000.0)
+    assert 0 < row["energy_j_never_used"] < 1000.0
+    (whole,) = judged(steady(0.0, 0.0, never=frozenset({0, 1})), energy_j=1000.0)
+    assert math.fsum(whole[name] for name in ENERGIES) == pytest.approx(1000.0)
+
+
 def test_gpus_that_were_not_accounted_are_not_counted() -> None:
     whole_node = steady(1.0, 0.0, 0.0, 0.0, never=frozenset({1, 2, 3}))
     (row,) = judged(whole_node, gpus=2)

@@ -52,7 +52,7 @@ def judged(*cases: Case, idle_minutes: float = 30, **job: Any) -> list[dict[str,
     jobs, gpus, minutes = [], [], []
     for case in cases:
         who = {"job_key": case.key, "job_id": str(case.number)}
-        given = {"gpus": len(case.activity), "elapsed_s": case.elapsed_s, "energy_j": 1.0} | job
+        given = {"gpus": len(case.activity), "elapsed_s": case.elapsed_s, "energy_j": 1e12} | job
         jobs.append(summary(**who, **given))
         for gpu, levels in enumerate(case.activity):
             unit = who | {"node": "n1", "gpu": gpu}

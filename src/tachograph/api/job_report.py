@@ -52,6 +52,7 @@ def read_job(
             steps=job_steps(chosen.row, read_steps(lake, mine), minutes, idle_util=configuration.thresholds.idle_util),
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
+            bound=configuration.bound,
         )
 
     return read_consistently(lake, read)

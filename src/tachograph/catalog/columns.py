@@ -33,6 +33,7 @@ COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
         "temporal_imbalance": "TI",
         "hbm_peak_fraction": "memory",
         "energy_j": "energy",
+        "energy_j_estimated": "energy est.",
         "power_w_mean": "power",
         "coverage": "coverage",
         "score_gpu": "GPU score (0 best)",

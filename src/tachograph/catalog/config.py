@@ -82,7 +82,19 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high_hbm_fraction: float = 0.95
     low_coverage: float = 0.8
     idle_minutes: float = 10.0
-    memory_bound_fraction: float = 0.5
+
+
+class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What set the speed of a job: what comes near its practical peak, a fraction of the device's theoretical one.
+
+    Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum achievable");
+    `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and `near_peak` our choice.
+    """
+
+    near_peak: float = 0.6  # of the practical peak, from which it limits
+    practical_pipe: float = 0.9
+    practical_dram: float = 0.8
+    practical_link: float = 0.8
 
 
 class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -199,6 +211,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filters: StudyFilters = StudyFilters()
     analysis: AnalysisOptions = AnalysisOptions()
     thresholds: Thresholds = Thresholds()
+    bound: BoundOptions = BoundOptions()
     classes: ClassOptions = ClassOptions()
     scores: ScoreOptions = ScoreOptions()
     workload: WorkloadOptions = WorkloadOptions()

@@ -38,6 +38,8 @@ _ORIGIN: Mapping[str, str] = MappingProxyType(
         "slowdown_temp_c": _SHEET,
         "shutdown_temp_c": _SHEET,
         "board_power_w": _SHEET,
+        "nvlink_bytes_per_s": _SHEET,
+        "pcie_bytes_per_s": _SHEET,
     }
 )
 
@@ -71,6 +73,8 @@ class Device:
     hbm_tolerance: float = 0.04
     slowdown_temp_c: float | None = None
     shutdown_temp_c: float | None = None
+    nvlink_bytes_per_s: float | None = None  # one direction, all links of the GPU
+    pcie_bytes_per_s: float | None = None  # one direction
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def peak_flop_per_s(self, pipe: str) -> float | None:
@@ -192,6 +196,46 @@ _LIMITS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
 )
 
 
+# GB/s of both directions together, as datasheets write them: NVLink (bridges included) and PCIe
+_LINKS: Mapping[str, tuple[float | None, float | None]] = MappingProxyType(
+    {
+        "V100 SXM2 16GB": (300, 32),
+        "V100 SXM2 32GB": (300, 32),
+        "V100 PCIe 16GB": (None, 32),
+        "V100 PCIe 32GB": (None, 32),
+        "Quadro RTX 6000": (100, 32),
+        "A100 SXM 40GB": (600, 64),
+        "A100 SXM 80GB": (600, 64),
+        "A100 PCIe 40GB": (600, 64),
+        "A100 PCIe 80GB": (600, 64),
+        "T4": (None, 32),
+        "A2": (None, 32),
+        "A30": (200, 64),
+        "A40": (112.5, 64),
+        "RTX A6000": (112.5, 64),
+        "L4": (None, 64),
+        "L40": (None, 64),
+        "L40S": (None, 64),
+        "RTX 6000 Ada": (None, 64),
+        "H100 SXM 80GB": (900, 128),
+        "H100 PCIe 80GB": (600, 128),
+        "H100 NVL 94GB": (600, 128),
+        "H200 SXM 141GB": (900, 128),
+        "H200 NVL 141GB": (900, 128),
+        "GH200 96GB": (900, None),
+        "GH200 144GB": (900, None),
+        "B200": (1800, 128),
+        "GB200": (1800, None),
+        "RTX 5090": (None, 128),
+    }
+)
+
+
+def _with_links(device: Device) -> Device:
+    nvlink, pcie = (None if both is None else both / 2 * 1e9 for both in _LINKS.get(device.name, (None, None)))
+    return replace(device, nvlink_bytes_per_s=nvlink, pcie_bytes_per_s=pcie)
+
+
 def _with_limits(device: Device) -> Device:
     if device.name not in _LIMITS:
         return device
@@ -268,7 +312,7 @@ _MODELS: tuple[Device, ...] = (
          ("AMD Instinct MI325X datasheet", _CDNA3[1]), _WAVES),
 )  # fmt: skip
 
-DEVICE_CATALOGUE: tuple[Device, ...] = tuple(map(_with_limits, _MODELS))
+DEVICE_CATALOGUE: tuple[Device, ...] = tuple(_with_links(_with_limits(device)) for device in _MODELS)
 DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType({device.name: device for device in DEVICE_CATALOGUE})
 
 # the chip as written (blanks between parts, no vendor) -> models it may be

@@ -64,6 +64,17 @@ def statistics(*, without: tuple[str, ...] = ()) -> tuple[TableColumn, ...]:
     return tuple(column for c in COUNTERS for column in _of_counter(c) if column.name not in without)
 
 
+ENERGY = ("energy_j", "energy_j_estimated")
+
+
+def energy(of: str) -> tuple[TableColumn, ...]:
+    """Return energy as measured, and the estimate for the run time."""
+    return (
+        real(ENERGY[0], "J", f"{of}, while it was measured."),
+        real(ENERGY[1], "J", "The same scaled to the run time: an estimate where not all of it was measured."),
+    )
+
+
 def roofline(pipe: str) -> tuple[TableColumn, ...]:
     """Return what is memory-bound and compute-bound of a pipe."""
     end = "" if pipe == "fp64" else f"_{pipe}"
@@ -77,6 +88,20 @@ def roofline(pipe: str) -> tuple[TableColumn, ...]:
         real(f"memory_fraction{end}", "fraction", "Memory-bound samples over labelled ones.", "nothing labelled"),
         real(f"idle_fraction{end}", "fraction", "Samples with all pipes idle over all that were measured."),
     )
+
+
+def speed() -> tuple[TableColumn, ...]:
+    """Return what limited the speed of a job, and what that is concluded from."""
+    null = "no pipe worked, or pipe and memory were not measured together"
+    return (
+        text("main_pipe", "Pipe with the highest mean activity.", "none measured, or all at zero"),
+        real("main_pipe_at_work", "fraction", "Its mean activity, each sample weighted by it.", null),
+        real("dram_at_work", "fraction", "Mean DRAM activity, each sample weighted by that of the pipe.", null),
+        real("work_fraction", "fraction", "Share of the time in which the pipe worked: sum^2 / (n x sum of squares), "
+             "GPUs weighted by their work.", null),
+        text("limiter", "What set the speed: compute, memory, nvlink, pcie; neither: none of them was near its peak.",
+             "not measured, ambiguous, idle or hung"),
+    )  # fmt: skip
 
 
 def imbalances(counter: str) -> tuple[TableColumn, ...]:

@@ -24,7 +24,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--steps", action="store_true", help="list the steps: which were idle, when none ran")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
-    parser.add_argument("--verdicts", action="store_true", help="list all checks with their values")
+    form.add_argument("--ticket", action="store_true", help="print Markdown for a ticket")
+    form.add_argument("--mail", action="store_true", help="print subject and body of a mail to its user")
+    parser.add_argument("--checks", action="store_true", help="list all findings and checks with their values")
     add_json(form)
 
 
@@ -33,6 +35,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.api.job_report import read_job
     from tachograph.cli.options import open_lake
     from tachograph.report.job import job_json
+    from tachograph.report.job_message import job_mail, job_ticket
     from tachograph.report.job_text import job_lines
 
     opened = open_lake(arguments)
@@ -48,6 +51,11 @@ def run(arguments: Arguments) -> int:
         _print_steps(report, arguments)
     elif arguments.html is not None:
         write_page(lambda: _html(report), arguments)
+    elif arguments.ticket:
+        output.print_text(job_ticket(report))
+    elif arguments.mail:
+        subject, body = job_mail(report)
+        output.print_text(f"Subject: {subject}\n\n{body}")
     elif arguments.json:
         output.print_json(job_json(report))
     else:
@@ -55,7 +63,7 @@ def run(arguments: Arguments) -> int:
             report,
             width=min(output.width(), 100),
             ascii_only=output.ascii_only(),
-            every_verdict=arguments.verdicts,
+            every_check=arguments.checks,
         )
         output.print_lines(lines, no_color=arguments.no_color)
     return 0
@@ -64,8 +72,8 @@ def run(arguments: Arguments) -> int:
 def _print_steps(report: JobReport, arguments: Arguments) -> None:
     from tachograph.report.steps import steps_json, steps_lines
 
-    if arguments.html is not None or arguments.verdicts:
-        raise UsageError("--steps lists steps alone", do="leave out --html, which shows them too, or --verdicts")
+    if arguments.html is not None or arguments.checks or arguments.ticket or arguments.mail:
+        raise UsageError("--steps lists steps alone", do="leave out --html, which shows them too, --checks and others")
     if arguments.json:
         output.print_json({"job_key": report.summary["job_key"], **steps_json(report.steps)})
     else:

@@ -44,7 +44,8 @@ SUMS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
             _WASTED,
             "GPU time allocated times (1 - mean utilisation), where it is known.",
         ),
-        "tachograph_energy_joules": (pl.col("energy_j"), "Energy of the GPUs, where it is known."),
+        "tachograph_energy_joules": (pl.col("energy_j"), "Energy of the GPUs, while it was measured."),
+        "tachograph_energy_estimated_joules": (pl.col("energy_j_estimated"), "Energy scaled to the run time."),
     }
 )
 # {metric: (value of one job, help)}
@@ -57,7 +58,8 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
         "tachograph_job_gpu_wasted_seconds": (_WASTED, "GPU time allocated times (1 - mean utilisation)."),
         "tachograph_job_hbm_peak_ratio": (pl.col("hbm_peak_fraction"), "Peak of GPU memory used over capacity."),
         "tachograph_job_power_watts": (pl.col("power_w_mean"), "Power of a GPU, mean."),
-        "tachograph_job_energy_joules": (pl.col("energy_j"), "Energy of the GPUs."),
+        "tachograph_job_energy_joules": (pl.col("energy_j"), "Energy of the GPUs, while it was measured."),
+        "tachograph_job_energy_estimated_joules": (pl.col("energy_j_estimated"), "Energy scaled to the run time."),
         "tachograph_job_findings": (pl.col("findings"), "Findings."),
     }
 )

@@ -35,7 +35,8 @@ def compute(study: Study) -> FigureNumbers:
 
     boxes: one row per (type, bin): `statistics.boxes` of energy in kWh; bins of GPU-hours are half decades, from the
     first to the last with a job. totals: one row per type: jobs, gpu_hours, energy_kwh, each with its share of that of
-    the jobs whose type is known (null for the unknown), and kwh_per_gpu_hour. Left out and counted are jobs whose
+    the jobs whose type is known (null for the unknown), and kwh_per_gpu_hour (scaled to the run time).
+    Left out and counted are jobs whose
     energy is not known for all of their GPUs, and those without run time or energy, which no logarithm shows.
     """
     if lacking := study.lacking(["gpu_hours", "energy_j"]):
@@ -52,6 +53,7 @@ def compute(study: Study) -> FigureNumbers:
     jobs = known.filter(~partly, ~nothing).select(
         "gpu_hours",
         energy_kwh=pl.col("energy_j") / J_PER_KWH,
+        run_kwh=pl.coalesce("energy_j_estimated", "energy_j") / J_PER_KWH,
         type=pl.col(study.bound).fill_null(UNKNOWN).cast(_ORDER),
     )
     facts["jobs"] = jobs.height
@@ -137,9 +139,11 @@ def _boxes(jobs: pl.DataFrame) -> pl.DataFrame:
 def _totals(jobs: pl.DataFrame) -> pl.DataFrame:
     """One row per type, also those without jobs: their share is 0, their energy per GPU-hour null."""
     sums: dict[str, dict[str, float]] = {}
+    over_run: dict[str, float] = {}
     for kind in (*TYPES, UNKNOWN):
         part = jobs.filter(pl.col("type") == kind)
         hours, energy = (float(part.get_column(name).sum()) for name in ("gpu_hours", "energy_kwh"))
+        over_run[kind] = float(part.get_column("run_kwh").sum())
         sums[kind] = {"jobs": part.height, "gpu_hours": hours, "energy_kwh": energy}
     rows = []
     for kind, parts in sums.items():
@@ -147,7 +151,7 @@ def _totals(jobs: pl.DataFrame) -> pl.DataFrame:
         for name, value in parts.items():
             whole = sum(sums[other][name] for other in TYPES)
             row[f"{name}_share"] = value / whole if whole and kind in TYPES else None
-        row["kwh_per_gpu_hour"] = parts["energy_kwh"] / parts["gpu_hours"] if parts["jobs"] else None
+        row["kwh_per_gpu_hour"] = over_run[kind] / parts["gpu_hours"] if parts["jobs"] else None
         rows.append(row)
     numbers = {f"{name}{end}": pl.Float64() for end in ("", "_share") for name in _PARTS}
     schema = {"type": pl.String(), **numbers, "jobs": pl.Int64(), "kwh_per_gpu_hour": pl.Float64()}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tachograph.pipeline.timelines import ACTIVITY
 
 ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
+PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
 UNIT = ("node", "gpu", "mig")
 _ACTIVITY = (*UNIT, "activity_mean")
 GpuRows = Sequence[Mapping[str, Any]]  # node, gpu, mig, and more of each GPU

@@ -60,12 +60,16 @@ _OF_THE_RUN = Unmeasured()
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A check that holds for one job: what was seen, with its numbers; begin, end: None is the whole job."""
+    """A check that holds for one job: what was seen, with its numbers; begin, end: None is the whole job.
+
+    advice: where that of the check does not fit.
+    """
 
     sentence: str
     evidence: Mapping[str, float] = field(default_factory=dict)
     begin: datetime | None = None
     end: datetime | None = None
+    advice: str | None = None
 
 
 class JobRows:
@@ -248,7 +252,8 @@ class Check:
     """One entry of CHECKS, of which the order is that of reports and, within a family, from the most specific on.
 
     family: of those that hold in a family, and in the wider ones around it, the most specific is reported and covers
-    the others. evidence: names of EVIDENCE that it gives. needs: counters without which nothing is denied, of
+    the others. brief: what it found in a few words, for headlines, with names of its evidence in braces; empty: the
+    title. evidence: names of EVIDENCE that it gives. needs: counters without which nothing is denied, of
     alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it takes not to
     deny it; None: it decides that itself.
     decide: returns what was found; None where the check does not hold, and where a counter it needs was not measured.
@@ -260,6 +265,7 @@ class Check:
     severity: Severity
     title: str
     advice: str | None = None
+    brief: str = ""
     evidence: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     of_samples: bool = True
@@ -282,7 +288,8 @@ def class_check(
     family: str,
     advice: str | None,
     evidence: tuple[str, ...],
-    hidden: Unmeasured | None = None,
+    brief: str = "",
+    hidden: Unmeasured | None = _OF_THE_RUN,
 ) -> Check:
     """Return the check that a class decides, with its code, severity and title."""
     return Check(
@@ -291,6 +298,7 @@ def class_check(
         severity=job_class.severity,
         title=job_class.title,
         advice=advice,
+        brief=brief,
         evidence=evidence,
         hidden=hidden,
         job_class=job_class,

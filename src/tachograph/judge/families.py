@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tachograph.judge.check import Check, families_around
+from tachograph.catalog.codes import FACTS
+from tachograph.judge.check import HALF, Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 
 _HIDES = {"begin": "at the begin", "end": "at the end", "within": "at a stretch"}
@@ -114,6 +115,7 @@ def _not_denied(
         if check.of_samples and check.hidden is not None
         for code in check.codes
     ]
+    limits += [(code, None, HALF) for code in FACTS]
     schema = {"code": pl.String(), "where": pl.String(), "at_least": pl.Float64()}
     found = findings.select("job_key", "code", "verdict").join(
         pl.DataFrame(limits, schema=schema, orient="row"), on="code", how="left", maintain_order="left"
@@ -121,10 +123,12 @@ def _not_denied(
     found = found.join(gaps, on="job_key", how="left", maintain_order="left")
     where = pl.col("where")
     stretch = pl.coalesce(pl.when(where == name).then(pl.col(name)) for name in _HIDES)
-    hides = pl.when(where.is_null()).then(pl.col("share") >= pl.col("at_least")).otherwise(stretch >= idle_minutes)
+    too_little = pl.col("share") >= pl.col("at_least")
+    by_stretch = where.is_not_null() & (stretch >= idle_minutes).fill_null(value=False)
+    hides = too_little | by_stretch
     hidden = found.select(
         hidden=(hides & (pl.col("verdict") == "no") & pl.col("at_least").is_not_null()).fill_null(value=False),
-        sentence=pl.when(where.is_null())
+        sentence=pl.when(~by_stretch)
         .then(
             pl.concat_str(
                 pl.lit("Unknown: "),

@@ -27,7 +27,14 @@ class JobJudge:
     def digest(self) -> str:
         """A digest of every option that decides a verdict, and of the texts of rules."""
         options = self.configuration
-        deciding = [options.thresholds, options.classes, options.scores, options.workload, options.waste.idle_minutes]
+        deciding = [
+            options.thresholds,
+            options.bound,
+            options.classes,
+            options.scores,
+            options.workload,
+            options.waste.idle_minutes,
+        ]
         return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[:16]
 
     @property

@@ -22,6 +22,7 @@ from tachograph.judge.checks import CHECKS
 from tachograph.judge.families import settled, unmeasured
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
 from tachograph.judge.job_classes import judge_classes
+from tachograph.judge.limiter import with_limiter, without_idle
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules
 from tachograph.judge.workload.jobs import judge_workload
@@ -67,7 +68,7 @@ def judge_jobs(
     thresholds = configuration.thresholds
     scored = scores.judge_scores(jobs, gpus, configuration.scores)
     classified = judge_workload(scored.jobs, scored.gpus)
-    jobs, gpus = classified.jobs, classified.gpus
+    jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
     decided = [
         judge_summaries(jobs, gpus, timelines, thresholds),
         judge_rules(jobs, gpus, node_minutes, ruleset),
@@ -82,7 +83,7 @@ def judge_jobs(
         idle_minutes=thresholds.idle_minutes,
     )
     jobs = waste.judge_waste(
-        jobs,
+        without_idle(jobs, findings),
         gpus,
         timelines,
         findings,
@@ -130,7 +131,7 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
         check.severity,
         check.title,
         found.sentence,
-        check.advice,
+        found.advice or check.advice,
         found.evidence,
         begin=found.begin,
         end=found.end,
@@ -159,6 +160,7 @@ def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) 
         if check.of_samples:
             text[without] = 2
             text[ambiguous] = 1
+            lacking[without | ambiguous] = 0  # whether it was recorded is another question
         rest = np.ones(jobs.height, np.bool_)
         rest[held.get(check.code, [])] = False
         row = np.flatnonzero(rest)

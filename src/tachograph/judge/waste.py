@@ -17,7 +17,7 @@ from tachograph.pipeline.timelines import ACTIVITY
 HOURS = tuple(f"gpu_hours_{cause}" for cause in WASTE)
 ENERGIES = tuple(f"energy_j_{cause}" for cause in WASTE_ENERGY)
 UNMEASURED, IDLE_LONG = "gpu_hours_unmeasured", "gpu_hours_idle_long"
-_PARTS = (*WASTE, "idle_long", "measured", *(f"energy_{cause}" for cause in WASTE_ENERGY), "powered")
+_PARTS = (*WASTE, "idle_long", "measured", *(f"energy_{cause}" for cause in WASTE_ENERGY), "energy", "powered")
 
 
 def judge_waste(
@@ -47,7 +47,9 @@ def judge_waste(
     known = pl.Series(np.bincount(place, minlength=jobs.height) > 0)
     powered = pl.Series(sums["powered"] > 0) & known
     hours = {f"gpu_hours_{name}": pl.Series(sums[name] / 3600) for name in (*WASTE, "idle_long", "measured")}
-    energies = {f"energy_j_{cause}": pl.Series(sums[f"energy_{cause}"]) for cause in WASTE_ENERGY}
+    # minutes count whole where they were measured in part: what was measured in all of them is shared out
+    part = (jobs.get_column("energy_j") / pl.Series(sums["energy"])).clip(upper_bound=1.0).fill_nan(1.0)
+    energies = {f"energy_j_{cause}": pl.Series(sums[f"energy_{cause}"]) * part for cause in WASTE_ENERGY}
     unmeasured = jobs.get_column("gpu_hours") - hours.pop("gpu_hours_measured")
     has_energy = jobs.get_column("energy_j").is_not_null() & powered
     return jobs.with_columns(
@@ -191,6 +193,7 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
         "energy_hung": others_w * pl.col("hung_s"),
         "energy_cold_start": others_w * pl.col("cold_s"),
         "energy_idle": idle_w * idling * rest,
+        "energy": pl.col("watts") * pl.col("gpus") * pl.col("seconds"),
     }
     powered = pl.col("watts").is_not_null()
     energies = {name: pl.when(powered).then(value).otherwise(0.0) for name, value in joules.items()}

@@ -142,6 +142,7 @@ def _additions(columns: Sequence[str]) -> list[pl.Expr]:
     return expressions
 
 
+AT_WORK = ("pairs", "work", "square", "traffic")  # of a pipe: samples, and sums of p, p * p, p * DRAM activity
 INTEGRATED = tuple(c.name for c in COUNTERS if c.kind is CounterKind.RATE or c.name == "power_w")
 _INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
 

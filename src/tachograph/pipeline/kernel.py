@@ -387,6 +387,32 @@ def labels(
                     memory[g, p] += m
 
 
+@reordered
+def _sum_products(pipe: Singles, dram: Singles) -> tuple[float, float, float, float]:
+    """Samples with both, and over them the sums of the pipe, of its square, of pipe times memory."""
+    n, work, square, traffic = 0.0, 0.0, 0.0, 0.0
+    for i in range(pipe.shape[0]):
+        v, d = pipe[i], dram[i]
+        there = (v == v) & (d == d)
+        v, d = np.float64(v if there else np.float32(0)), np.float64(d if there else np.float32(0))
+        n += np.float64(there)
+        work += v
+        square += v * v
+        traffic += v * d
+    return n, work, square, traffic
+
+
+@compiled
+def products(pipe: Singles, dram: Singles, seg_a: Longs, seg_b: Longs, found: Floats) -> None:
+    """Per segment, where a pipe and the memory were both measured: samples, sums of p, p * p, p * d (`found`: 4 rows).
+
+    Weighted by the pipe itself, a mean is that of the times at which it worked.
+    """
+    for g in range(seg_a.shape[0]):
+        a, b = seg_a[g], seg_b[g]
+        found[0, g], found[1, g], found[2, g], found[3, g] = _sum_products(pipe[a:b], dram[a:b])
+
+
 INTENSITY_BINS = 32  # one under, 30 between, one over
 _CELL_BITS = 16
 

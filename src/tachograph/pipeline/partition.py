@@ -18,7 +18,7 @@ from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import GPU_KEY, MINUTE_MAXIMA, MINUTE_MEANS, PIPES
 from tachograph.catalog.units import EPOCH
 from tachograph.pipeline import kernel
-from tachograph.pipeline.accumulators import INTEGRATED, Accumulators
+from tachograph.pipeline.accumulators import AT_WORK, INTEGRATED, Accumulators
 from tachograph.pipeline.minutes import PartitionMinutes
 from tachograph.pipeline.windows import MinuteSlots, windows_of
 
@@ -407,6 +407,10 @@ def _roofline(
         seen = measured[:, place] > 0
         result[f"compute_{pipe}"] = pl.Series(np.where(seen, compute[:, place], 0.0))
         result[f"memory_{pipe}"] = pl.Series(np.where(seen, memory[:, place], 0.0))
+        if seen.any():
+            products = np.empty((len(AT_WORK), size))
+            kernel.products(pipes[place], dram, layout.seg_a, layout.seg_b, products)
+            result |= {f"{stem}_{pipe}": pl.Series(row) for stem, row in zip(AT_WORK, products, strict=True)}
     _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
     return result, histogram
 

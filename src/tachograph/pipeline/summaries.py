@@ -11,6 +11,7 @@ import polars as pl
 
 from tachograph.catalog.config import AnalysisOptions, StudyFilters
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+from tachograph.catalog.table_columns import ENERGY
 from tachograph.catalog.tables import (
     FINDINGS,
     JOB_GPUS,
@@ -21,7 +22,7 @@ from tachograph.catalog.tables import (
     WINDOWED,
     in_schema,
 )
-from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators
+from tachograph.pipeline.accumulators import AT_WORK, SEGMENT_KEY, Accumulators
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
     wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")}
     wanted |= {"events_xid": pl.Int64(), "max_new_xid": pl.Float64()}
     wanted |= {"last_remapped_rows_uncorrectable": pl.Float64()}
-    wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory")}
+    wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory", *AT_WORK)}
     return frame.with_columns(
         pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
     )
@@ -205,7 +206,7 @@ def _span(analysis: AnalysisOptions) -> pl.Expr:
 
 
 def _energy() -> list[pl.Expr]:
-    """Energy over the span (`_span`): the counter's increase or integrated power, each scaled from what it covers.
+    """Energy measured, the counter's increase or integrated power; and the estimate, scaled to the span (`_span`).
 
     The counter is used unless it did not change while power was drawn, or covers less than half of what power covers.
     Null for a MIG slice: what is measured is the whole GPU's.
@@ -215,13 +216,19 @@ def _energy() -> list[pl.Expr]:
     stuck = (pl.col("grown_energy_j") == 0) & (pl.col("area_power_w") > 0)
     poor = counted_s < 0.5 * measured_s
     usable = (counted_s > 0) & ~stuck.fill_null(value=False) & ~poor.fill_null(value=False)
-    counted = pl.when(whole & usable).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
-    integrated = pl.when(whole & (measured_s > 0)).then(pl.col("area_power_w") * pl.col("span_s") / measured_s)
+    counted = pl.when(whole & usable).then(pl.col("grown_energy_j"))
+    integrated = pl.when(whole & (measured_s > 0)).then(pl.col("area_power_w"))
     source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
     return [
         pl.coalesce(counted, integrated).alias("energy_j"),
+        pl.coalesce(counted * _scaled(counted_s), integrated * _scaled(measured_s)).alias("energy_j_estimated"),
         source.when(integrated.is_not_null()).then(pl.lit("power")).alias("energy_source"),
     ]
+
+
+def _scaled(measured_s: pl.Expr) -> pl.Expr:
+    """Factor from the measured seconds to the span, which is not shorter."""
+    return pl.max_horizontal(pl.lit(1.0), pl.col("span_s") / measured_s)
 
 
 def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
@@ -294,9 +301,10 @@ def summarize_jobs(
         gpu_hours=pl.when(~pl.col("shares")).then(pl.col("gpus") * pl.col("elapsed_s") / 3600),
         coverage=_coverage(ambiguous) * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
-            pl.col("energy_j") / pl.col("span_sum_s")
+            pl.col("energy_j_estimated") / pl.col("span_sum_s")
         ),
         **_roofline(),
+        **_at_work(),
     )
     frame = frame.with_columns(excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String)))
     return in_schema(frame, JOB_SUMMARIES)
@@ -331,7 +339,7 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         pl.col("gpu_model").drop_nulls().unique(maintain_order=True).sort().str.join("+").replace("", None),
         pl.col("hbm_mib").min(),
         pl.col("hbm_peak_fraction").max(),
-        _sum_known("energy_j"),
+        *(_sum_known(name) for name in ENERGY),
         pl.col("energy_source").drop_nulls().unique().sort().str.join("+").replace("", None),
         pl.col("energy_j").is_not_null().sum().cast(pl.Int64).alias("energy_gpus"),
         pl.col("span_s").filter(pl.col("energy_j").is_not_null()).sum().alias("span_sum_s"),
@@ -351,6 +359,10 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
     for pipe, activity in PIPES.items():
         expressions += [_sum_known(f"{label}_{pipe}") for label in ("compute", "memory")]
         expressions.append(_sum_known(f"n_{activity}").alias(f"measured_{pipe}"))
+        work, square = pl.col(f"work_{pipe}"), pl.col(f"square_{pipe}")
+        expressions += [_sum_known(f"{stem}_{pipe}") for stem in AT_WORK[1:]]
+        share = work**2 / (pl.col(f"pairs_{pipe}") * square)  # of its time in which a GPU worked
+        expressions.append((work * share).filter(square > 0).sum().alias(f"share_{pipe}"))
     for counter in COUNTERS:
         if counter.name != "power_w":
             expressions.append(pl.col(f"{counter.name}_mean").mean())
@@ -401,6 +413,25 @@ def _roofline() -> dict[str, pl.Expr]:
         majority = pl.when(compute > memory).then(pl.lit("compute")).when(memory > compute).then(pl.lit("memory"))
         columns[f"bound{end}"] = pl.when(labelled.is_not_null()).then(majority)
     return columns
+
+
+_OF_WORK = {"main_pipe_at_work": "square", "dram_at_work": "traffic", "work_fraction": "share"}
+
+
+def _at_work() -> dict[str, pl.Expr]:
+    """The most active pipe, its and the memory's activity while it worked, and the share of the time in which it did.
+
+    Each sample, and each GPU, counts by how active the pipe was in it: a GPU that rests adds nothing.
+    """
+    means = {pipe: pl.col(f"{counter}_mean") for pipe, counter in PIPES.items()}
+    most = pl.max_horizontal(*means.values())
+    main = pl.coalesce(pl.when((mean == most) & (most > 0)).then(pl.lit(pipe)) for pipe, mean in means.items())
+
+    def over_work(stem: str) -> pl.Expr:
+        of_pipe = (pl.col(f"{stem}_{pipe}") / pl.col(f"work_{pipe}") for pipe in PIPES)
+        return pl.coalesce(pl.when(main == pipe).then(value) for pipe, value in zip(PIPES, of_pipe, strict=True))
+
+    return {"main_pipe": main, **{name: over_work(stem) for name, stem in _OF_WORK.items()}}
 
 
 def _spatial(imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFrame:
@@ -459,6 +490,7 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFra
         spatial_imbalance=_notebook_spatial(analysis, seen),
         hbm_peak_fraction=pl.col("hbm_peak_fraction").clip(0, 1),
         energy_j=energy_j,
+        energy_j_estimated=energy_j,
         energy_gpus=pl.when(energy_j.is_not_null()).then(seen),
         energy_source=pl.when(energy_j.is_not_null()).then(pl.lit("counter")),
         power_w_mean=pl.when(elapsed_s > 0).then(energy_j / (seen * elapsed_s)),

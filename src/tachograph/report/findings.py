@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from tachograph.catalog import counters
@@ -68,17 +68,20 @@ def finding_sentence(finding: Finding) -> str:
     return f"{finding.sentence} (same as: {finding.covered_by})" if finding.covered_by else finding.sentence
 
 
-def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None) -> tuple[str, ...]:
+def missing_counters(
+    verdicts: Iterable[Finding], *, recorded: Callable[[str], bool] | None = None, at_most: int | None = None
+) -> tuple[str, ...]:
     """Return the missing counters that checks need, each once, and how to record them: sentences.
 
     Those that most checks need come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
+    `recorded`: whether one was, for too little of the time: it is not missing.
 
     >>> made = Finding("score_gpu", "note", "", "", verdict="unknown", needs=("sm_occupancy", "cpu_user"))
     >>> missing_counters([made, made])[1]
     'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
     """
     waiting = Counter(name for one in verdicts if one.verdict == "unknown" for name in dict.fromkeys(one.needs))
-    names = [name for name, _ in waiting.most_common()]
+    names = [name for name, _ in waiting.most_common() if recorded is None or not recorded(name)]
     of_gpus = [name for name in names if name in counters.COUNTERS_BY_NAME]
     of_nodes = [name for name in names if name in _OF_NODES]
     others = [name for name in names if name not in counters.COUNTERS_BY_NAME and name not in _OF_NODES]
@@ -96,7 +99,7 @@ def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None)
 def _first(names: Sequence[str], at_most: int | None) -> str:
     shown = names if at_most is None else names[:at_most]
     more = len(names) - len(shown)
-    return f"{', '.join(shown)}, and {more} more, see --verdicts" if more else ", ".join(shown)
+    return f"{', '.join(shown)}, and {more} more, see --checks" if more else ", ".join(shown)
 
 
 def _with_field(name: str) -> str:
@@ -151,9 +154,15 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
 
 
 def checks_text(finding: Finding, *, zone_name: str = "UTC", at_most: int | None = SHOWN_CHECKS) -> str:
-    """Return values against thresholds of a finding, those that decided it first; empty where it has none."""
-    decisive = finding.verdict == "yes"
-    ordered = sorted(finding.checks, key=lambda check: check.holds is not decisive)
+    """Return values against thresholds of a finding, those that decided it first; empty where it has none.
+
+    Of one that holds those that hold: a rule may need one of several.
+    """
+    holding = [check for check in finding.checks if check.holds]
+    if finding.verdict == "yes":
+        ordered = holding
+    else:
+        ordered = sorted(finding.checks, key=lambda check: check.holds is not False)
     shown = ordered if at_most is None else ordered[:at_most]
     more = len(ordered) - len(shown)
     message = "; ".join(check_text(check, zone_name=zone_name) for check in shown)

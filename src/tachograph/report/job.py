@@ -5,6 +5,7 @@ A sentence about something that was not measured names that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,15 +16,15 @@ import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from tachograph.catalog.codes import known_codes
-from tachograph.catalog.columns import COLUMN_UNITS, local_time, share_text
+from tachograph.catalog.columns import COLUMN_UNITS, local_time
+from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timeline
-from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, gpu_label, number
-from tachograph.judge.checks.memory_bound import main_pipe
+from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, number
 from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.steps import JobSteps
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.report.findings import (
     SHOWN_COUNTERS,
     by_group,
@@ -32,209 +33,20 @@ from tachograph.report.findings import (
     missing_counters,
     worth_knowing,
 )
+from tachograph.report.job_sentences import (
+    balance_sentences,
+    caveat_sentences,
+    energy_sentence,
+    host_sentence,
+    limiter_sentence,
+    memory_sentence,
+    shares_of_work,
+    use_sentence,
+)
 from tachograph.report.json_values import json_values, public_row
+from tachograph.report.next_time import NextTime, next_time
 from tachograph.report.steps import steps_json
-
-PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
-_ATTRIBUTION = {
-    "explicit": "Its GPUs are known from a map of jobs to GPUs.",
-    "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
-    "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
-    "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
-}
-_EVIDENCE = {  # by attribution and what records where the run was
-    ("explicit", "samples"): "Its GPUs are known from samples that name it.",
-    ("ambiguous", "samples"): "Samples name it on more GPUs than it was allocated: which were its own is not known.",
-    (
-        "ambiguous",
-        "nothing",
-    ): "Where it ran is unknown: its accounting has no node list, no sample or map names it.",
-    ("ambiguous", "elsewhere"): "Samples or maps name it at other times only than its accounting: see site.time_zone.",
-}
-_OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
-_EXCLUDED_BECAUSE = {
-    "ambiguous_attribution": "its GPUs are not known",
-    "still_running": "it still runs",
-    "no_samples": "there are no samples",
-    "short": "it was short",
-    "idle": "its GPUs were idle",
-    "other_partition": "it ran in another partition",
-    "staff_account": "it is of a staff account",
-    "login_node": "it ran on a login node",
-}
-_STUDIED_COUNTERS = (*ACTIVITY_NAMES, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
-
-
-def job_headline(row: Mapping[str, Any], findings: Sequence[Finding]) -> str:
-    """Return the report in one or two sentences."""
-    counts = [
-        plural(sum(finding.severity == severity for finding in findings), severity)
-        for severity in ("problem", "hint")
-        if any(finding.severity == severity for finding in findings)
-    ]
-    verdict = " and ".join(counts) + " below" if counts else "Nothing stands out"
-    if row.get("attribution") == "ambiguous" or not number(row, "samples"):
-        verdict = "Not enough data about this job; see the notes"
-    return f"{use_sentence(row)} {verdict}."
-
-
-def use_sentence(row: Mapping[str, Any]) -> str:
-    """Return how busy the GPUs were.
-
-    >>> use_sentence({"gpus": 4, "gpu_util_mean": 0.42})
-    'The 4 GPUs were busy 42 % of the time.'
-    """
-    counter, count = activity_counter(row), number(row, "gpus")
-    who = "The GPUs were" if count is None else "The GPU was" if count == 1 else f"The {text(count, 'count')} GPUs were"
-    if counter is None:
-        return f"How busy {'the GPU was' if count == 1 else 'the GPUs were'} is not known."
-    mean = number(row, f"{counter}_mean")
-    share = text(mean, "fraction")
-    if mean is not None and mean > 1:  # normalised by the profile of a MIG slice
-        return f"The mean of {ACTIVITY_NAMES.get(counter, counter)} was {share} of the MIG slice."
-    how = "" if counter == "gpu_util" else f" ({ACTIVITY_NAMES[counter]})"
-    return f"{who} busy {share} of the time{how}."
-
-
-def bound_sentence(row: Mapping[str, Any]) -> str:
-    """Return what set the speed, arithmetic or memory, and what that means; on the most used pipe."""
-    if number(row, "dram_active_mean") is None or all(number(row, f"{c}_mean") is None for c in PIPES.values()):
-        return "Not known: arithmetic or memory traffic was not measured."
-    pipe = main_pipe(row)
-    if pipe is None:
-        return "No arithmetic was measured on the FP64, FP32, FP16 units or tensor cores."
-    end = "" if pipe == "fp64" else f"_{pipe}"
-    label = row.get(f"bound{end}")
-    judged = f"(judged by the {PIPE_NAMES[pipe]}, the most used ones)"
-    match label:
-        case "memory":
-            share = text(number(row, f"memory_fraction{end}"), "fraction")
-            return (
-                f"Memory-bound: in {share} of the samples with work, moving data took longer than computing {judged}. "
-                "Fewer bytes per operation or faster memory would speed it up; faster arithmetic would not."
-            )
-        case "compute":
-            share = text(number(row, f"compute_fraction{end}"), "fraction")
-            return (
-                f"Compute-bound: in {share} of the samples with work, computing took longer than moving data {judged}. "
-                "Fewer or cheaper operations (smaller types, tensor cores) would speed it up; faster memory would not."
-            )
-        case _:
-            return f"Neither: no type of sample is in the majority {judged}."
-
-
-def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return how evenly the work was spread over GPUs and over time."""
-    spatial, temporal = number(row, "spatial_imbalance"), number(row, "temporal_imbalance")
-    sentences = []
-    if number(row, "gpus") == 1:
-        sentences.append("Across GPUs: there is one GPU only.")
-    elif spatial is None:
-        sentences.append("Across GPUs: not known.")
-    else:
-        sentences.append(f"Across GPUs: {text(spatial, 'ratio')}, {_evenness(spatial)} (0: all GPUs alike).")
-    if temporal is None:
-        sentences.append("Over time: not known.")
-    else:
-        sentences.append(f"Over time: {text(temporal, 'ratio')}, {_steadiness(temporal)} (0: constant).")
-    return tuple(sentences)
-
-
-def _evenness(imbalance: float) -> str:
-    return (
-        "even"
-        if imbalance < 0.1
-        else "mostly even"
-        if imbalance < 0.3
-        else "uneven"
-        if imbalance < 0.5
-        else "very uneven"
-    )
-
-
-def _steadiness(imbalance: float) -> str:
-    return (
-        "steady"
-        if imbalance < 0.1
-        else "mostly steady"
-        if imbalance < 0.3
-        else "varying"
-        if imbalance < 0.5
-        else "strongly varying"
-    )
-
-
-def memory_sentence(row: Mapping[str, Any]) -> str:
-    """Return the peak of memory used.
-
-    >>> memory_sentence({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
-    'At the peak 50 % of the memory of a GPU was in use (20.0 GiB of 40.0 GiB).'
-    """
-    peak, used, capacity = (number(row, name) for name in ("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"))
-    if peak is None and used is None:
-        return "Not known: memory was not measured."
-    if peak is None:
-        return f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its capacity is not known."
-    amounts = "" if used is None or capacity is None else f" ({text(used, 'MiB')} of {text(capacity, 'MiB')})"
-    return f"At the peak {text(peak, 'fraction')} of the memory of a GPU was in use{amounts}."
-
-
-def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Return workload classes and the share of GPU time in each, in their order; empty where they are not known.
-
-    >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
-    ('idle', 1.0)
-    """
-    shares = row.get("workload_fractions")
-    return tuple(zip(WORKLOAD_CLASSES, shares, strict=True)) if shares else ()
-
-
-def energy_sentence(row: Mapping[str, Any]) -> str:
-    """Return energy and power of the GPUs.
-
-    >>> energy_sentence({"energy_j": 7.2e6, "power_w_mean": 250.0})
-    'The GPUs used 2.00 kWh, 250 W per GPU on average.'
-    """
-    joules, watts = number(row, "energy_j"), number(row, "power_w_mean")
-    if joules is None:
-        return "Not known: neither energy nor power was measured."
-    one = number(row, "gpus") == 1
-    mean = "" if watts is None else f", {text(watts, 'W')} {'' if one else 'per GPU '}on average"
-    return f"{'The GPU' if one else 'The GPUs'} used {text(joules, 'J')}{mean}."
-
-
-def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, ...]:
-    """Return what is to be known about the data of the report."""
-    attribution = str(row.get("attribution"))
-    recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
-    known = _EVIDENCE.get((attribution, evidence)) or _ATTRIBUTION.get(attribution, "")
-    notes = ["Its GPUs are those that were recorded." if recorded else known]
-    share = share_text(row)
-    if share and attribution == "ambiguous":
-        notes = [f"It had a share ({share}) of GPUs that other jobs held at the same time, or may have held."]
-    elif share:
-        if attribution == "whole_node":
-            notes = ["Its nodes have one GPU each."]
-        notes.append(f"It had a share of them ({share}), and no other job held them: all samples are its own.")
-    if share:
-        notes.append("No GPU-hours are counted: it had no whole GPU.")
-    coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
-    if samples:
-        every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
-        share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
-        notes.append(f"{text(samples, 'count')} samples{every}{share}.")
-    if row.get("state") == "RUNNING":
-        notes.append("The job still runs: all numbers are those so far, energy that of the time with samples.")
-    if row.get("energy_source") == "power":
-        notes.append("Energy is integrated from samples of power.")
-    missing = [name for name in _STUDIED_COUNTERS if number(row, f"{name}_mean") is None]
-    if samples and missing:
-        notes.append(f"Not measured: {', '.join(missing)}.")
-    if row.get("excluded"):
-        reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in row["excluded"].split(","))
-        notes.append(f"Left out of studies: {', '.join(reasons)}.")
-    return tuple(sentence for sentence in notes if sentence)
-
+from tachograph.report.verdict import verdict_sentence, worst_first
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
 EXTREMES = 4  # of more GPUs: so many least and most busy ones
@@ -299,11 +111,13 @@ class JobReport:
     gpus: tuple[GpuUse, ...]
     pipes: tuple[PipeUse, ...]
     use: str
-    bound: str
+    limiter: str | None
+    host: str | None
     balance: tuple[str, ...]
     memory: str
     energy: str
     caveats: tuple[str, ...]
+    next_time: NextTime | None
     timeline: JobTimeline
     steps: JobSteps
     other_runs: tuple[Mapping[str, Any], ...] = ()
@@ -349,7 +163,29 @@ class JobReport:
 
     def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:
         """The same with every counter, or `at_most` of each place that measures."""
-        return missing_counters(self.verdicts, at_most=at_most) if number(self.summary, "samples") else ()
+        return (
+            missing_counters(self.verdicts, recorded=lambda name: not self._lacks(name), at_most=at_most)
+            if number(self.summary, "samples")
+            else ()
+        )
+
+    @property
+    def unchecked(self) -> str | None:
+        """What could not be checked for lack of counters, in one line; None: nothing."""
+        if not number(self.summary, "samples"):
+            return None
+        waiting = [finding for finding in self.verdicts if finding.verdict == "unknown" and finding.needs]
+        names = Counter(name for finding in waiting for name in dict.fromkeys(finding.needs) if self._lacks(name))
+        if not names:
+            return None
+        listed = ", ".join(name for name, _ in names.most_common(SHOWN_COUNTERS))
+        more = "" if len(names) <= SHOWN_COUNTERS else f" and {len(names) - SHOWN_COUNTERS} more"
+        need = "needs" if len(waiting) == 1 else "need"
+        return f"{plural(len(waiting), 'check')} {need} what is not recorded: {listed}{more}, see --checks."
+
+    def _lacks(self, counter: str) -> bool:
+        """Whether a counter was not recorded of this job."""
+        return all(self.summary.get(f"{counter}{end}") is None for end in ("_mean", "_max", "_events"))
 
     @property
     def until(self) -> datetime | None:
@@ -387,14 +223,17 @@ def build_job_report(
     steps: JobSteps | None = None,
     other_runs: Sequence[Mapping[str, Any]] = (),
     evidence: str = "",
+    bound: BoundOptions | None = None,
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see job_steps;
-    `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence.
+    `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence. `bound`:
+    what counts as near a peak.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
-    reported = worth_knowing(judged)
+    reported = worst_first(worth_knowing(judged))
+    shares = shares_of_job(summary, bound or BoundOptions())
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
     return JobReport(
@@ -403,22 +242,28 @@ def build_job_report(
         zone_name=zone_name,
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
-        headline=job_headline(summary, reported),
+        headline=verdict_sentence(summary, reported, [step.row for step in steps.steps] if steps else ()),
         tiles=_tiles(summary),
         findings=reported,
         verdicts=by_group(judged),
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
         use=use_sentence(summary),
-        bound=bound_sentence(summary),
+        limiter=limiter_sentence(summary, shares, idle=_without_work(reported)),
+        host=host_sentence(summary),
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
         energy=energy_sentence(summary),
         caveats=caveat_sentences(summary, evidence),
+        next_time=next_time(summary, judged),
         timeline=timeline,
         steps=steps or JobSteps(),
         other_runs=tuple(other_runs),
     )
+
+
+def _without_work(reported: Sequence[Finding]) -> bool:
+    return any(finding.code in WITHOUT_WORK for finding in reported)
 
 
 def fold_nodes(names: Sequence[str]) -> str:
@@ -502,6 +347,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
             **public_row(report.summary),
             "node_list": report.node_list,
             "headline": report.headline,
+            "next_time": report.next_time and {"line": report.next_time.line, "why": report.next_time.why},
             "findings": report.findings,
             "verdicts": report.verdicts,
             "evidence": {finding.code: finding.evidence for finding in report.findings},

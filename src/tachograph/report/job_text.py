@@ -9,9 +9,6 @@ from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.findings import (
-    NOT_TRIGGERED,
-    REPORTED_CHECKS,
-    UNKNOWN,
     check_text,
     checks_text,
     evidence_texts,
@@ -22,7 +19,6 @@ from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text
 from tachograph.report.steps import steps_headline
 
 _INDENT = " " * 4
-_NEEDS, _NOTHING = "counters are missing", "no samples of this job"
 
 
 def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Line]:
@@ -36,48 +32,16 @@ def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Lin
         yield from wrapped(line, width, indent="    ", style="dim")
 
 
-def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iterator[Line]:
-    """Yield all checks by result.
-
-    In short the names of one group share a line; with `every` each has its own, with the values that decided.
-    """
+def verdict_lines(report: JobReport, width: int) -> Iterator[Line]:
+    """Yield all checks by result, each with the values that decided, and the counters that are missing."""
     for name, findings in report.checks:
         yield plain(f"  {name}", "dim")
-        if every:
-            yield from _full_group(report, findings, width)
-        else:
-            needs = _NEEDS if report.missing else _NOTHING
-            for line in _short_group(name, findings, needs=needs):
-                yield from wrapped(line, width, indent=f"{_INDENT}  ", first=_INDENT)
-    missing = report.all_missing() if every else report.missing
+        yield from _full_group(report, findings, width)
+    missing = report.all_missing()
     if missing:
         yield plain("  Missing counters", "dim")
     for sentence in missing:
         yield from wrapped(sentence, width, indent=_INDENT)
-    if report.verdicts and not every:
-        more = f"All checks with their values: `tachograph job {report.job} --verdicts`"
-        yield from wrapped(more, width, indent="  ", style="dim")
-
-
-def _short_group(name: str, findings: Sequence[Finding], *, needs: str) -> Iterator[str]:
-    if name == REPORTED_CHECKS:
-        yield f"{_codes(findings)} (see above)"
-    elif name == NOT_TRIGGERED:
-        yield _codes(findings)
-    elif name == UNKNOWN:
-        reasons: dict[str, list[Finding]] = {}
-        for finding in findings:
-            reasons.setdefault(_reason(finding, needs), []).append(finding)
-        yield from (f"{_codes(alike)}: {reason}" for reason, alike in reasons.items())
-    else:
-        yield from (f"{finding.code}: {finding_sentence(finding)}" for finding in findings)
-
-
-def _reason(finding: Finding, needs: str) -> str:
-    """Why a verdict is unknown; the counters of health are named, those of others are listed below."""
-    if finding.kind == "health" and finding.needs and needs == _NEEDS:
-        return f"{', '.join(finding.needs)} not measured"
-    return needs if finding.needs else finding.sentence.removeprefix("Unknown: ")
 
 
 def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> Iterator[Line]:
@@ -91,10 +55,6 @@ def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> I
             yield from wrapped(line, width, indent=f"{_INDENT}    ", first=f"{_INDENT}  ", style="dim")
 
 
-def _codes(findings: Sequence[Finding]) -> str:
-    return ", ".join(finding.code for finding in findings)
-
-
 def _capitalized(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}"
 
@@ -102,34 +62,50 @@ def _capitalized(sentence: str) -> str:
 MIN_WIDTH, MAX_WIDTH = 72, 120
 MARKS = {"problem": "▲", "hint": "●", "note": "○"}
 _BAR = 10
+_LABEL = 10  # columns of a label and what stands before it
+MOST_LINES = 30
+_LEAST_FACTS = ("Balance", "Use", "Energy", "Memory", "Steps", "Speed")  # left out first where lines are few
 
 
-def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_verdict: bool = False) -> str:
+def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False) -> str:
     """Return the report as plain text, at most `width` characters wide (kept between MIN_WIDTH and MAX_WIDTH)."""
-    lines = job_lines(report, width=width, ascii_only=ascii_only, every_verdict=every_verdict)
+    lines = job_lines(report, width=width, ascii_only=ascii_only, every_check=every_check)
     return to_text(lines, ascii_only=ascii_only)
 
 
-def job_lines(
-    report: JobReport, *, width: int = 80, ascii_only: bool = False, every_verdict: bool = False
-) -> list[Line]:
-    """Return the report as styled lines (see lines.to_rich).
+def job_lines(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich): the verdict, what to do, findings, GPUs, numbers.
 
-    `every_verdict`: each check has its own lines, with values against thresholds.
+    At 100 columns at most MOST_LINES; what is left out then is named. `every_check`: all findings, and all checks with
+    values against thresholds.
     """
     width = max(MIN_WIDTH, min(MAX_WIDTH, width))
-    return [
-        *_head(report, width),
-        *_section("Findings", _findings(report, width)),
-        *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
-        *_section("Steps", _steps(report, width)),
-        *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
-        *_section("Balance", (line for message in report.balance for line in wrapped(message, width, indent="  "))),
-        *_section("Memory", wrapped(report.memory, width, indent="  ")),
-        *_section("Energy", wrapped(report.energy, width, indent="  ")),
-        *_section("Checks", verdict_lines(report, width, every=every_verdict)),
-        *_section("About the data", _caveats(report, width)),
-    ]
+    head = [*_head(report, width), *([plain("")] if report.findings else [])]
+    if every_check:
+        table = [*_gpus(report, width, ascii_only=ascii_only), *_pipes(report, ascii_only=ascii_only)]
+        checks = list(_section("Checks", verdict_lines(report, width)))
+        return [*head, *_findings(report, report.findings, width), *table, *_facts(report, width), *checks]
+    for most, details, shown, without in _layouts(len(report.findings)):
+        found = list(_findings(report, report.findings[:shown], width, details=details))
+        if rest := ", ".join(finding.title for finding in report.findings[shown:]):
+            found += wrapped(f"Also: {rest}", width, indent="    ", first="  ")
+        table = list(_gpus(report, width, ascii_only=ascii_only, most=most))
+        facts = [*_facts(report, width, without=without), plain(f"  {_more(report)}", "dim")]
+        lines = [*head, *found, *table, *facts]
+        if len(lines) <= MOST_LINES:
+            break
+    return lines
+
+
+def _layouts(findings: int) -> Iterator[tuple[int, bool, int, Sequence[str]]]:
+    """GPUs in the table, whether findings have values, how many findings, and facts left out: the fullest first."""
+    yield FEW_GPUS, True, findings, ()
+    yield FEW_GPUS, False, findings, ()
+    yield 3, False, findings, ()
+    for shown in range(findings, 0, -1):
+        yield 3, False, shown, _LEAST_FACTS[:2]
+    for place in range(len(_LEAST_FACTS) + 1):
+        yield 3, False, min(1, findings), _LEAST_FACTS[:place]
 
 
 def _section(title: str, lines: Iterator[Line] | Sequence[Line]) -> Iterator[Line]:
@@ -143,24 +119,59 @@ def _section(title: str, lines: Iterator[Line] | Sequence[Line]) -> Iterator[Lin
 def _head(report: JobReport, width: int) -> Iterator[Line]:
     row = report.summary
     name = f"  {row['name']}" if row.get("name") else ""
+    whose = ", ".join(
+        f"{label} {row[label]}" for label in ("user", "account", "partition", "cluster") if row.get(label)
+    )
+    state = f"  {row['state']}" if row.get("state") else ""
+    room = width - len(report.job) - len(state) - 8
     yield (
         (f"Job {report.job}", "bold"),
-        (_cut(name, width - len(report.job) - 20), ""),
-        (f"  {row['state']}" if row.get("state") else "", ""),
+        (_cut(name, max(12, room - len(whose))), ""),
+        (state, ""),
+        (f"  {whose}", "dim"),
     )
-    labels = ("user", "account", "partition", "qos", "cluster")
-    yield from wrapped("   ".join(f"{label} {row[label]}" for label in labels if row.get(label)), width, indent="  ")
+    yield from wrapped(report.headline, width, style="bold")
+    if report.next_time:
+        if report.next_time.line:
+            yield ("Next time: ", ""), (report.next_time.line, "green")
+        yield from wrapped(report.next_time.why, width, indent="  ", style="dim")
     elapsed = text(number(row, "elapsed_s"), "s")
     limit = "" if row.get("timelimit_s") is None else f" of {text(row['timelimit_s'], 's')}"
     until = "now" if report.running else report.local(row.get("end"))
-    yield from wrapped(f"{report.local(row.get('start'))} to {until}: {elapsed}{limit}", width, indent="  ")
-    yield from wrapped(allocation_text(report), width, indent="  ")
-    yield from wrapped(report.headline, width, indent="  ", style="bold")
+    ran = f"{report.local(row.get('start'))} to {until}: {elapsed}{limit}"
+    yield from wrapped(f"{ran}, {allocation_text(report)}", width, indent="  ")
     if report.other_runs:
         starts = ", ".join(report.local(other.get("start")) for other in report.other_runs)
-        yield from wrapped(
-            f"One of {len(report.other_runs) + 1} runs of this job; the others started {starts}.", width, indent="  "
-        )
+        count = len(report.other_runs) + 1
+        yield from wrapped(f"One of {count} runs of this job; the others started {starts}.", width, indent="  ")
+
+
+def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Iterator[Line]:
+    """Numbers and what they rest on, a label before each."""
+    row = report.summary
+    yield plain("")
+    facts = [
+        ("Use", _use_summary(report)),
+        ("Speed", report.limiter),
+        ("Balance", " ".join(report.balance)),
+        ("Memory", report.memory),
+        ("Energy", report.energy),
+        ("Host", report.host),
+        ("Steps", steps_headline(report.steps) if report.steps.divide_job else None),
+        ("Data", " ".join(report.caveats)),
+        ("Unknown", report.unchecked),
+    ]
+    if row.get("attribution") == "ambiguous" or not number(row, "samples"):  # the verdict has said why
+        facts = [fact for fact in facts if fact[0] in ("Host", "Steps", "Data")]
+    for label, message in facts:
+        if message and label not in without:
+            yield from wrapped(message, width, indent=" " * _LABEL, first=f"  {label:<{_LABEL - 2}}")
+
+
+def _more(report: JobReport) -> str:
+    """Where the rest is."""
+    steps = ", --steps" if report.steps.steps else ""
+    return f"More: tachograph job {report.job} --checks{steps}, --html FILE, --ticket, --mail"
 
 
 def allocation_text(report: JobReport) -> str:
@@ -177,36 +188,35 @@ def allocation_text(report: JobReport) -> str:
     return f"{gpus}{where}{': ' + report.node_list if report.node_list else ''}"
 
 
-def _findings(report: JobReport, width: int) -> Iterator[Line]:
-    for finding in report.findings:
+def _findings(report: JobReport, findings: Sequence[Finding], width: int, *, details: bool = True) -> Iterator[Line]:
+    for finding in findings:
         style = STYLES[finding.severity]
-        yield ("  ", ""), (f"{MARKS[finding.severity]} {finding.title}", style), (f"  ({finding.severity})", "dim")
+        yield (f"{MARKS[finding.severity]} {finding.title}", style), (f"  ({finding.severity})", "dim")
         yield from wrapped(finding.sentence, width, indent="    ")
         if finding.advice:
             yield from wrapped(finding.advice, width, indent="      ", first="    → ")
-        yield from basis_lines(report, finding, width)
+        if details:
+            yield from basis_lines(report, finding, width)
 
 
-def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
-    yield from wrapped(_use_summary(report), width, indent="  ")
-    if not report.gpus:
+def _gpus(report: JobReport, width: int, *, ascii_only: bool, most: int = FEW_GPUS) -> Iterator[Line]:
+    """The table of GPUs; of more than `most` the least and the most busy ones, and how many there are of each kind."""
+    if not any(gpu.activity_mean is not None for gpu in report.gpus):
         return
-    if len(report.gpus) <= FEW_GPUS:
+    yield plain("")
+    if len(report.gpus) <= most:
         names = _label_width(report.gpus, width)
         yield from _gpu_table(report.gpus, width, ascii_only=ascii_only, names=names)
         yield from _marks(report, width, names=names)
         return
-    least, most = report.extremes
-    both = _label_width((*least, *most), width)
-    bands = [(name, count) for name, count in report.bands if count]
-    if bands:
-        counts = ", ".join(f"{plural(count, 'GPU')} {name}" for name, count in bands)
-        yield from wrapped(f"By mean utilisation: {counts}.", width, indent="  ")
-        yield plain("  least busy", "dim")
-        yield from _gpu_table(least, width, ascii_only=ascii_only, names=both)
-        yield plain("  most busy", "dim")
-        yield from _gpu_table(most, width, ascii_only=ascii_only, names=both, heading=False)
-        yield from _marks(report, width, names=both)
+    few = max(1, most // 4)
+    least, busiest = report.by_activity[:few], report.by_activity[::-1][:few]
+    both = _label_width((*least, *busiest), width)
+    counts = ", ".join(f"{plural(count, 'GPU')} {name}" for name, count in report.bands if count)
+    yield from _gpu_table(least, width, ascii_only=ascii_only, names=both)
+    yield plain(f"  ... {counts} busy on average ...", "dim")
+    yield from _gpu_table(busiest[::-1], width, ascii_only=ascii_only, names=both, heading=False)
+    yield from _marks(report, width, names=both)
 
 
 def _use_summary(report: JobReport) -> str:
@@ -214,8 +224,8 @@ def _use_summary(report: JobReport) -> str:
     hours, never, zero = (number(row, name) for name in ("gpu_hours", "gpus_never_used", "zero_util_fraction"))
     sentences = [report.use]
     if hours is not None:
-        sentences.append(f"Used {gpu_hours_text(hours)}.")
-    if zero is not None:
+        sentences.append(f"{gpu_hours_text(hours)} in all.")
+    if zero:
         sentences.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
     if never:
         sentences.append(f"{plural(never, 'GPU')} {'was' if never == 1 else 'were'} idle throughout.")
@@ -264,19 +274,13 @@ def _gpu_table(
         )
 
 
-def _steps(report: JobReport, width: int) -> Iterator[Line]:
-    if report.steps.divide_job:
-        yield from wrapped(steps_headline(report.steps), width, indent="  ")
-        count = plural(len(report.steps.steps), "step")
-        more = f"{count}, each with its numbers: `tachograph job {report.job} --steps`"
-        yield from wrapped(more, width, indent="  ", style="dim")
-
-
-def _bound(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
-    yield from wrapped(report.bound, width, indent="  ")
-    for pipe in report.pipes:
-        if not pipe.active_mean:
-            continue
+def _pipes(report: JobReport, *, ascii_only: bool) -> Iterator[Line]:
+    """The roofline of each pipe, sample by sample, as published."""
+    used = [pipe for pipe in report.pipes if pipe.active_mean]
+    if used:
+        yield plain("")
+        yield plain("  Roofline of each pipe: samples that are compute-bound and memory-bound", "dim")
+    for pipe in used:
         yield (
             (f"  {pipe.name:<13} active {text(pipe.active_mean, 'fraction'):>6}   ", ""),
             (bar(pipe.compute_fraction, _BAR, ascii_only=ascii_only), "green"),
@@ -285,11 +289,6 @@ def _bound(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]
                 "",
             ),
         )
-
-
-def _caveats(report: JobReport, width: int) -> Iterator[Line]:
-    for caveat in report.caveats:
-        yield from wrapped(caveat, width, indent="  ")
 
 
 def _cut(line: str, length: int) -> str:

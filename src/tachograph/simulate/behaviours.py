@@ -195,7 +195,7 @@ class JobBehaviour:
 
 _WORK: Mapping[JobKind, Mapping[str, tuple[float, float]]] = MappingProxyType(
     {
-        JobKind.MEMORY_BOUND: {"util": (0.85, 1), "sm": (0.6, 0.84), "fp64": (0.08, 0.3), "dram": (0.5, 0.85)},
+        JobKind.MEMORY_BOUND: {"util": (0.85, 1), "sm": (0.6, 0.84), "fp64": (0.08, 0.3), "dram": (0.62, 0.85)},
         JobKind.COMPUTE_BOUND: {
             "util": (0.95, 1),
             "sm": (0.8, 0.93),

@@ -45,6 +45,7 @@ CHECK = Check(
     family="input",
     severity="hint",
     title="The GPUs worked in bursts",
+    brief="The GPUs worked in bursts, idle for {idle_s} in between; {gpu_hours_idle} unused",
     advice=(
         "Let reading, preprocessing and checkpoints overlap with GPU work: more loader processes, prefetching, "
         "asynchronous checkpoints, input on fast storage."

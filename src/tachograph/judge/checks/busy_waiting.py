@@ -67,6 +67,7 @@ CHECK = Check(
     family="hang",
     severity="problem",
     title="The GPUs looked busy but did no work",
+    brief="The GPUs looked busy but did no work after {stopped_after_s}; {gpu_hours_idle} lost",
     advice=(
         "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others "
         "wait. Look at the output of that time; set a timeout for collective operations."

@@ -46,4 +46,10 @@ COLD_START = hang_class(
     ),
 )
 
-CHECK = class_check(COLD_START, family="startup", advice=ADVICE, evidence=HANG_EVIDENCE)
+CHECK = class_check(
+    COLD_START,
+    family="startup",
+    advice=ADVICE,
+    brief="Nothing done for the first {interval_s}; {gpu_hours_idle} lost",
+    evidence=HANG_EVIDENCE,
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import GpuRows, activity_counter, gpu_activity, gpu_labels
+from tachograph.judge.activity import UNIT, GpuRows, activity_counter, gpu_activity, gpu_labels
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
+from tachograph.judge.checks.idle_job import HELD_MIB, WAITING_ADVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +15,12 @@ class IdleGpus:
     """GPUs of a job of which some, but not all, were idle.
 
     `measured`: all with known activity, busiest first. `idle`: by node and GPU. `gpu_hours`: of the idle ones; None:
-    unknown.
+    unknown. `waiting`: how many of the idle ones held memory, so that a program had loaded something.
     """
 
     measured: GpuRows
     idle: GpuRows
+    waiting: int
     gpu_hours: float | None
 
 
@@ -36,7 +38,10 @@ def idle_gpus(job: CheckedJob) -> IdleGpus | None:
     idle = [gpu for gpu in measured if gpu["activity_mean"] < job.thresholds.idle_util]
     idle.sort(key=lambda gpu: (gpu["node"], gpu["gpu"], -1 if gpu["mig"] is None else gpu["mig"]))
     hours, held = job.number("gpu_hours"), job.number("gpus") or len(measured)
-    return IdleGpus(measured, idle, None if hours is None else hours * len(idle) / held)
+    memory = zip(*map(job.of_gpus.values, (*UNIT, "hbm_used_mib_max")), strict=True)
+    holding = {tuple(unit) for *unit, used in memory if used is not None and used >= HELD_MIB}
+    waiting = sum(tuple(gpu[name] for name in UNIT) in holding for gpu in idle)
+    return IdleGpus(measured, idle, waiting, None if hours is None else hours * len(idle) / held)
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -48,11 +53,16 @@ def decide(job: CheckedJob) -> Found | None:
     busy = len(measured) - len(idle)
     they = "It" if len(idle) == 1 else "They"
     cost = "" if lost is None else f" {they} used {text(lost, 'h')} of GPU time."
+    waits = some.waiting == len(idle)
+    kept = f" {they} held {text(HELD_MIB, 'MiB')} of memory or more." if waits else ""
     return Found(
         f"{len(idle)} of {len(measured)} GPUs ({gpu_labels(idle, of=measured)}) stayed under "
         f"{text(job.thresholds.idle_util, 'fraction')} on average"
-        f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
-        job.evidence("gpus", gpus_unused=len(idle), gpus_seen=len(measured), gpu_hours_idle=lost),
+        f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}{kept}",
+        job.evidence(
+            "gpus", gpus_unused=len(idle), gpus_seen=len(measured), gpus_waiting=some.waiting, gpu_hours_idle=lost
+        ),
+        advice=WAITING_ADVICE if waits else None,
     )
 
 
@@ -61,11 +71,12 @@ CHECK = Check(
     family="idle GPUs",
     severity="problem",
     title="Some GPUs were not used",
+    brief="{gpus_unused} of {gpus_seen} GPUs not used; {gpu_hours_idle} unused",
     advice=(
         "Request as many GPUs as the program uses, or start one process per GPU (srun with --gpus-per-task, "
         "torchrun --nproc-per-node)."
     ),
-    evidence=("gpus", "gpus_unused", "gpus_seen", "gpu_hours_idle"),
+    evidence=("gpus", "gpus_unused", "gpus_seen", "gpus_waiting", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

@@ -43,6 +43,7 @@ CHECK = Check(
     family="hang",
     severity="hint",
     title="GPU work stopped and did not come back",
+    brief="GPU work stopped after {stopped_after_s}; {gpu_hours_idle} lost",
     advice=ADVICE,
     evidence=("elapsed_s", "stopped_after_s", "idle_s", "gpu_hours_idle", "stopped_at_unix_s"),
     needs=(ANY_ACTIVITY,),

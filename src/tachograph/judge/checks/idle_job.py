@@ -6,6 +6,12 @@ from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
+HELD_MIB = 2048.0  # more than a context and libraries take: a program has loaded something
+WAITING_ADVICE = (
+    "The GPUs hold a loaded program that waits, as a served model or an open notebook does. Let several share a GPU "
+    "(MPS, MIG slices, a server that loads many models), or release it after a time without requests (scale to zero)."
+)
+
 
 def decide(job: CheckedJob) -> Found | None:
     """Return that mean activity over all GPUs is below `idle_util`; None where it was not measured."""
@@ -22,9 +28,20 @@ def decide(job: CheckedJob) -> Found | None:
     else:
         level = f"{text(mean, 'fraction')} on average (at most {text(peak, 'fraction')})"
         what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was {level}{job.so_far}"
+    used = job.number("hbm_used_mib_max")
+    waiting = used is not None and used >= HELD_MIB
+    held = f" They held up to {text(used, 'MiB')} of memory each." if waiting else ""
+    cost = f"{what}." if hours is None else f"{what}: {text(hours, 'h')} of GPU time passed without work."
     return Found(
-        f"{what}: {text(hours, 'h')} of GPU time passed without work." if hours is not None else f"{what}.",
-        job.evidence("gpu_hours", activity_mean=mean, activity_max=peak, gpus_seen=seen, gpu_hours_idle=hours),
+        f"{cost}{held}",
+        job.evidence(
+            *("gpu_hours", "hbm_used_mib_max"),
+            activity_mean=mean,
+            activity_max=peak,
+            gpus_seen=seen,
+            gpu_hours_idle=hours,
+        ),
+        advice=WAITING_ADVICE if waiting else None,
     )
 
 
@@ -33,11 +50,12 @@ CHECK = Check(
     family="idle job",
     severity="problem",
     title="The GPUs were not used",
+    brief="The GPUs were idle; {gpu_hours_idle} unused",
     advice=(
         "Check that the program was built for GPUs and found them (for PyTorch: torch.cuda.is_available()); "
         "if it needs none, ask for CPU nodes."
     ),
-    evidence=("gpu_hours", "activity_mean", "activity_max", "gpus_seen", "gpu_hours_idle"),
+    evidence=("gpu_hours", "hbm_used_mib_max", "activity_mean", "activity_max", "gpus_seen", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

@@ -30,6 +30,7 @@ CHECK = Check(
     family="imbalance",
     severity="hint",
     title="The work was spread unevenly over the GPUs",
+    brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice=(
         "Check how work is divided: equal shares per process, one process per GPU, no serial part on one of them. "
         "If GPUs take turns, fewer of them do the same work. If even the busiest does little, find out what it "

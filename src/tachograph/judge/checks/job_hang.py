@@ -60,5 +60,6 @@ CHECK = class_check(
     JOB_HANG,
     family="hang",
     advice=f"{ADVICE} Where GPUs look busy without doing work, set a timeout for collective operations (NCCL).",
+    brief="Hung after {interval_begin_s}; {gpu_hours_idle} lost",
     evidence=HANG_EVIDENCE,
 )

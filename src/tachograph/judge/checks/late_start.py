@@ -36,6 +36,7 @@ CHECK = Check(
     family="startup",
     severity="hint",
     title="The GPUs waited a long time for their first work",
+    brief="No GPU work for the first {started_after_s}; {gpu_hours_idle} lost",
     advice=ADVICE,
     evidence=("elapsed_s", "started_after_s", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),

@@ -30,6 +30,7 @@ CHECK = Check(
     family="requested memory",
     severity="hint",
     title="Large GPU memory was requested and hardly used",
+    brief="Large GPU memory requested, {hbm_peak_fraction} used at the peak",
     advice=(
         "Leave the memory constraint out: GPUs with less memory are usually free sooner. "
         "Keep it if the next runs will be larger."

@@ -24,6 +24,7 @@ CHECK = Check(
     family="memory",
     severity="note",
     title="GPU memory was nearly full",
+    brief="GPU memory was nearly full: {hbm_peak_fraction} at the peak",
     advice=(
         "A slightly larger input may not fit: try one before a long run. Some frameworks (JAX, TensorFlow) reserve "
         "nearly all memory in advance; then this says nothing about the need."

@@ -26,6 +26,7 @@ def decide(job: CheckedJob) -> Found | None:
             busiest_gpu_mean=mean,
             gpus_unused=len(idle),
             gpus_seen=len(measured),
+            gpus_waiting=some.waiting,
             gpu_hours_idle=lost,
         ),
     )
@@ -36,11 +37,12 @@ CHECK = Check(
     family="idle GPUs",
     severity="problem",
     title="Only one of several GPUs was used",
+    brief="1 of {gpus_seen} GPUs used; {gpu_hours_idle} unused",
     advice=(
         "Request one GPU. If the program can use several, start one process per GPU "
         "(srun with --gpus-per-task, torchrun --nproc-per-node)."
     ),
-    evidence=("gpus", "busiest_gpu_mean", "gpus_unused", "gpus_seen", "gpu_hours_idle"),
+    evidence=("gpus", "busiest_gpu_mean", "gpus_unused", "gpus_seen", "gpus_waiting", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

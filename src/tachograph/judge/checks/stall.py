@@ -41,4 +41,10 @@ STALL = hang_class(
     ),
 )
 
-CHECK = class_check(STALL, family="input", advice=ADVICE, evidence=HANG_EVIDENCE)
+CHECK = class_check(
+    STALL,
+    family="input",
+    advice=ADVICE,
+    brief="Stood still for {interval_s}; {gpu_hours_idle} lost",
+    evidence=HANG_EVIDENCE,
+)

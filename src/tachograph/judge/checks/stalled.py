@@ -45,6 +45,7 @@ CHECK = Check(
     family="input",
     severity="hint",
     title="GPU work stood still for a long time",
+    brief="GPU work stood still for {idle_s}; {gpu_hours_idle} lost",
     advice=ADVICE,
     evidence=(
         "elapsed_s",

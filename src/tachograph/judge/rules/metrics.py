@@ -118,7 +118,7 @@ COMPUTED: tuple[Offered, ...] = (
          _any_bit(_HEAT), "throttle_reasons"),
     _gpu("gpu_throttled_for_power", "flag", "1: the power limit or power brake was among the reasons.",
          _any_bit(_POWER), "throttle_reasons"),
-    _gpu("gpu_energy_j", "J", "Energy over the run time.", pl.col("energy_j"), "energy_j", "power_w"),
+    _gpu("gpu_energy_j", "J", "Energy, while it was measured.", pl.col("energy_j"), "energy_j", "power_w"),
     _gpu("gpu_hbm_mib", "MiB", "Capacity of its memory.", pl.col("hbm_mib"), "gpu_model"),
     _gpu("gpu_hbm_peak_fraction", "fraction", "Peak of memory used over capacity.", pl.col("hbm_peak_fraction"),
          "hbm_used_mib"),

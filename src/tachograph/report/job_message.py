@@ -1,0 +1,73 @@
+"""The report of one job to hand on: Markdown for a ticket, a mail to its user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tachograph.catalog.units import text
+from tachograph.judge.activity import number
+from tachograph.report.findings import checks_text
+from tachograph.report.job import JobReport
+from tachograph.report.job_text import allocation_text
+
+SHOWN = 5  # findings
+
+
+def job_ticket(report: JobReport) -> str:
+    """Return the report as Markdown, for support staff: with user, nodes, evidence."""
+    row = report.summary
+    name = f" ({_escaped(row['name'])})" if row.get("name") else ""
+    lines = [f"## Job {report.job}{name}: {_escaped(report.headline)}", ""]
+    who = ((label, row.get(label)) for label in ("user", "account", "partition", "cluster", "state"))
+    facts = [*((label, str(value)) for label, value in who if value), *_facts(report)]
+    lines += [f"- **{label}**: {_escaped(value)}" for label, value in facts]
+    if report.next_time and report.next_time.line:
+        lines.append(f"- **next time**: `{report.next_time.line}` ({report.next_time.why.removesuffix('.')})")
+    for finding in report.findings[:SHOWN]:
+        lines += ["", f"### {finding.title} ({finding.severity}, `{finding.code}`)", "", _escaped(finding.sentence)]
+        when = report.interval(finding)
+        basis = [*([when] if when else []), checks_text(finding, zone_name=report.zone_name)]
+        lines += [f"- {_escaped(one)}" for one in basis if one]
+        lines += [f"- **To do**: {_escaped(finding.advice)}"] if finding.advice else []
+    return "\n".join([*lines, "", f"Made with `tachograph job {report.job} --ticket`.", ""])
+
+
+def job_mail(report: JobReport) -> tuple[str, str]:
+    """Return subject and body of a mail to the job's user: plain text, the verdict first, what to do, no jargon."""
+    row = report.summary
+    name = f" ({row['name']})" if row.get("name") else ""
+    subject = f"Your job {report.job}{name}: {report.headline.removesuffix('.')}"
+    lines = [f"Hello {row.get('user') or ''}".rstrip() + ",", "", f"your job {report.job}{name}: {report.headline}", ""]
+    for finding in report.findings[:SHOWN]:
+        lines += [f"* {finding.sentence}"]
+        lines += [f"  What to do: {finding.advice}"] if finding.advice else []
+    lines += [""] if report.findings else []
+    if report.next_time and report.next_time.line:
+        lines += [f"Next time: {report.next_time.line}  ({report.next_time.why.removesuffix('.')})", ""]
+    lines += [f"{label}: {value}" for label, value in _facts(report)]
+    lines += ["", f"All numbers: tachograph job {report.job}", ""]
+    return subject, "\n".join(lines)
+
+
+def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
+    row = report.summary
+    until = "now" if report.running else report.local(row.get("end"))
+    yield "ran", f"{report.local(row.get('start'))} to {until}, {text(number(row, 'elapsed_s'), 's')}"
+    yield "on", allocation_text(report)
+    if report.next_time and report.next_time.leave_out:
+        yield "next time", report.next_time.leave_out
+    yield "GPU use", report.use
+    if report.limiter:
+        yield "speed", report.limiter
+    if report.host:
+        yield "host", report.host
+    yield "energy", report.energy
+
+
+def _escaped(value: str) -> str:
+    r"""Return text in which names of jobs, nodes and paths stay as they are in Markdown.
+
+    >>> _escaped("gpu_util of n_1 < 3 *")
+    'gpu\\_util of n\\_1 \\< 3 \\*'
+    """
+    return "".join(f"\\{sign}" if sign in "\\`*_<>[]#|" else sign for sign in value)

@@ -1,0 +1,269 @@
+"""What is said about one job: sentences from its row of job_summaries.
+
+Each is a measured value, an estimate that is named so, or a conclusion whose conditions stand beside it. Three facts
+are kept apart: not recorded; recorded, but not attributable to this job; recorded for a part of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tachograph.catalog.columns import share_text
+from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import text
+from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
+from tachograph.judge.limiter import LINKS, MOST, NEITHER
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+
+NOT_ATTRIBUTABLE = "Not known: which GPUs of its nodes were its own is not certain, so no sample is counted as its."
+HIGH = 0.9  # of GPU memory
+MEASURED = 0.98  # of the run time, from which on an estimate for all of it says nothing more
+# traffic of a link is named from this share of its peak on, or this rate (B/s) where the peak is not known
+MUCH_OF_PEAK, MUCH_TRAFFIC = 0.05, 5e9
+_ATTRIBUTION = {
+    "explicit": "Its GPUs are known from a map of jobs to GPUs.",
+    "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
+    "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
+    "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
+}
+_EVIDENCE = {  # by attribution and what records where the run was
+    ("explicit", "samples"): "Its GPUs are known from samples that name it.",
+    ("ambiguous", "samples"): "Samples name it on more GPUs than it was allocated: which were its own is not known.",
+    (
+        "ambiguous",
+        "nothing",
+    ): "Where it ran is unknown: its accounting has no node list, no sample or map names it.",
+    ("ambiguous", "elsewhere"): "Samples or maps name it at other times only than its accounting: see site.time_zone.",
+}
+_OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
+_EXCLUDED_BECAUSE = {
+    "ambiguous_attribution": "its GPUs are not known",
+    "still_running": "it still runs",
+    "no_samples": "there are no samples",
+    "short": "it was short",
+    "idle": "its GPUs were idle",
+    "other_partition": "it ran in another partition",
+    "staff_account": "it is of a staff account",
+    "login_node": "it ran on a login node",
+}
+_STUDIED_COUNTERS = (*ACTIVITY_NAMES, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
+
+
+def use_sentence(row: Mapping[str, Any]) -> str:
+    """Return how busy the GPUs were.
+
+    >>> use_sentence({"gpus": 4, "gpu_util_mean": 0.42})
+    'The 4 GPUs were busy 42 % of the time.'
+    """
+    counter, count = activity_counter(row), number(row, "gpus")
+    who = "The GPUs were" if count is None else "The GPU was" if count == 1 else f"The {text(count, 'count')} GPUs were"
+    if row.get("attribution") == "ambiguous":
+        return NOT_ATTRIBUTABLE
+    if counter is None:
+        return f"How busy {'the GPU was' if count == 1 else 'the GPUs were'} is not recorded."
+    mean = number(row, f"{counter}_mean")
+    share = text(mean, "fraction")
+    if mean is not None and mean > 1:  # normalised by the profile of a MIG slice
+        return f"The mean of {ACTIVITY_NAMES.get(counter, counter)} was {share} of the MIG slice."
+    how = "" if counter == "gpu_util" else f" ({ACTIVITY_NAMES[counter]})"
+    return f"{who} busy {share} of the time{how}."
+
+
+def limiter_sentence(row: Mapping[str, Any], shares: Mapping[str, float | None], *, idle: bool = False) -> str | None:
+    """Return what set the speed; None where the job did no work. `shares`: see judge.limiter.shares_of_job.
+
+    >>> row = {"limiter": "memory", "main_pipe": "fp64", "main_pipe_at_work": 0.2, "dram_at_work": 0.6}
+    >>> limiter_sentence(row, {"memory": 0.75, "compute": 0.22})
+    'Memory: while the FP64 units worked, memory moved data 60 % of the time, 75 % of what is achievable.'
+    """
+    limiter, pipe = row.get("limiter"), row.get("main_pipe")
+    if idle:
+        return None
+    if row.get("attribution") == "ambiguous":
+        return NOT_ATTRIBUTABLE
+    at_work, traffic = (text(number(row, name), "fraction") for name in ("main_pipe_at_work", "dram_at_work"))
+    of_peak = {name: text(share, "fraction") for name, share in shares.items() if share is not None}
+    carried = "".join(f" {sentence}" for sentence in _link_sentences(row, shares, limiter))
+    if limiter == "compute" and pipe:
+        found = f"Compute: while they worked, the {PIPE_NAMES[pipe]} were active {at_work} of the time, "
+        return f"{found}{of_peak['compute']} of what is achievable.{carried}"
+    if limiter == "memory" and pipe:
+        found = f"Memory: while the {PIPE_NAMES[pipe]} worked, memory moved data {traffic} of the time, "
+        return f"{found}{of_peak['memory']} of what is achievable.{carried}"
+    if isinstance(limiter, str) and limiter in LINKS:
+        return f"{LINKS[limiter]}:{carried}"
+    if limiter == NEITHER:
+        share = number(row, "work_fraction")
+        rest = "" if share is None or share >= MOST else f", and only {text(share, 'fraction')} of the time"
+        worked = "" if pipe is None else f" The {PIPE_NAMES[pipe]} were active {at_work} while they worked{rest}, "
+        moved = (
+            "" if pipe is None else f"memory {traffic}: latency, kernel launches, input or communication set the speed."
+        )
+        return f"Neither arithmetic nor memory was near its peak.{worked}{moved}{carried}"
+    missing = [name for name in (*PIPES.values(), "dram_active") if number(row, f"{name}_mean") is None]
+    why = f"{', '.join(missing)} not recorded" if missing else "no arithmetic was measured on any pipe"
+    return f"Not known: {why}.{carried}"
+
+
+def _link_sentences(row: Mapping[str, Any], shares: Mapping[str, float | None], limiter: object) -> Iterator[str]:
+    """Traffic of links, where there is much."""
+    for link, name in LINKS.items():
+        rates = [number(row, f"{link}_{way}_bytes_per_s_mean") for way in ("tx", "rx")]
+        rate = max((rate for rate in rates if rate is not None), default=0.0)
+        peak = shares.get(link)
+        much = rate >= MUCH_TRAFFIC if peak is None else peak >= MUCH_OF_PEAK
+        if much or limiter == link:
+            share = "" if peak is None else f", {text(peak, 'fraction')} of what is achievable"
+            yield f"{name} carried {text(rate, 'B/s')} per GPU{share}."
+
+
+def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how evenly the work was spread over GPUs and over time."""
+    spatial, temporal = number(row, "spatial_imbalance"), number(row, "temporal_imbalance")
+    sentences = []
+    if row.get("attribution") == "ambiguous":
+        return (NOT_ATTRIBUTABLE,)
+    if number(row, "gpus") == 1:
+        sentences.append("Across GPUs: there is one GPU only.")
+    elif spatial is None:
+        sentences.append("Across GPUs: not known.")
+    else:
+        sentences.append(f"Across GPUs: {text(spatial, 'ratio')}, {evenness(spatial)} (0: all GPUs alike).")
+    if temporal is None:
+        sentences.append("Over time: not known.")
+    else:
+        sentences.append(f"Over time: {text(temporal, 'ratio')}, {steadiness(temporal)} (0: constant).")
+    return tuple(sentences)
+
+
+def evenness(imbalance: float) -> str:
+    """Return a spatial imbalance in words."""
+    return (
+        "even"
+        if imbalance < 0.1
+        else "mostly even"
+        if imbalance < 0.3
+        else "uneven"
+        if imbalance < 0.5
+        else "very uneven"
+    )
+
+
+def steadiness(imbalance: float) -> str:
+    """Return a temporal imbalance in words."""
+    return (
+        "steady"
+        if imbalance < 0.1
+        else "mostly steady"
+        if imbalance < 0.3
+        else "varying"
+        if imbalance < 0.5
+        else "strongly varying"
+    )
+
+
+def memory_sentence(row: Mapping[str, Any]) -> str:
+    """Return the peak of memory used.
+
+    >>> memory_sentence({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
+    'At the peak 50 % of the memory of a GPU was in use (20.0 GiB of 40.0 GiB).'
+    """
+    peak, used, capacity = (number(row, name) for name in ("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"))
+    if row.get("attribution") == "ambiguous":
+        return NOT_ATTRIBUTABLE
+    if peak is None and used is None:
+        return "Not known: memory was not recorded."
+    if peak is None:
+        return f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its capacity is not known."
+    amounts = "" if used is None or capacity is None else f" ({text(used, 'MiB')} of {text(capacity, 'MiB')})"
+    return f"At the peak {text(peak, 'fraction')} of the memory of a GPU was in use{amounts}."
+
+
+def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Return workload classes and the share of GPU time in each, in their order; empty where they are not known.
+
+    >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
+    ('idle', 1.0)
+    """
+    shares = row.get("workload_fractions")
+    return tuple(zip(WORKLOAD_CLASSES, shares, strict=True)) if shares else ()
+
+
+def energy_sentence(row: Mapping[str, Any]) -> str:
+    """Return energy and power of the GPUs as measured, and the estimate for the run time where they differ.
+
+    >>> energy_sentence({"energy_j": 7.2e6, "energy_j_estimated": 7.2e6, "power_w_mean": 250.0})
+    'The GPUs used 2.00 kWh, 250 W per GPU on average.'
+    >>> energy_sentence({"energy_j": 1.8e6, "energy_j_estimated": 7.2e6})
+    'The GPUs used 0.50 kWh in the measured 25 % of the time; scaled to the run time an estimated 2.00 kWh.'
+    """
+    joules, estimate, watts = (number(row, name) for name in ("energy_j", "energy_j_estimated", "power_w_mean"))
+    if row.get("attribution") == "ambiguous":
+        return NOT_ATTRIBUTABLE
+    if joules is None:
+        return "Not known: neither energy nor power was recorded."
+    one = number(row, "gpus") == 1
+    mean = "" if watts is None else f", {text(watts, 'W')} {'' if one else 'per GPU '}on average"
+    used = f"{'The GPU' if one else 'The GPUs'} used {text(joules, 'J')}"
+    if estimate is None or joules >= MEASURED * estimate:
+        return f"{used}{mean}."
+    part = text(joules / estimate, "fraction")
+    return (
+        f"{used} in the measured {part} of the time{mean}; scaled to the run time an estimated {text(estimate, 'J')}."
+    )
+
+
+def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, ...]:
+    """Return what is to be known about the data of the report."""
+    attribution = str(row.get("attribution"))
+    recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
+    known = _EVIDENCE.get((attribution, evidence)) or _ATTRIBUTION.get(attribution, "")
+    notes = ["Its GPUs are those that were recorded." if recorded else known]
+    share = share_text(row)
+    if share and attribution == "ambiguous":
+        notes = [f"It had a share ({share}) of GPUs that other jobs held at the same time, or may have held."]
+    elif share:
+        if attribution == "whole_node":
+            notes = ["Its nodes have one GPU each."]
+        notes.append(f"It had a share of them ({share}), and no other job held them: all samples are its own.")
+    if share:
+        notes.append("No GPU-hours are counted: it had no whole GPU.")
+    coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
+    if samples:
+        every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
+        share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
+        notes.append(f"{text(samples, 'count')} samples{every}{share}.")
+    if row.get("state") == "RUNNING":
+        notes.append("The job still runs: all numbers are those so far.")
+    if row.get("energy_source") == "power":
+        notes.append("Energy is integrated from samples of power.")
+    missing = [name for name in _STUDIED_COUNTERS if number(row, f"{name}_mean") is None]
+    if attribution == "ambiguous":
+        notes.append("What its nodes recorded may be of other jobs, so nothing of it is given.")
+    elif samples and missing:
+        notes.append(f"Not recorded: {', '.join(missing)}.")
+    if row.get("excluded"):
+        reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in row["excluded"].split(","))
+        notes.append(f"Left out of studies: {', '.join(reasons)}.")
+    return tuple(sentence for sentence in notes if sentence)
+
+
+def host_sentence(row: Mapping[str, Any]) -> str | None:
+    """Return CPU efficiency and host memory as accounted; None where neither was.
+
+    >>> host_sentence({"cpus": 64, "cpu_efficiency": 0.12, "max_rss_mib": 20480.0, "mem_requested_mib": 262144.0})
+    'CPUs busy 12 % of the time of 64; the largest task peaked at 20.0 GiB of host memory, 256.0 GiB were requested.'
+    """
+    efficiency, cpus = number(row, "cpu_efficiency"), number(row, "cpus")
+    peak, requested = number(row, "max_rss_mib"), number(row, "mem_requested_mib")
+    parts = []
+    if efficiency is not None and cpus is not None:
+        parts.append(f"CPUs busy {text(efficiency, 'fraction')} of the time of {text(cpus, 'count')}")
+    if peak is not None:
+        asked = "" if requested is None else f", {text(requested, 'MiB')} were requested"
+        parts.append(f"the largest task peaked at {text(peak, 'MiB')} of host memory{asked}")
+    if not parts:
+        return None
+    message = "; ".join(parts)
+    return f"{message[:1].upper()}{message[1:]}."

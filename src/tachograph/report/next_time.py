@@ -1,0 +1,91 @@
+"""What to request next time: options for sbatch that the job's own record supports, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tachograph.catalog.units import plural, text
+from tachograph.judge.activity import number
+from tachograph.judge.finding import Finding
+
+MARGIN = 0.25  # of the run time, on top of it
+LEAST_S = 600.0
+WORTH = 0.75  # of the limit: a request that is longer is not worth a change
+_STEPS = ((7200.0, 300.0), (43200.0, 900.0), (float("inf"), 3600.0))  # up to so long rounded up to so many seconds
+
+
+@dataclass(frozen=True, slots=True)
+class NextTime:
+    """Options that can be pasted, and why each, in that order. `leave_out`: what not to request, with the reason."""
+
+    options: tuple[str, ...]
+    reasons: tuple[str, ...]
+    leave_out: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The line for a job script; empty where nothing but `leave_out` is known."""
+        return f"#SBATCH {' '.join(self.options)}" if self.options else ""
+
+    @property
+    def why(self) -> str:
+        """The reasons in one sentence."""
+        message = "; ".join([*self.reasons, *([self.leave_out] if self.leave_out else [])])
+        return f"{message[:1].upper()}{message[1:]}."
+
+
+def next_time(row: Mapping[str, Any], findings: Sequence[Finding]) -> NextTime | None:
+    """Return what to request next time; None where the job's record supports no change.
+
+    >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
+    >>> job = {"gpus": 8, "elapsed_s": 42732.0, "timelimit_s": 90000.0, "state": "COMPLETED"}
+    >>> made = next_time(job, [Finding("one_gpu_of_many", "problem", "", "", evidence=unused)])
+    >>> made.line
+    '#SBATCH --gpus=1 --time=15:00:00'
+    >>> made.why
+    '1 of 8 GPUs worked; it ran for 11 h 52 min, 25 % on top.'
+    """
+    found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
+    chosen = [*_gpus(row, found), *_time(row)]
+    large = found.get("low_memory")
+    leave_out = None
+    if large is not None:
+        peak = text(number(row, "hbm_peak_fraction"), "fraction")
+        leave_out = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
+    if not chosen and leave_out is None:
+        return None
+    return NextTime(tuple(option for option, _ in chosen), tuple(reason for _, reason in chosen), leave_out)
+
+
+def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[str, str]]:
+    """As many GPUs as worked, where every one of them was measured, and those idle held no memory either."""
+    some = found.get("one_gpu_of_many") or found.get("gpus_never_used")
+    held = number(row, "gpus")
+    if some is None or held is None or some.evidence.get("gpus_seen") != held or some.evidence.get("gpus_waiting"):
+        return []
+    used = held - some.evidence["gpus_unused"]
+    return [(f"--gpus={used:.0f}", f"{used:.0f} of {plural(held, 'GPU')} worked")]
+
+
+def _time(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The run time and a margin, of a job that completed with much of its limit left."""
+    elapsed, limit = number(row, "elapsed_s"), number(row, "timelimit_s")
+    if row.get("state") != "COMPLETED" or elapsed is None or limit is None:
+        return []
+    wanted = max(LEAST_S, elapsed * (1 + MARGIN))
+    step = next(step for most, step in _STEPS if wanted <= most)
+    wanted = math.ceil(wanted / step) * step
+    if wanted > WORTH * limit:
+        return []
+    return [(f"--time={_slurm_time(wanted)}", f"it ran for {text(elapsed, 's')}, {text(MARGIN, 'fraction')} on top")]
+
+
+def _slurm_time(seconds: float) -> str:
+    """As Slurm writes a limit: [days-]hours:minutes:seconds."""
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hours:02d}:{minutes:02d}:{left:02d}"

@@ -1,0 +1,194 @@
+"""Every job of the demo: what its report says against its own numbers, and how long and in what words it says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tachograph.api.job_report import read_job
+from tachograph.catalog import config
+from tachograph.catalog.config import BoundOptions
+from tachograph.catalog.tables import PIPES, WASTE_ENERGY
+from tachograph.catalog.units import text
+from tachograph.judge.check import HALF
+from tachograph.judge.checks import CHECKS
+from tachograph.judge.limiter import WITHOUT_WORK
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.report.job import JobReport
+from tachograph.report.job_text import MOST_LINES, job_text
+
+BOUND = BoundOptions()
+LARGEST = 1e4  # of a quotient that says something
+_EXPONENT = re.compile(r"\d[eE][+-]?\d+")  # a number that people do not read
+
+
+@pytest.fixture(scope="module")
+def reports(demo: Path) -> list[JobReport]:
+    lake = Lake.open(str(demo / "lake"))
+    configuration = config.load(str(demo / "tachograph.toml"))
+    rows = read_summaries(lake).select("display_id", "job_id").unique().rows()
+    names = sorted({display or job for display, job in rows})
+    found = []
+    for name in names:
+        last = read_job(lake, name, now=datetime(2025, 3, 6, tzinfo=UTC), configuration=configuration)
+        found.append(last)
+    assert len(found) > 300
+    return found
+
+
+def test_the_limiter_came_near_its_peak(reports: list[JobReport]) -> None:
+    seen = set()
+    for report in reports:
+        row = report.summary
+        limiter = row["limiter"]
+        seen.add(limiter)
+        near = {
+            "compute": (row["main_pipe_at_work"] or 0.0) / BOUND.practical_pipe,
+            "memory": (row["dram_at_work"] or 0.0) / BOUND.practical_dram,
+        }
+        if limiter in near:
+            assert near[limiter] >= BOUND.near_peak
+            assert near[limiter] == max(near.values())
+            assert str(report.limiter).startswith(limiter.capitalize())
+        if limiter == "neither":
+            assert all(row[f"{counter}_mean"] is not None for counter in (*PIPES.values(), "dram_active"))
+            at_work = max(row["work_fraction"] or 0.0, (row["dram_active_mean"] or 0.0) / (row["dram_at_work"] or 1.0))
+            assert max(near.values()) < BOUND.near_peak or at_work < HALF
+        codes = {finding.code for finding in report.findings}
+        assert ("memory_bound" in {one.code for one in report.verdicts if one.verdict == "yes"}) == (
+            limiter == "memory"
+        )
+        if codes & set(WITHOUT_WORK):
+            assert limiter is None
+            assert report.limiter is None
+    assert {"compute", "memory", "neither", None} <= seen
+
+
+def test_energy_is_what_was_measured(reports: list[JobReport]) -> None:
+    estimates = 0
+    for report in reports:
+        row = report.summary
+        if row["energy_j"] is None:
+            continue
+        assert row["energy_j"] <= row["energy_j_estimated"] * (1 + 1e-9)
+        causes = sum(row[f"energy_j_{cause}"] or 0.0 for cause in WASTE_ENERGY)
+        assert causes <= row["energy_j"] * (1 + 1e-7)
+        assert text(row["energy_j"], "J") in report.energy
+        part = row["energy_j"] / row["energy_j_estimated"] if row["energy_j_estimated"] else 1.0
+        assert ("estimated" in report.energy) == (part < 0.98)
+        estimates += part < 0.98
+    assert estimates > 5
+
+
+def test_the_verdict_names_the_share_that_was_measured(reports: list[JobReport]) -> None:
+    low = 0
+    for report in reports:
+        coverage = report.summary["coverage"]
+        named = f"measured: {text(coverage, 'fraction')}" in report.headline
+        few = bool(report.summary["samples"]) and coverage is not None and coverage < 0.9
+        assert named == few
+        low += few
+        assert report.headline.endswith(".")
+        assert "Nothing stands out" not in report.headline
+    assert low > 2
+
+
+def test_nothing_is_denied_of_a_half_that_was_not_measured(reports: list[JobReport]) -> None:
+    of_samples = {code for check in CHECKS if check.of_samples and check.hidden for code in check.codes}
+    seen = 0
+    for report in reports:
+        coverage = report.summary["coverage"]
+        if coverage is None or coverage > HALF - 1e-9:
+            continue
+        for finding in report.verdicts:
+            assert finding.verdict != "no" or finding.code not in of_samples, (report.job, finding.code)
+        seen += 1
+    assert seen
+
+
+def _values(report: JobReport) -> Iterator[tuple[str, str, float]]:
+    for finding in report.verdicts:
+        for check in finding.checks:
+            if check.value is not None:
+                yield finding.code, check.name, check.value
+
+
+def test_no_finding_is_refuted_by_its_own_values(reports: list[JobReport]) -> None:
+    for report in reports:
+        for finding in report.findings:
+            held = [check.holds for check in finding.checks]
+            assert not held or any(holds for holds in held), (report.job, finding.code)
+        for code, name, value in _values(report):
+            assert "_over_" not in name or 0 <= value <= LARGEST, (report.job, code, name, value)
+
+
+def test_one_problem_has_one_loss(reports: list[JobReport]) -> None:
+    """Of the findings that are reported no two of one family give GPU-hours lost."""
+    family = {code: check.family for check in CHECKS for code in check.codes}
+    for report in reports:
+        losses = [
+            family[one.code] for one in report.findings if one.code in family and "gpu_hours_idle" in one.evidence
+        ]
+        assert len(losses) == len(set(losses)), report.job
+        lost = max((one.evidence.get("gpu_hours_idle", 0.0) for one in report.findings), default=0.0)
+        assert lost <= (report.summary["gpu_hours"] or 0.0) * (1 + 1e-6) + 1e-6
+
+
+def test_what_cannot_be_attributed_is_not_called_unrecorded(reports: list[JobReport]) -> None:
+    ambiguous = [report for report in reports if report.summary["attribution"] == "ambiguous"]
+    assert ambiguous
+    for report in ambiguous:
+        printed = job_text(report, width=100, every_check=True)
+        assert "ot recorded" not in printed.replace("is not recorded.", "").replace("GPUs was its own", "")
+        assert "dcgm-exporter" not in printed
+
+
+def test_running_jobs_are_told_so_far(reports: list[JobReport]) -> None:
+    running = [report for report in reports if report.running]
+    assert running
+    for report in running:
+        assert (
+            "so far" in report.headline or not report.summary["samples"] or report.summary["attribution"] == "ambiguous"
+        )
+        assert "still runs" in job_text(report)
+
+
+def test_it_is_short_and_says_no_nonsense(reports: list[JobReport]) -> None:
+    for report in reports:
+        printed = job_text(report, width=100)
+        assert len(printed.splitlines()) <= MOST_LINES, report.job
+        assert not re.search(r"\bnan\b|\bNone\b|\binf\b", printed), report.job
+        assert not _EXPONENT.search(printed), report.job
+
+
+def test_next_time_asks_for_no_more_than_this_time(reports: list[JobReport]) -> None:
+    seen = 0
+    for report in reports:
+        following: Any = report.next_time
+        if following is None or not following.line:
+            continue
+        seen += 1
+        assert following.line.startswith("#SBATCH --")
+        gpus = re.search(r"--gpus=(\d+)", following.line)
+        assert gpus is None or 0 < int(gpus[1]) < report.summary["gpus"]
+        asked = re.search(r"--time=(?:(\d+)-)?(\d\d):(\d\d):(\d\d)", following.line)
+        if asked:
+            days, hours, minutes, seconds = (int(part or 0) for part in asked.groups())
+            wanted = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+            assert report.summary["elapsed_s"] * 1.25 <= wanted <= 0.75 * report.summary["timelimit_s"]
+    assert seen > 10
+
+
+def test_frames_agree(demo: Path, reports: list[JobReport]) -> None:
+    """The table of jobs and the report name the same limiter."""
+    table = read_summaries(Lake.open(str(demo / "lake")))
+    by_key = dict(table.select("job_key", "limiter").iter_rows())
+    assert all(by_key[report.summary["job_key"]] == report.summary["limiter"] for report in reports)
+    assert table.filter(pl.col("limiter").is_not_null()).height > 100
