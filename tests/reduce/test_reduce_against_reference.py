@@ -17,6 +17,7 @@ from random_cluster import Cluster, random_cluster
 from madelake import configured, make_lake, summarized, utc
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.table_columns import HOST_USE
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES, JUDGED
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_minutes, read_summaries
@@ -84,7 +85,7 @@ def compare_jobs(lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: A
 def complete(wanted: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """The wanted row; what no accounting here tells is null."""
     never = {"cluster", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"}
-    never |= {"timelimit_s", "hbm_request"}
+    never |= {"timelimit_s", "hbm_request", *HOST_USE, "cpu_efficiency"}
     assert names == set(wanted) & names | never
     return {**dict.fromkeys(never), **wanted}
 

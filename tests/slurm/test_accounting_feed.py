@@ -258,9 +258,8 @@ def asked_of(version: str) -> bytes:
     names = lines[0].split("|")
     wanted = [name for name in FIELDS.split() if name in names]
     rows = [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines[1:]]
-    jobs = [row for row in rows if "." not in row["JobIDRaw"]]
     return "".join(
-        "\x1f".join(line) + "\n" for line in [wanted, *([in_seconds(row[name]) for name in wanted] for row in jobs)]
+        "\x1f".join(line) + "\n" for line in [wanted, *([in_seconds(row[name]) for name in wanted] for row in rows)]
     ).encode()
 
 

@@ -30,6 +30,7 @@ def test_an_answer_of_the_superfacility_api(recorded: Path) -> None:
         "eligible": datetime(2026, 4, 15, 19, 51, 14, tzinfo=UTC),
         "elapsed_s": 0.0,
         "timelimit_s": 3600.0,
+        "mem_requested_mib": 459804.0,  # of both nodes
         "constraints": "gpu&a100",
         "time_precision_s": 0.0,
     }

@@ -113,6 +113,29 @@ def imbalances(counter: str) -> tuple[TableColumn, ...]:
     )
 
 
+XID_EVENTS = (
+    count("xid_events", "Changes of the XID code."),
+    real("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
+)
+HOST_USE = ("cpus", "cpu_time_s", "mem_requested_mib", "max_rss_mib")
+
+
+def host_use() -> tuple[TableColumn, ...]:
+    """Return CPUs and host memory of a job as accounted."""
+    cpus, cpu_time_s, requested, largest = HOST_USE
+    return (
+        count(cpus, "CPUs allocated.", "not known"),
+        real(cpu_time_s, "s", "CPU time used, user and system, by its processes on all CPUs.", "not known, or running"),
+        real(
+            requested,
+            "MiB",
+            "Host memory requested for the whole job; allocated, where the request is all or not recorded.",
+            "not known",
+        ),
+        real(largest, "MiB", "Host memory of its largest task at its peak, as polled.", "not known, or running"),
+    )
+
+
 def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
     """Return GPU-hours and energy lost to each cause."""
     null = "no activity counter was measured, or it is ambiguous"

@@ -14,10 +14,13 @@ import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, CounterKind, HostCounter
 from tachograph.catalog.table_columns import (
+    HOST_USE,
     NOT_MEASURED,
+    XID_EVENTS,
     TableColumn,
     count,
     energy,
+    host_use,
     imbalances,
     real,
     roofline,
@@ -82,10 +85,6 @@ def _counter_column(counter: Counter | HostCounter) -> TableColumn:
     return TableColumn(counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "not measured")
 
 
-def _text(name: str, sentence: str, null: str = _UNKNOWN) -> TableColumn:
-    return TableColumn(name, pl.String(), "", sentence, null)
-
-
 def _time(name: str, sentence: str, null: str = _UNKNOWN) -> TableColumn:
     return TableColumn(name, TIME, "UTC", sentence, null)
 
@@ -126,11 +125,11 @@ DEVICES = LakeTable(
         _NODE,
         _GPU,
         _MIG,
-        _text("uuid", "UUID of the GPU."),
-        _text("pci", "PCI bus address."),
+        text("uuid", "UUID of the GPU."),
+        text("pci", "PCI bus address."),
         _index("nvml_index", "Index by NVML and DCGM, which count in the order of PCI addresses."),
         _index("minor_number", "Number of the device file, /dev/nvidia0 ..."),
-        _text("model", "Model as the driver writes it."),
+        text("model", "Model as the driver writes it."),
         _number("hbm_mib", "MiB", "Capacity of device memory, as reported."),
         _number("usable_mib", "MiB", "Memory used plus free, as samples show: capacity without what is reserved."),
         _SEQ,
@@ -144,17 +143,17 @@ JOBS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        _text("display_id", "Job id as people write it: 123, 123_4 (array), 123+1 (het).", "same as job_id"),
-        _text("array_job_id", "Id of the array the task belongs to.", "not an array task"),
+        text("display_id", "Job id as people write it: 123, 123_4 (array), 123+1 (het).", "same as job_id"),
+        text("array_job_id", "Id of the array the task belongs to.", "not an array task"),
         _count("array_task_id", "Index of the task in its array.", "index", "not an array task"),
-        _text("het_job_id", "Id of the heterogeneous job the component belongs to.", "not heterogeneous"),
+        text("het_job_id", "Id of the heterogeneous job the component belongs to.", "not heterogeneous"),
         _count("het_offset", "Position of the component.", "index", "not heterogeneous"),
-        _text("name", "Job name."),
-        _text("user", "User name."),
-        _text("account", "Account or project."),
-        _text("partition", "Partition."),
-        _text("qos", "Quality of service."),
-        _text("state", "Base state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, ..."),
+        text("name", "Job name."),
+        text("user", "User name."),
+        text("account", "Account or project."),
+        text("partition", "Partition."),
+        text("qos", "Quality of service."),
+        text("state", "Base state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, ..."),
         _count("exit_code", "Exit code of the batch script.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
         _time("submit", "When it was submitted."),
@@ -164,16 +163,16 @@ JOBS = LakeTable(
         _number("elapsed_s", "s", "Run time as accounted."),
         _number("timelimit_s", "s", "Requested time limit.", "unlimited or not known"),
         _count("nodes", "Nodes allocated.", "count"),
-        _text("node_list", "Node list as written.", "never ran or not known"),
+        text("node_list", "Node list as written.", "never ran or not known"),
         _count("gpus", "Whole GPUs allocated.", "count"),
-        _text("gpu_type", "GPU type in the allocation.", "untyped or not known"),
+        text("gpu_type", "GPU type in the allocation.", "untyped or not known"),
         _count("shards", "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.", null="none"),
         _count("mps", "Parts of GPUs by MPS allocated (gres/mps), mostly 100 to a GPU.", null="none"),
-        _count("cpus", "CPUs allocated.", "count"),
-        _text("constraints", "Requested features.", "none or not known"),
-        _text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
+        *host_use(),
+        text("constraints", "Requested features.", "none or not known"),
+        text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
         TableColumn("exclusive", pl.Boolean(), "", "The job had its nodes to itself.", _UNKNOWN),
-        _text("submit_line", "Submit line."),
+        text("submit_line", "Submit line."),
         _number("time_precision_s", "s", "How coarse the recorded times are: 0 for whole seconds, 60 for minutes."),
         _SEQ,
     ),
@@ -187,7 +186,7 @@ ALLOCATIONS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        _text("step", "Step of the job, as Slurm names it: 0, 1, batch, extern.", "the job, of no step that is known"),
+        text("step", "Step of the job, as Slurm names it: 0, 1, batch, extern.", "the job, of no step that is known"),
         _NODE,
         TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"),
         _MIG,
@@ -195,7 +194,7 @@ ALLOCATIONS = LakeTable(
         _time("end", "First instant no longer held.", "to the end of the job, or still held"),
         TableColumn("provenance", pl.String(), "", "explicit, samples, live_index or node_list: its source.", None),
         TableColumn("shared", pl.Boolean(), "", "A share of the GPU: other jobs may hold it, too.", "all of it"),
-        _text("numbering", "How `gpu` counts: slurm, or nvml_index.", "as samples and devices do"),
+        text("numbering", "How `gpu` counts: slurm, or nvml_index.", "as samples and devices do"),
         _SEQ,
     ),
     sort=("node", "gpu", "start"),
@@ -208,17 +207,17 @@ STEPS = LakeTable(
         _CLUSTER,
         _JOB_ID,
         TableColumn("step", pl.String(), "", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
-        _text("name", "Name: the program that srun started."),
+        text("name", "Name: the program that srun started."),
         _time("start", "When it started."),
         _time("end", "When it ended.", "still running"),
         _count("nodes", "Nodes it ran on.", "count"),
-        _text("node_list", "Node list as written."),
+        text("node_list", "Node list as written."),
         _count("tasks", "Tasks it started.", "count"),
         _count("gpus", "GPUs allocated to it.", "count"),
-        _text("state", "State, as those of jobs."),
+        text("state", "State, as those of jobs."),
         _count("exit_code", "Exit code.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
-        _text("submit_line", "Its srun line."),
+        text("submit_line", "Its srun line."),
         _SEQ,
     ),
     sort=("job_id", "start"),
@@ -229,13 +228,13 @@ REJECTS = LakeTable(
     ("chunk", "target", "reason", "column"),
     (
         TableColumn("chunk", pl.String(), "", "Which chunk was read.", None),
-        _text("source", "Name of the source."),
-        _text("origin", "File or address."),
+        text("source", "Name of the source."),
+        text("origin", "File or address."),
         TableColumn("target", pl.String(), "", "Table it was meant for.", None),
         TableColumn("reason", pl.String(), "", "Why it was removed.", None),
-        _text("column", "Column whose value was removed.", "the whole row was removed"),
+        text("column", "Column whose value was removed.", "the whole row was removed"),
         _count("removed", "How many rows or values.", "count"),
-        _text("example", "One of them, as it was written.", "not kept"),
+        text("example", "One of them, as it was written.", "not kept"),
         _SEQ,
     ),
 )
@@ -320,13 +319,8 @@ _JOB_COLUMNS = tuple(
     in {
         *("cluster", "display_id", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"),
         *("state", "submit", "start", "end", "elapsed_s", "timelimit_s", "nodes", "gpus", "shards", "mps"),
-        *("hbm_request", "time_precision_s"),
+        *("hbm_request", "time_precision_s", *HOST_USE),
     }
-)
-
-_XID_EVENTS = (
-    count("xid_events", "Changes of the XID code."),
-    real("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
 )
 
 JOB_SUMMARIES = LakeTable(
@@ -337,6 +331,7 @@ JOB_SUMMARIES = LakeTable(
         _JOB_KEY,
         _COMPUTED_JOB_ID,
         *_JOB_COLUMNS,
+        real("cpu_efficiency", "fraction", "CPU time over (run time x CPUs).", "one of them is not known"),
         text("gpu_model", "Model of its GPUs; several are joined with +."),
         real("hbm_mib", "MiB", "Capacity of one of its GPUs (the smallest where they differ).", "not known"),
         real("gpu_hours", "h", "Allocated GPUs times run time, idle ones too.", "not known, or shares of GPUs"),
@@ -376,7 +371,7 @@ JOB_SUMMARIES = LakeTable(
         ),
         text("health", "Worst of its GPUs: CRIT, WARN, HOT, unknown, OK.", "no samples"),
         *waste(WASTE, WASTE_ENERGY),
-        *_XID_EVENTS,
+        *XID_EVENTS,
         TableColumn(
             "intensity_histogram",
             pl.List(pl.Int64()),
@@ -429,7 +424,7 @@ JOB_GPUS = LakeTable(
         ),
         count("remapped_rows_uncorrectable_last", "Rows remapped after uncorrectable errors, up to its last sample."),
         text("health", "CRIT, WARN, HOT, OK, or unknown: not all was measured.", "no samples"),
-        *_XID_EVENTS,
+        *XID_EVENTS,
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "node", "gpu", "mig"),
@@ -463,7 +458,7 @@ STEP_SUMMARIES = LakeTable(
         *energy("Energy of the GPUs of which it is known"),
         text("energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *_XID_EVENTS,
+        *XID_EVENTS,
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "start", "step"),

@@ -298,6 +298,7 @@ def summarize_jobs(
         part=some,
     )
     frame = frame.with_columns(
+        cpu_efficiency=_cpu_efficiency(),
         gpu_hours=pl.when(~pl.col("shares")).then(pl.col("gpus") * pl.col("elapsed_s") / 3600),
         coverage=_coverage(ambiguous) * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
@@ -308,6 +309,12 @@ def summarize_jobs(
     )
     frame = frame.with_columns(excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String)))
     return in_schema(frame, JOB_SUMMARIES)
+
+
+def _cpu_efficiency() -> pl.Expr:
+    """CPU time over what the CPUs had; more than 1 where the job was not confined to them."""
+    available_s = pl.col("elapsed_s") * pl.col("cpus")
+    return pl.when(pl.col("end").is_not_null() & (available_s > 0)).then(pl.col("cpu_time_s") / available_s)
 
 
 def used_pipes(summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: AnalysisOptions) -> pl.DataFrame:

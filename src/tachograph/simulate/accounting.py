@@ -16,10 +16,11 @@ from tachograph.simulate.workload import LARGE_MEMORY_MIB, SimulatedRun
 FIELDS = (
     *("JobID", "JobIDRaw", "Cluster", "Partition", "QOS", "Account", "User", "Submit", "Eligible", "Start", "End"),
     *("Elapsed", "State", "ExitCode", "NNodes", "NodeList", "AllocTRES", "ReqTRES", "Constraints", "Timelimit"),
-    *("JobName", "SubmitLine"),
+    *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "JobName", "SubmitLine"),
 )
 CPU_NODE = "cpu0001"
 _CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
+_BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
 
 
 def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
@@ -127,9 +128,10 @@ def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tup
         record = _record(plan, run, nodes)
         if run.request.het:
             yield from _het_leader(record, run)
-        yield tuple(record.values())
+        rows = [record]
         if run.start_s is not None:
-            yield from _steps(record)
+            rows = _with_steps(record, _host_use(plan, run, record))
+        yield from (tuple(row[field] for field in FIELDS) for row in rows)
 
 
 def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNode]) -> dict[str, str]:
@@ -165,6 +167,10 @@ def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNo
         "ReqTRES": _tres(plan, run, count, typed=False),
         "Constraints": _constraint(plan, run),
         "Timelimit": elapsed(request.limit_min * 60),
+        "ReqMem": f"{_memory_gib(request.gpus)}G",
+        "TotalCPU": elapsed(0),  # with steps: `_with_steps`
+        "MaxRSS": "",
+        "TRESUsageInTot": "",
         "JobName": request.name,
         "SubmitLine": submit_line,
     }
@@ -183,13 +189,26 @@ def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
 
 def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -> str:
     gpus = run.request.gpus
-    cpus, memory = max(1, gpus) * _CPUS_PER_GPU, max(1, gpus) * _GIB_PER_GPU
+    cpus, memory = max(1, gpus) * _CPUS_PER_GPU, _memory_gib(gpus)
     parts = [f"billing={cpus}", f"cpu={cpus}"]
     if gpus:
         kind = plan.groups[run.request.group].driver.gres
         parts += [f"gres/gpu:{kind}={gpus}"] if typed else []
         parts.append(f"gres/gpu={gpus}")
     return ",".join([*parts, f"mem={memory}G", f"node={nodes}"])
+
+
+def _memory_gib(gpus: int) -> int:
+    return max(1, gpus) * _GIB_PER_GPU
+
+
+def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -> tuple[int, int]:
+    """CPU time (s) of a run and memory of its largest task (KiB); a running job has handed on neither."""
+    if record["State"] == "RUNNING" or run.start_s is None or run.end_s is None:
+        return 0, 0
+    busy, held = np.random.default_rng([plan.seed, 10, raw_id(run.request)]).uniform(0.02, 0.6, 2)
+    cpu_s = max(1, run.request.gpus) * _CPUS_PER_GPU * (run.end_s - run.start_s)
+    return int(busy * cpu_s), int(held * _GIB_PER_GPU * 2**20)
 
 
 def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str:
@@ -219,25 +238,36 @@ def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str
         "NodeList": CPU_NODE if run.start_s is not None else "None assigned",
         "AllocTRES": "billing=1,cpu=1,mem=1G,node=1" if run.start_s is not None else "",
         "ReqTRES": "billing=1,cpu=1,mem=1G,node=1",
+        "ReqMem": "1G",
         "Constraints": "",
     }
-    yield tuple(first.values())
-    if run.start_s is not None:
-        yield from _steps(first)
+    rows = [first] if run.start_s is None else _with_steps(first, (0, 0))
+    yield from (tuple(row[field] for field in FIELDS) for row in rows)
 
 
-def _steps(record: dict[str, str]) -> Iterator[tuple[str, ...]]:
-    """Rows of the batch step, the extern step and one srun."""
+def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, str]]:
+    """Rows of a job, its batch step, its extern step and one srun, which used `use` (CPU seconds, KiB)."""
     batch_state = {"TIMEOUT": "CANCELLED", "NODE_FAIL": "CANCELLED"}.get(record["State"], record["State"].split()[0])
-    blank = dict.fromkeys(("Partition", "QOS", "User", "ReqTRES", "Constraints", "Timelimit", "SubmitLine"), "")
+    blank = ("Partition", "QOS", "User", "ReqTRES", "Constraints", "Timelimit", "ReqMem", "SubmitLine")
     running = record["State"] == "RUNNING"
-    names = (("batch", "batch", batch_state), ("extern", "extern", "RUNNING" if running else "COMPLETED"))
-    for step, name, state in (*names, ("0", "app", batch_state)):
-        row = record | blank | {"JobName": name, "State": state}
+    small = (0, 0) if running else (_BATCH_S, _BATCH_KIB)
+    steps = (
+        ("batch", "batch", batch_state, small),
+        ("extern", "extern", "RUNNING" if running else "COMPLETED", (0, 0)),
+        ("0", "app", batch_state, use),
+    )
+    rows = []
+    for step, name, state, (cpu_s, kib) in steps:
+        counted_s = 0 if state == "CANCELLED" else cpu_s  # killed processes do not hand on their CPU time
+        row = record | dict.fromkeys(blank, "") | {"JobName": name, "State": state}
+        row |= {"TotalCPU": elapsed(counted_s), "MaxRSS": f"{kib}K" if kib else ""}
+        row["TRESUsageInTot"] = f"cpu={elapsed(cpu_s)},energy=0,mem={kib}K" if kib else ""
         row["JobID"], row["JobIDRaw"] = f"{record['JobID']}.{step}", f"{record['JobIDRaw']}.{step}"
         row["Submit"] = row["Eligible"] = record["Start"]
         row["SubmitLine"] = "srun ./app" if step == "0" else ""
-        yield tuple(row.values())
+        rows.append(row)
+    handed_on_s = 0 if batch_state == "CANCELLED" else small[0] + use[0]
+    return [record | {"TotalCPU": elapsed(handed_on_s)}, *rows]
 
 
 def _local(plan: SimulationPlan, seconds: int) -> str:

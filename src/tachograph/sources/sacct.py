@@ -151,6 +151,7 @@ class AccountingFeed:
             for name in _broken(job):
                 if self._rejected_before.first_time("invalid_utf8", job["cluster"], job["job_id"], job["submit"], name):
                     fresh.replaced[name] += 1
+        fresh.unread = [one for one in reading.unread if self._rejected_before.first_time(one)]
         return fresh.rejects()
 
 
@@ -190,6 +191,7 @@ def steps(first: datetime, mark: datetime, last: datetime, step: timedelta) -> I
 
 
 NAME = "sacct"
+_EDITION = "2"  # of what is read of a file: those read by an earlier one are read again
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 
@@ -212,7 +214,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         yield from _run(options, configuration, now)
     fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
     for path in expand(options.files, SUFFIXES):
-        mark = fingerprint(path, NAME, *_settings(configuration), fields or "", delimiter or "")
+        mark = fingerprint(path, NAME, _EDITION, *_settings(configuration), fields or "", delimiter or "")
         cluster = SlurmCluster.of(configuration)
         readings = read_file(path, cluster=cluster, fields=fields, delimiter=delimiter)
         for number, reading in enumerate(readings):

@@ -139,7 +139,8 @@ def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
 BETWEEN: Final = "\x1f"  # between fields: a character that no job name holds
 FIELDS: Final = (
     "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
-    "ExitCode NNodes NTasks AllocCPUS NodeList AllocTRES ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
+    "ExitCode NNodes NTasks AllocCPUS ReqCPUS ReqMem TotalCPU MaxRSS TRESUsageInTot TRESUsageInMax NodeList AllocTRES "
+    "ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
     "SubmitLine"  # last: it may hold line breaks
 )
 IN_SECONDS: Final[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "%s"}

@@ -25,6 +25,7 @@ from tachograph.sources.slurm.fields import (
 )
 from tachograph.sources.slurm.gres import GPU_NAMES
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, requested_exclusive
+from tachograph.sources.slurm.usage import json_request, json_usage
 
 
 def read_database(document: object) -> Iterator[SlurmEntry]:
@@ -84,6 +85,7 @@ def step_of(job: JobRecord, step: Mapping[str, object]) -> JobRecord:
         allocated=_tres(json_value(step, "tres", "allocated")),
         tasks=json_number(json_value(step, "tasks", "count")),
         submit_line=json_text(step.get("submit_line")),
+        usage=json_usage(step),
     )
 
 
@@ -96,6 +98,7 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
     code, signal = _exit_status(job.get("exit_code"), state)
     elapsed = json_number(json_value(job, "time", "elapsed"))
     requested = _tres(json_value(job, "tres", "requested"))
+    nodes, cpus = json_number(job.get("allocation_nodes")), json_number(json_value(job, "required", "CPUs"))
     return JobRecord(
         id=reported_job_id(
             json_number(job.get("job_id")),
@@ -120,15 +123,17 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         end=json_time(json_value(job, "time", "end")),
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
         timelimit_s=json_limit_s(json_value(job, "time", "limit")),
-        nodes=json_number(job.get("allocation_nodes")),
+        nodes=nodes,
         node_list=json_text(job.get("nodes")) or "None assigned",
         allocated=_tres(json_value(job, "tres", "allocated")),
         requested=requested or {},
         names_gpus=any(gres in (json_text(job.get("used_gres")) or "") for gres in GPU_NAMES),
-        cpus=json_number(json_value(job, "required", "CPUs")),
+        cpus=cpus,
         constraints=json_text(job.get("constraints")),
         submit_line=json_text(job.get("submit_line")),
         exclusive=requested_exclusive(json_text(job.get("exclusive"))),
+        mem_requested_mib=json_request(job, nodes=nodes, cpus=cpus),
+        usage=json_usage(job),
     )
 
 

@@ -28,6 +28,7 @@ from tachograph.sources.slurm.records import (
     job_row,
     step_row,
 )
+from tachograph.sources.slurm.usage import EndedUsage, HostUsage, UnreadValue, usage_of_run
 
 if TYPE_CHECKING:
     import polars as pl
@@ -143,7 +144,10 @@ _COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields;
 
 @dataclass(slots=True)
 class AccountingReading:
-    """What a part of a file holds: rows for `jobs`, `steps` and `allocations`, and what was rejected."""
+    """What a part of a file holds: rows for `jobs`, `steps` and `allocations`, and what was rejected.
+
+    job_usages, step_usages: one for each row of `jobs`, of `steps`.
+    """
 
     jobs: list[SlurmRow] = field(default_factory=list)
     allocations: list[SlurmRow] = field(default_factory=list)
@@ -154,14 +158,58 @@ class AccountingReading:
     no_raw_id: list[str] = field(default_factory=list)
     made_of_steps: list[str] = field(default_factory=list)
     names_gpus: bool = False
+    job_usages: list[HostUsage] = field(default_factory=list)
+    step_usages: list[HostUsage] = field(default_factory=list)
+    unread: list[UnreadValue] = field(default_factory=list)
+
+    def add_job(self, job: JobRecord, row: SlurmRow) -> None:
+        """Add a job, its row made of it."""
+        self.jobs.append(row)
+        self.job_usages.append(job.usage)
+        self.unread += job.unread
+
+    def add_step(self, step: JobRecord) -> None:
+        """Add a step. Errors: BadRowError when it has no row."""
+        self.steps.append(step_row(step))
+        self.step_usages.append(step.usage)
+        self.unread += step.unread
+
+    def add_usage(self) -> None:
+        """Give each job that has ended the usage of its record and steps; steps of a requeued job go by their start."""
+        runs = Counter((row["cluster"], row["job_id"]) for row in self.jobs)
+        steps: dict[tuple[object, object], list[tuple[object, EndedUsage]]] = {}
+        for row, usage in zip(self.steps, self.step_usages, strict=True):
+            ended = EndedUsage(usage, _state(row))
+            steps.setdefault((row["cluster"], row["job_id"]), []).append((row["start"], ended))
+        for row, usage in zip(self.jobs, self.job_usages, strict=True):
+            if row["end"] is None:
+                continue
+            key = row["cluster"], row["job_id"]
+            own = [ended for start, ended in steps.get(key, ()) if runs[key] == 1 or _in_run(start, row)]
+            row["cpu_time_s"], row["max_rss_mib"] = usage_of_run(EndedUsage(usage, _state(row)), own)
 
     def rejects(self) -> tuple[Reject, ...]:
         """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
         broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
+        values: dict[tuple[str, str], list[str]] = {}
+        for one in self.unread:
+            values.setdefault((one.reason, one.column), []).append(one.text)
+        unread = [Reject(*key, len(texts), texts[0][:200]) for key, texts in sorted(values.items())]
         ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
         made = self.made_of_steps
         jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
-        return (*counted_rejects(self.rejected), *broken, *ids, *jobs)
+        return (*counted_rejects(self.rejected), *unread, *broken, *ids, *jobs)
+
+
+def _state(row: SlurmRow) -> str | None:
+    return None if row["state"] is None else str(row["state"])
+
+
+def _in_run(start: object, row: SlurmRow) -> bool:
+    first, last = row["start"], row["end"]
+    if not (isinstance(start, datetime) and isinstance(first, datetime) and isinstance(last, datetime)):
+        return False
+    return first <= start <= last
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +247,8 @@ def read_content(
     jobs: set[str] = set()
     of_steps: dict[str, JobRecord] = {}
     for entry in how.entries:
-        if len(reading.jobs) + len(reading.rejected) + len(reading.steps) >= rows_per_chunk:
+        full = len(reading.jobs) + len(reading.rejected) + len(reading.steps) >= rows_per_chunk
+        if full and not _is_step(entry.fields or {}):  # a job is read with its steps
             yield _closed(reading, replaced)
             reading = AccountingReading(names_gpus=cluster.tracks_gpus)
         job = _take(entry, how, reading, cluster)
@@ -217,6 +266,10 @@ def read_content(
     yield _closed(reading, replaced)
 
 
+def _is_step(fields: Mapping[str, object]) -> bool:
+    return bool(fields["step"]) if "step" in fields else "." in str(fields.get("jobid", ""))
+
+
 def _add_jobs_of_steps(jobs: Sequence[JobRecord], reading: AccountingReading, cluster: SlurmCluster) -> None:
     """Add jobs of which an export that numbers steps in a column has steps alone."""
     for job in jobs:
@@ -225,12 +278,13 @@ def _add_jobs_of_steps(jobs: Sequence[JobRecord], reading: AccountingReading, cl
             reading.allocations += allocation_rows(row)
         except BadRowError:
             continue  # counted with its steps
-        reading.jobs.append(row)
+        reading.add_job(job, row)
         reading.made_of_steps.append(job.id.raw)
 
 
 def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingReading:
-    """The reading with the count of texts that were not UTF-8 so far, which starts again."""
+    """The reading with usage, and the count of texts that were not UTF-8 so far, which starts again."""
+    reading.add_usage()
     reading.replaced = Counter(replaced)
     replaced.clear()
     return reading
@@ -276,7 +330,7 @@ def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, clu
     try:
         job = how.record(fields, cluster)
         if job.id.step is not None:
-            reading.steps.append(step_row(job))
+            reading.add_step(job)
             return job
         row = job_row(job, cluster)
         allocations = list(allocation_rows(row))
@@ -286,12 +340,12 @@ def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, clu
         return None
     for example, of_step in steps:
         try:
-            reading.steps.append(step_row(database.step_of(job, of_step)))
+            reading.add_step(database.step_of(job, of_step))
         except BadRowError as problem:
             reading.rejected.append((entry.place, problem.reason, example))
     if not job.id.raw_known:
         reading.no_raw_id.append(job.id.raw)
-    reading.jobs.append(row)
+    reading.add_job(job, row)
     reading.allocations += allocations
     return job
 

@@ -28,6 +28,7 @@ from tachograph.sources.slurm.fields import (
     whole,
 )
 from tachograph.sources.slurm.gres import GPU_NAMES, gpus, gres_counts, shares, tres
+from tachograph.sources.slurm.usage import HostUsage, UnreadValue, text_request, text_usage
 
 _LONGEST_SUBMIT_LINE = 20_000  # characters of a submit line that are looked at
 _TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
@@ -239,6 +240,9 @@ class JobRecord:
     submit_line: str | None = None
     exclusive: bool | None = None
     time_precision_s: float = 0.0
+    mem_requested_mib: float | None = None
+    usage: HostUsage = field(default_factory=HostUsage)
+    unread: tuple[UnreadValue, ...] = ()
 
 
 def requested_exclusive(written: object) -> bool | None:
@@ -269,6 +273,12 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     code, signal = exit_status(get("exitcode", ""))
     nodes = whole(get("nnodes") or get("allocnodes", ""), "nodes")
     of_gres = gres_counts(get("reqgres", ""))
+    requested = tres(get("reqtres", ""))
+    cpus = whole(get("alloccpus") or get("ncpus", ""), "cpus")
+    usage, unread = text_usage(fields)
+    mem_requested_mib, unread_request = text_request(
+        fields, nodes=nodes, cpus=requested.get("cpu") or whole(get("reqcpus", ""), "cpus") or cpus
+    )
     return JobRecord(
         id=identity,
         cluster=get("cluster") or cluster.name,
@@ -289,13 +299,16 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         nodes=nodes,
         node_list=get("nodelist") or None,
         allocated=(gres_counts(get("allocgres", "")) | tres(get("alloctres", ""))) or None,
-        requested=tres(get("reqtres", "")) or (of_gres if nodes == 1 else {}),  # of a node or of all: not documented
+        requested=requested or (of_gres if nodes == 1 else {}),  # of a node or of all: not documented
         names_gpus=any(of_gres.values()),
-        cpus=whole(get("alloccpus") or get("ncpus", ""), "cpus"),
+        cpus=cpus,
         tasks=whole(get("ntasks", ""), "tasks"),
         constraints=_written(get("constraints", "")),
         submit_line=get("submitline") or None,
         exclusive=requested_exclusive(get("exclusive", "")),
+        mem_requested_mib=mem_requested_mib,
+        usage=usage,
+        unread=(*unread, *unread_request),
     )
 
 
@@ -356,6 +369,9 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "shards": shards,
         "mps": mps,
         "cpus": (job.allocated or {}).get("cpu", job.cpus) if ran else None,
+        "cpu_time_s": None,  # of a run that has ended, with its steps: `add_usage`
+        "mem_requested_mib": job.mem_requested_mib,
+        "max_rss_mib": None,
         "constraints": constraints,
         "hbm_request": hbm_tier(constraints) or (hbm_tier(request.constraint) if request else None),
         "exclusive": _exclusive(job, cluster, requested=request.exclusive if request else None),
@@ -379,6 +395,10 @@ def job_of_steps(job: JobRecord, step: JobRecord) -> JobRecord:
         exit_signal=None,
         node_list=job.node_list if job.node_list == step.node_list else None,
         allocated=None,
+        cpus=job.cpus if job.cpus == step.cpus else None,
+        mem_requested_mib=None,
+        usage=HostUsage(),
+        unread=(),
     )
 
 

@@ -18,16 +18,21 @@ DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
 QUOTING = (",", ";", "\t")  # what programs that write CSV put between fields
 _QUOTED = re.compile(r'(?:^|[,;\t])"', re.MULTILINE)
 
-# sacct -P -n -X -D of Open XDMoD, and the fields this project requests (spec: submit line last)
+# sacct -P -n -X -D of Open XDMoD, and the fields of docs/accounting.md, now and before (submit line last)
 _XDMOD = (
     "jobid jobidraw cluster partition qos account group gid user uid submit eligible start end elapsed exitcode "
     "state nnodes ncpus reqcpus reqmem reqtres alloctres timelimit nodelist jobname"
 )
-_OURS = (
+_BEFORE = (
     "jobid jobidraw cluster partition qos account user submit eligible start end elapsed state exitcode nnodes "
     "nodelist alloctres reqtres constraints timelimit jobname submitline"
 )
-LAYOUTS = (tuple(_XDMOD.split()), tuple(_OURS.split()))
+_DOCUMENTED = (  # not one field more or less than another list: the last one may be empty
+    "jobid jobidraw cluster partition qos account user submit eligible start end elapsed suspended state exitcode "
+    "nnodes nodelist alloctres reqtres reqcpus reqmem totalcpu maxrss tresusageintot constraints timelimit jobname "
+    "submitline"
+)
+LAYOUTS = tuple(tuple(names.split()) for names in (_XDMOD, _BEFORE, _DOCUMENTED))
 # fields in which people write what they like, the likeliest to hold a delimiter first
 _FREE = ("submitline", "jobname", "comment", "admincomment", "systemcomment", "extra", "workdir", "reason")
 
@@ -127,6 +132,7 @@ def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, w
             "this is no sacct text with delimiters", where=where, do="export with `sacct --parsable2` or `sacct --json`"
         )
     parts = [part.strip().strip('"').lower() for part in line.split(between)]
+    written = len(parts)
     if parts[-1] == "" and len(parts) > 1:  # --parsable: a delimiter behind the last field
         parts.pop()
     if "jobid" in parts or "jobidraw" in parts:
@@ -135,7 +141,7 @@ def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, w
         return SacctLayout(column_names(fields), between, has_header=False).checked(where)
     for names in LAYOUTS:
         layout = SacctLayout(names, between, has_header=False)
-        if len(parts) == len(names) and layout.starts(line):
+        if len(names) in {len(parts), written} and layout.starts(line):
             return layout
     raise InputError(
         f"no header, and {len(parts)} fields are no known list",

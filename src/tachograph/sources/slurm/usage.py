@@ -1,0 +1,233 @@
+"""Host resources of a job as accounted: CPU time, memory requested, memory of its largest task.
+
+CPU time is `TotalCPU`, which a step reports as its processes end. What of a step was killed is missing in it, so
+`TRESUsageInTot` counts, too, which is polled while the step runs; both are lower bounds, and the larger one is used.
+https://slurm.schedmd.com/sacct.html
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from tachograph.catalog.units import slurm_duration_s
+from tachograph.sources.slurm.fields import BadRowError, absent, json_number, json_objects, json_value
+
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,12})?)\s?(?:([KMGTPE])(?:i?B)?)?([nc]?)", re.ASCII | re.IGNORECASE)
+_MIB: Final[Mapping[str, float]] = {"k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30, "e": 2.0**40}
+_BYTE = 2.0**-20  # MiB
+_PER_CPU_FLAG = 2.0**31  # MEM_PER_CPU of Slurm with sizes of 32 bits: later versions print it as a part of the MiB
+_LARGEST_MIB = 2.0**42
+# of other states steps were killed: their processes did not hand on what they had used
+_ENDED_BY_THEMSELVES = frozenset({"COMPLETED", "FAILED", None})
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadValue:
+    """A value that could not be read: it is left out, its row is kept."""
+
+    reason: str
+    column: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostUsage:
+    """What a job or a step used. None: not accounted.
+
+    counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while it ran.
+    """
+
+    counted_s: float | None = None
+    polled_s: float | None = None
+    max_rss_mib: float | None = None
+
+    def cpu_time_s(self, state: str | None) -> float | None:
+        """Return the CPU time; None: not accounted, or of processes that were killed before they were polled.
+
+        >>> HostUsage(0.02, 0.47).cpu_time_s("OUT_OF_MEMORY"), HostUsage(0.02).cpu_time_s("TIMEOUT")
+        (0.47, None)
+        """
+        if self.polled_s is not None:
+            return max(self.polled_s, self.counted_s or 0.0)
+        return self.counted_s if state in _ENDED_BY_THEMSELVES else None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedUsage:
+    """Usage of a job or a step, and the state in which it ended."""
+
+    usage: HostUsage
+    state: str | None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was killed before its CPU time was polled."""
+        return self.usage.polled_s is None and self.state not in _ENDED_BY_THEMSELVES
+
+
+def usage_of_run(job: EndedUsage, steps: Sequence[EndedUsage]) -> tuple[float | None, float | None]:
+    """Return CPU time (s) and memory of the largest task (MiB) of a run that has ended.
+
+    The CPU time is that of its record or the sum of its steps, whichever is larger; unknown where that of a step was
+    lost. 0 is no measurement: every process takes some time.
+
+    >>> steps = [EndedUsage(HostUsage(4.0, 3.0, 10.0), "COMPLETED"), EndedUsage(HostUsage(0.5, None, 7.0), "COMPLETED")]
+    >>> usage_of_run(EndedUsage(HostUsage(0.0), "COMPLETED"), steps)
+    (4.5, 10.0)
+    >>> usage_of_run(EndedUsage(HostUsage(4.0), "FAILED"), [EndedUsage(HostUsage(4.0), "CANCELLED")])
+    (None, None)
+    """
+    largest = max((one.usage.max_rss_mib or 0.0 for one in (job, *steps)), default=0.0)
+    if any(one.is_lost for one in steps):
+        return None, largest or None
+    of_steps = [one.usage.cpu_time_s(one.state) for one in steps]
+    known = [seconds for seconds in of_steps if seconds is not None]
+    total = sum(known) if len(known) == len(of_steps) else 0.0
+    return _whole_ms(max(total, job.usage.cpu_time_s(job.state) or 0.0)) or None, largest or None
+
+
+def _whole_ms(seconds: float) -> float:
+    """Text of sacct has no more, so text and JSON agree."""
+    return math.floor(seconds * 1e3 + 1e-6) / 1e3
+
+
+def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue, ...]]:
+    """Return the usage of a sacct row, {field name in lower case: text}, and what of it could not be read."""
+    get, unread = fields.get, list[UnreadValue]()
+    counted = _read(_cpu_s, get("totalcpu", ""), "cpu_time_s", unread)
+    polled = _read(_cpu_s, tres_value(get("tresusageintot", ""), "cpu"), "cpu_time_s", unread)
+    largest = [
+        _read(_bytes_mib, written, "max_rss_mib", unread)
+        for written in (get("maxrss", ""), tres_value(get("tresusageinmax", ""), "mem"))
+    ]
+    return HostUsage(counted, polled, max((size for size in largest if size), default=None)), tuple(unread)
+
+
+def text_request(
+    fields: Mapping[str, str], *, nodes: int | None, cpus: int | None
+) -> tuple[float | None, tuple[UnreadValue, ...]]:
+    """Return the memory a sacct row requests for the whole job (MiB), and what of it could not be read.
+
+    `nodes`, `cpus`: of the request, for amounts per node and per CPU.
+    """
+    get, unread = fields.get, list[UnreadValue]()
+
+    def of_job(written: str) -> float | None:
+        return requested_mib(written, nodes=nodes, cpus=cpus)
+
+    requested = _read(of_job, tres_value(get("reqtres", ""), "mem"), "mem_requested_mib", unread)
+    if requested is None:
+        requested = _read(of_job, get("reqmem", ""), "mem_requested_mib", unread)
+    allocated = _read(of_job, tres_value(get("alloctres", ""), "mem"), "mem_requested_mib", unread)
+    return requested or allocated or None, tuple(unread)
+
+
+def _read(parse: Callable[[str], float | None], written: str, column: str, unread: list[UnreadValue]) -> float | None:
+    try:
+        return parse(written)
+    except BadRowError as problem:
+        unread.append(UnreadValue(problem.reason, column, written))
+        return None
+
+
+def _cpu_s(written: str) -> float | None:
+    text = written.strip()
+    if absent(text):
+        return None
+    seconds = slurm_duration_s(text) if len(text) < 40 and ":" in text else None
+    if seconds is None:
+        raise BadRowError("bad_duration", "cpu_time_s")
+    return seconds
+
+
+@lru_cache(maxsize=8192)
+def _amount(written: str) -> tuple[float, str, str]:
+    """Number, unit (k, m, ... or none) and what it is per (n: node, c: CPU, or nothing). Errors: BadRowError."""
+    found = _SIZE.fullmatch(written.strip())
+    if not found:
+        raise BadRowError("bad_size")
+    return float(found[1]), (found[2] or "").lower(), found[3].lower()
+
+
+def _bytes_mib(written: str) -> float | None:
+    """A size in MiB, of bytes where no unit is written; None: none, or 0."""
+    if absent(written):
+        return None
+    number, unit, _ = _amount(written)
+    return number * (_MIB[unit] if unit else _BYTE) or None
+
+
+def requested_mib(written: str, *, nodes: int | None, cpus: int | None) -> float | None:
+    """Return the memory requested for a job in MiB; None: none is written, or per node or CPU of an unknown number.
+
+    `4Gn` is per node, `4Gc` per CPU, `4G` of the job; 0 all that the nodes have.
+
+    >>> requested_mib("4Gn", nodes=2, cpus=64), requested_mib("4000Mc", nodes=2, cpus=64)
+    (8192.0, 256000.0)
+    >>> requested_mib("62.50G", nodes=2, cpus=64), requested_mib("2147487648Mn", nodes=1, cpus=16)
+    (64000.0, 64000.0)
+
+    Errors: BadRowError `bad_size` for what is no amount of memory.
+    """
+    if absent(written):
+        return None
+    number, unit, per = _amount(written)
+    size = number * _MIB[unit or "m"]
+    if size >= _PER_CPU_FLAG and size == int(size) and unit in {"", "m"}:
+        size, per = size - _PER_CPU_FLAG, "c"
+    if size >= _LARGEST_MIB:
+        raise BadRowError("bad_size")
+    if not per:
+        return size
+    count = nodes if per == "n" else cpus
+    return None if count is None else size * count
+
+
+def tres_value(written: str, name: str) -> str:
+    """Return what a TRES list has under a name, "" where it does not have it.
+
+    >>> tres_value("cpu=00:00:03,energy=0,mem=206472K", "mem")
+    '206472K'
+    """
+    parts = (part.partition("=") for part in written.split(","))
+    return next((value.strip() for key, _, value in parts if key.strip().lower() == name), "")
+
+
+def json_usage(record: Mapping[str, object]) -> HostUsage:
+    """Return the usage of a job or step of a document: `time.total`, and `tres.requested`, which steps have for usage.
+
+    >>> rows = {"max": [{"type": "mem", "count": 2097152}], "total": [{"type": "cpu", "count": 670}]}
+    >>> json_usage({"time": {"total": {"seconds": 1, "microseconds": 500000}}, "tres": {"requested": rows}})
+    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0)
+    """
+    seconds, micro = (json_number(json_value(record, "time", "total", unit)) for unit in ("seconds", "microseconds"))
+    polled = _json_count(json_value(record, "tres", "requested", "total"), "cpu")
+    largest = _json_count(json_value(record, "tres", "requested", "max"), "mem")
+    return HostUsage(
+        None if seconds is None else seconds + (micro or 0) / 1e6,
+        None if polled is None else polled / 1e3,
+        largest * _BYTE if largest else None,
+    )
+
+
+def json_request(job: Mapping[str, object], *, nodes: int | None, cpus: int | None) -> float | None:
+    """Return the memory that a job of a document requests, in MiB: its TRES, else per node or CPU, else allocated."""
+    requested = _json_count(json_value(job, "tres", "requested"), "mem")
+    if requested is None:
+        per_node, per_cpu = (json_number(json_value(job, "required", f"memory_per_{what}")) for what in ("node", "cpu"))
+        of_each = ((per_node, nodes), (per_cpu, cpus))
+        requested = next((size * count for size, count in of_each if size and count), None)
+    amount = requested or _json_count(json_value(job, "tres", "allocated"), "mem")
+    return float(amount) if amount else None
+
+
+def _json_count(rows: object, kind: str) -> int | None:
+    counts: Iterable[int | None] = (
+        json_number(row.get("count")) for row in json_objects(rows) if row.get("type") == kind
+    )
+    return next((count for count in counts if count is not None and count >= 0), None)
