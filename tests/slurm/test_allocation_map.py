@@ -159,7 +159,6 @@ def test_the_cluster_is_that_of_the_answer(recorded: Path) -> None:
     ("change", "reason"),
     [
         ({"gres_detail": ["gpu:a100:1(IDX:0)"]}, "index_count_mismatch"),
-        ({"gres_detail": ["gpu:a100:1(IDX:0)", "gpu:a100:1(IDX:N/A)"]}, "index_not_told"),
         ({"nodes": "n["}, "bad_node_list"),
         ({"job_id": 0}, "bad_job_id"),
     ],
@@ -169,6 +168,19 @@ def test_a_live_job_that_cannot_be_read_is_counted(write: Write, change: dict[st
     reading = read_map(write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=SlurmCluster())
     assert held(reading) == {("5", "n1", 0), ("5", "n1", 1), ("5", "n2", 3)}
     assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason), (3, "not_an_object")]
+
+
+@pytest.mark.parametrize(
+    ("gres", "reason"), [("gpu:1(IDX:N/A)", "index_not_told"), ("gpu:1g.5gb:1(IDX:0)", "mig_index")]
+)
+def test_a_live_job_without_known_indices_is_on_its_nodes(write: Write, gres: str, reason: str) -> None:
+    job = {"job_id": 5, "job_state": ["RUNNING"], "nodes": "n[1-2]", "gres_detail": ["gpu:1(IDX:0)", gres]}
+    reading = read_map(write(json.dumps({"jobs": [job]})), cluster=SlurmCluster())
+    assert [(row["node"], row["gpu"], row["provenance"]) for row in reading.allocations] == [
+        ("n1", None, "node_list"),
+        ("n2", None, "node_list"),
+    ]
+    assert [(place, why) for place, why, _ in reading.unplaced] == [(1, reason)]
 
 
 def test_scontrol_on_one_line_and_of_old_versions(write: Write) -> None:

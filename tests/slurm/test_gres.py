@@ -143,14 +143,42 @@ def test_every_record_of_scontrol_is_read_or_counted(write: Write) -> None:
         *(("5", "n5", gpu, None) for gpu in (0, 1, 2)),
         ("12", "n6", 0, None),
         ("12", "n7", 4, None),
+        *((job, "n1", None, None) for job in ("6", "7", "8")),
     }
-    assert [reason for _, reason, _ in reading.rejected] == [
-        "index_not_told",
-        "mig_index",
-        "index_not_told",
-        "bad_state",
+    assert [reason for _, reason, _ in reading.unplaced] == ["index_not_told", "mig_index", "index_not_told"]
+    assert [reason for _, reason, _ in reading.rejected] == ["bad_state"]
+    assert [(one.reason, one.column, one.count) for one in reading.rejects()] == [
+        ("bad_state", None, 1),
+        ("index_not_told", "gpu", 2),
+        ("mig_index", "gpu", 1),
     ]
-    assert reading.rows_read == 12
+    assert (reading.rows_read, reading.rows_used) == (12, 9)
+
+
+def test_nodes_of_a_job_whose_gpus_are_unknown(write: Write) -> None:
+    """Those with slices or shares; where Slurm names none, all nodes of the job."""
+    slices = record("GRES=gres:gpu:1g.10gb:1(IDX:0)", job=1, nodes="n[1-2]")
+    slices = slices.rstrip() + "\n     Nodes=n3 CPU_IDs=0-3 Mem=0 GRES=\n\n"
+    shards = record("GRES=shard:4(CNT:4)", job=2, nodes="n4")
+    brief = "JobId=3 JobState=RUNNING ReqNodeList=n9 NodeList=n[5-6] TRES=cpu=1,gres/gpu=2\n"
+    nowhere = "JobId=4 JobState=RUNNING NodeList=(null) TRES=cpu=1,gres/gpu=2\n"
+    reading = read_map(write(slices + shards + brief + nowhere), cluster=SlurmCluster())
+    assert rows(reading) == {
+        ("1", "n1", None, None),
+        ("1", "n2", None, None),
+        ("2", "n4", None, True),
+        ("3", "n5", None, None),
+        ("3", "n6", None, None),
+    }
+    assert {(row["provenance"], row["numbering"]) for row in reading.allocations} == {("node_list", None)}
+    assert [reason for _, reason, _ in reading.rejected] == ["index_not_told"]
+    running = {"job_state": "RUNNING", "nodes": "n[1-2]"}
+    jobs = [
+        {"job_id": 1, **running, "gres_detail": ["gpu:1g.10gb:1(IDX:0)", "nvme:1"]},
+        {"job_id": 2, **running, "gres_detail": [], "tres_alloc_str": "gres/gpu=4"},
+    ]
+    reading = read_map(write(json.dumps({"jobs": jobs})), cluster=SlurmCluster())
+    assert rows(reading) == {("1", "n1", None, None), ("2", "n1", None, None), ("2", "n2", None, None)}
 
 
 @pytest.mark.parametrize("state", [["PENDING"], "PENDING", ["PENDING", "REQUEUED"], ["REQUEUED", "PENDING"]])
@@ -169,8 +197,9 @@ def test_jobs_of_the_controller(write: Write) -> None:
         {"job_id": 4, **running, "job_state": ["RUNNING", "SLEEPING"], "gres_detail": ["gpu:1(IDX:0)"]},
     ]
     reading = read_map(write(json.dumps({"jobs": jobs})), cluster=SlurmCluster())
-    assert rows(reading) == {("1", "n1", 3, True)}
-    assert [reason for _, reason, _ in reading.rejected] == ["index_not_told", "bad_state"]
+    assert rows(reading) == {("1", "n1", 3, True), ("2", "n1", None, None)}
+    assert [reason for _, reason, _ in reading.unplaced] == ["index_not_told"]
+    assert [reason for _, reason, _ in reading.rejected] == ["bad_state"]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +239,13 @@ _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
         (1, "||7696487:2|", (2, None, None, None, 1)),
         (1, "|||gpu:2", (2, None, None, None, 1)),
         (2, "|||gpu:2", (None, None, None, None, 2)),  # of one node or of both
+        (2, "|||PER_NODE:gpu:a100:2", (4, "a100", None, None, 2)),
+        (2, "|||PER_JOB:gpu:2", (2, None, None, None, 2)),
+        (2, "|||PER_NODE:gpu:2,PER_JOB:gpu:4", (None, None, None, None, 2)),
+        (1, "|||PER_TASK:gpu:1", (None, None, None, None, 1)),
+        (1, "|cpu=1||gpu:2", (2, None, None, None, 1)),  # TRES without GPUs, which were not tracked
+        (1, "cpu=1,gres/gpu=2||(null)|", (2, None, None, None, 1)),
+        (1, "|cpu=1,gres/gpu=3|N/A|gpu:0", (3, None, None, None, 1)),
         (1, "cpu=1||gpu:0|gpu:0", (0, None, None, None, 0)),
         (1, "cpu=1,gres/shard=4|||", (0, None, 4, None, 1)),
         (2, "cpu=1,gres/shard:a100=2,gres/shard=2|||", (0, "a100", 2, None, 2)),

@@ -139,7 +139,9 @@ def test_a_record_that_cannot_be_read_is_counted_once_and_the_others_land() -> N
     for minute in range(3):
         landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=minute)))
     assert landing.rejected == {"index_not_told": 1}
-    assert landing.allocations.height == 13
+    assert landing.allocations.height == 14
+    unknown = [row for row in landing.allocations.iter_rows(named=True) if row["gpu"] is None]
+    assert [row["provenance"] for row in unknown] == ["node_list"]
 
 
 def test_a_requeued_job_has_an_interval_for_each_run() -> None:

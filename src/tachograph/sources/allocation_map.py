@@ -19,15 +19,18 @@ from tachograph.catalog.tables import ALLOCATIONS
 from tachograph.sources.files import expand, fingerprint, read_bytes
 from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark
 from tachograph.sources.slurm.allocations import (
+    UNKNOWN_GPUS,
     HoldEvent,
     HoldIntervals,
     controller_allocations,
+    controller_nodes,
     read_controller,
     read_events,
     read_log,
     read_scontrol,
     read_table,
     scontrol_allocations,
+    scontrol_nodes,
 )
 from tachograph.sources.slurm.exports import detect, frame_of
 from tachograph.sources.slurm.fields import BadRowError
@@ -46,7 +49,8 @@ class AllocationMapReading:
     """What a file holds: rows for `allocations`, what was rejected (place, reason, text), the number of records."""
 
     allocations: list[SlurmRow] = field(default_factory=list)
-    rejected: list[tuple[int, str, str]] = field(default_factory=list)
+    rejected: list[RejectedRecord] = field(default_factory=list)
+    unplaced: list[RejectedRecord] = field(default_factory=list)  # nodes are known and which GPUs they are not
     rows_read: int = 0
     passed: Counter[str] = field(default_factory=Counter)  # records of jobs that hold no GPUs, by reason
     document: object = None  # where it is JSON of the controller
@@ -57,8 +61,8 @@ class AllocationMapReading:
         return self.rows_read - len(self.rejected) - self.passed.total()
 
     def rejects(self) -> tuple[Reject, ...]:
-        """Rejected rows, by reason."""
-        return counted_rejects(self.rejected)
+        """Rejected rows, and GPUs that are not known, by reason."""
+        return (*counted_rejects(self.rejected), *counted_rejects(self.unplaced, "gpu"))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -131,21 +135,29 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
         reading.rejected.append((entry.place, entry.reason, entry.text))
         return
     fields = entry.fields or {}
+    record = str(fields["record"]) if "record" in fields else None
     try:
-        if "record" in fields:
-            rows = scontrol_allocations(str(fields["record"]), cluster)
-        else:
-            rows = controller_allocations(fields, cluster)
-        reading.allocations += rows
-        reading.passed.update([] if rows else ["no_gpus"])
+        try:
+            rows = controller_allocations(fields, cluster) if record is None else scontrol_allocations(record, cluster)
+        except BadRowError as problem:
+            if problem.reason not in UNKNOWN_GPUS:
+                raise
+            rows = controller_nodes(fields, cluster) if record is None else scontrol_nodes(record, cluster)
+            if not rows:
+                raise
+            reading.unplaced.append((entry.place, problem.reason, entry.text))
     except BadRowError as problem:
         reading.rejected.append((entry.place, problem.reason, entry.text))
+        return
+    reading.allocations += rows
+    reading.passed.update([] if rows else ["no_gpus"])
 
 
 def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
     """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
     for path in expand(options.files, SUFFIXES):
-        for row in read_map(path, cluster=SlurmCluster.of(configuration)).rejected:
+        reading = read_map(path, cluster=SlurmCluster.of(configuration))
+        for row in sorted((*reading.rejected, *reading.unplaced)):
             yield str(path), *row
 
 

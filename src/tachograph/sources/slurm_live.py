@@ -108,7 +108,9 @@ class RunningJobsFeed:
         self._look_at_config(named=content[:1] == b"{")
         reading = read_map_content(content, where=where, cluster=self._cluster)
         self._note_skew(reading, middle)
-        rejects = counted_rejects(self._rejected_before.new(reading.rejected))
+        before = self._rejected_before
+        unplaced = counted_rejects(before.new(reading.unplaced), "gpu")
+        rejects = (*counted_rejects(before.new(reading.rejected)), *unplaced)
         parts = (
             ChunkPart("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
             ChunkPart(

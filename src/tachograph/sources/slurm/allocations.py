@@ -11,6 +11,7 @@ from datetime import datetime
 from tachograph.sources.metrics import short_node
 from tachograph.sources.slurm.fields import (
     BadRowError,
+    absent,
     base_state,
     expand_nodes,
     instants,
@@ -28,7 +29,9 @@ _RECORD = re.compile(r"^JobId=", re.MULTILINE)
 _NODE_LINE = re.compile(r"\bNodes=(?P<nodes>\S+)(?P<rest>(?:\s+(?:CPU_IDs|Mem|GRES(?:_IDX)?)=\S*)+)")
 _GRES = re.compile(r"\bGRES(?:_IDX)?=(\S+)")
 _ALLOCATED = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
+_NODE_LIST = re.compile(r"(?<![A-Za-z])NodeList=(\S+)")
 _WITH_GPUS = frozenset({"RUNNING", "SUSPENDED"})  # states in which Slurm names the GPUs of a job that has any
+UNKNOWN_GPUS = frozenset({"mig_index", "index_not_told"})  # the nodes are known, where GPUs were held; which ones not
 
 
 def held_gpus(gres: str) -> dict[int, bool]:
@@ -84,21 +87,61 @@ def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
     state = base_state(written[1]) if written else None
     if state == "PENDING":  # nodes that it was promised, or that it requests
         return []
-    lines = [(line["nodes"], gres[1]) for line in _NODE_LINE.finditer(record) for gres in _GRES.finditer(line["rest"])]
-    found = [(nodes, held) for nodes, gres in lines if (held := held_gpus(gres))]
+    found = [(nodes, held) for nodes, gres in _gres_lines(record) if (held := held_gpus(gres))]
     if not found:
         allocated = _ALLOCATED.search(record)
         if _with_gpus(state, allocated[1] if allocated else ""):
             raise BadRowError("index_not_told", "gpu")
         return []
-    written = re.search(r"\bStartTime=(\S+)", record)
-    times = instants(written[1], cluster.time_zone) if written else ()
-    start = times[0] if times else None
+    start = _start(record, cluster)
     return [
         allocation_row(cluster.name, job[1], node, gpu, start=start, shared=shared)
         for nodes, held in found
         for node in expand_nodes(nodes)
         for gpu, shared in held.items()
+    ]
+
+
+def _gres_lines(record: str) -> list[tuple[str, str]]:
+    """(nodes, GRES) of the lines per node."""
+    return [(line["nodes"], gres[1]) for line in _NODE_LINE.finditer(record) for gres in _GRES.finditer(line["rest"])]
+
+
+def _start(record: str, cluster: SlurmCluster) -> datetime | None:
+    written = re.search(r"\bStartTime=(\S+)", record)
+    times = instants(written[1], cluster.time_zone) if written else ()
+    return times[0] if times else None
+
+
+def scontrol_nodes(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
+    """Return one row of `allocations` per node on which the job of a record has GPUs, with `gpu` null.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    job = re.match(r"JobId=(\d+)\b", record)
+    if not job:
+        raise BadRowError("bad_job_id")
+    lines = _gres_lines(record)
+    of_gpus = [nodes for nodes, gres in lines if any(part.count != 0 for part in read_gres(gres))]
+    listed = [found[1] for found in _NODE_LIST.finditer(record) if not absent(found[1])]
+    nodes = of_gpus or [line["nodes"] for line in _NODE_LINE.finditer(record)] or listed[:1]
+    held = [gres for _, gres in lines]
+    return _node_rows(cluster.name, job[1], nodes, start=_start(record, cluster), shared=_shares_alone(held))
+
+
+def _shares_alone(held: Iterable[str]) -> bool:
+    """Whether a job has shares of GPUs by its lines, and no whole one."""
+    names = {part.name for gres in held for part in read_gres(gres) if part.count != 0}
+    return bool(names) and "gpu" not in names
+
+
+def _node_rows(
+    cluster: str | None, job: str, written: Iterable[str], *, start: datetime | None, shared: bool
+) -> list[SlurmRow]:
+    return [
+        allocation_row(cluster, job, node, None, start=start, provenance="node_list", shared=shared)
+        for nodes in written
+        for node in expand_nodes(nodes)
     ]
 
 
@@ -119,12 +162,8 @@ def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> 
     `gres_detail` holds one text per node, in the order of the node list.
     Errors: BadRowError with the reason when it cannot be read.
     """
-    detail = job.get("gres_detail")
-    per_node = (
-        [str(part) for part in detail] if isinstance(detail, list) else [json_text(detail)] if json_text(detail) else []
-    )
     state = job_state(job.get("job_state"))
-    held = [] if state.base == "PENDING" else [held_gpus(part or "") for part in per_node]
+    held = [] if state.base == "PENDING" else [held_gpus(part) for part in _gres_details(job)]
     if not any(held):
         if _with_gpus(state.base, json_text(job.get("tres_alloc_str")) or ""):
             raise BadRowError("index_not_told", "gpu")
@@ -142,6 +181,30 @@ def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> 
         for node, gpus in zip(nodes, held, strict=True)
         for gpu, shared in gpus.items()
     ]
+
+
+def _gres_details(job: Mapping[str, object]) -> list[str]:
+    detail = job.get("gres_detail")
+    if isinstance(detail, list):
+        return [str(part) for part in detail]
+    return [text] if (text := json_text(detail)) else []
+
+
+def controller_nodes(job: Mapping[str, object], cluster: SlurmCluster) -> list[SlurmRow]:
+    """Return one row of `allocations` per node of one job that has GPUs, with `gpu` null.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    raw = json_number(job.get("job_id"))
+    if not raw or raw < 0:
+        raise BadRowError("bad_job_id")
+    held = _gres_details(job)
+    nodes = list(expand_nodes(json_text(job.get("nodes")) or ""))
+    if len(nodes) == len(held):
+        of_gpus = [any(part.count != 0 for part in read_gres(gres)) for gres in held]
+        nodes = [node for node, has in zip(nodes, of_gpus, strict=True) if has] or nodes
+    name, start = json_text(job.get("cluster")) or cluster.name, json_time(job.get("start_time"))
+    return _node_rows(name, str(raw), nodes, start=start, shared=_shares_alone(held))
 
 
 _REQUIRED = frozenset({"job_id", "node", "gpu"})

@@ -26,6 +26,7 @@ _NOTE = re.compile(r"\(([^()]*)\)")
 _OF_INDEX = re.compile(r"(?<=\d)\(\d+/\d+\)", re.ASCII)  # the share of one device, behind its index
 _PER_DEVICE = re.compile(r"\d+/\d+(?:,\d+/\d+)*", re.ASCII)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+_PER = re.compile(r"\bPER_([A-Z]+):", re.IGNORECASE)  # what a count of `ReqGRES` is of: a node, the job, a socket
 _NO_TYPE = frozenset({"", "(null)", "no_consume"})
 
 
@@ -59,7 +60,7 @@ def read_gres(written: str) -> tuple[Gres, ...]:
     """
     if absent(written):
         return ()
-    found = [_part(part.strip()) for part in _split(written) if part.strip()]
+    found = [_part(_PER.sub("", part.strip())) for part in _split(written) if part.strip()]
     return tuple(part for part in found if part is not None)
 
 
@@ -133,6 +134,24 @@ def gres_counts(written: str) -> dict[str, int]:
         name = f"gres/{part.name}:{part.type}" if part.type else f"gres/{part.name}"
         counts[name] = counts.get(name, 0) + (1 if part.count is None else part.count)
     return counts
+
+
+def requested_gres(written: str, nodes: int | None) -> dict[str, int]:
+    """Return counts of `ReqGRES` over all nodes of a job, under the names of TRES.
+
+    Slurm 20 writes of what it counts: `PER_NODE:gpu:2`, `PER_JOB:gpu:8`. Without that it may be of a node or of all,
+    which is known for jobs of one node alone; per socket or task it is unknown.
+
+    >>> requested_gres("PER_NODE:gpu:2", 4), requested_gres("gpu:2", 1), requested_gres("gpu:2", 4)
+    ({'gres/gpu': 8}, {'gres/gpu': 2}, {})
+
+    Errors: BadRowError as `read_gres`.
+    """
+    per = {word.lower() for word in _PER.findall(written)}
+    counts = gres_counts(written)
+    if per - {"node", "job"} or len(per) > 1 or (per != {"job"} and not nodes) or (not per and nodes != 1):
+        return {}
+    return {name: count * (nodes or 1) for name, count in counts.items()} if per == {"node"} else counts
 
 
 MAX_INDEX = 4095  # a node has fewer GPUs

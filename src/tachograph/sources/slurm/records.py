@@ -27,7 +27,7 @@ from tachograph.sources.slurm.fields import (
     settle,
     whole,
 )
-from tachograph.sources.slurm.gres import GPU_NAMES, gpus, gres_counts, shares, tres
+from tachograph.sources.slurm.gres import GPU_NAMES, gpus, gres_counts, requested_gres, shares, tres
 from tachograph.sources.slurm.usage import HostUsage, UnreadValue, text_request, text_usage
 
 _LONGEST_SUBMIT_LINE = 20_000  # characters of a submit line that are looked at
@@ -164,8 +164,8 @@ class RejectedBefore:
         return [(place, reason, text) for place, reason, text in rejected if self.first_time(reason, text)]
 
 
-def counted_rejects(rejected: Iterable[RejectedRecord]) -> tuple[Reject, ...]:
-    """Return the rows given up, counted by reason, each with its first.
+def counted_rejects(rejected: Iterable[RejectedRecord], column: str | None = None) -> tuple[Reject, ...]:
+    """Return the rejected rows, or their values of `column`, counted by reason, each with its first.
 
     >>> counted_rejects([(3, "bad_time", "x"), (5, "bad_time", "y")])
     (Reject(reason='bad_time', column=None, count=2, example='3: x'),)
@@ -173,7 +173,7 @@ def counted_rejects(rejected: Iterable[RejectedRecord]) -> tuple[Reject, ...]:
     shown: dict[str, list[str]] = {}
     for place, reason, text in rejected:
         shown.setdefault(reason, []).append(f"{place}: {text}"[:200])
-    return tuple(Reject(reason, None, len(texts), texts[0]) for reason, texts in sorted(shown.items()))
+    return tuple(Reject(reason, column, len(texts), texts[0]) for reason, texts in sorted(shown.items()))
 
 
 SlurmRow = dict[str, object]
@@ -272,8 +272,8 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     submit, eligible, start, end = settle(candidates, None if elapsed is None else elapsed + suspended)
     code, signal = exit_status(get("exitcode", ""))
     nodes = whole(get("nnodes") or get("allocnodes", ""), "nodes")
-    of_gres = gres_counts(get("reqgres", ""))
-    requested = tres(get("reqtres", ""))
+    of_gres = get("reqgres", "")
+    requested = requested_gres(of_gres, nodes) | tres(get("reqtres", ""))
     cpus = whole(get("alloccpus") or get("ncpus", ""), "cpus")
     usage, unread = text_usage(fields)
     mem_requested_mib, unread_request = text_request(
@@ -299,8 +299,8 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         nodes=nodes,
         node_list=get("nodelist") or None,
         allocated=(gres_counts(get("allocgres", "")) | tres(get("alloctres", ""))) or None,
-        requested=requested or (of_gres if nodes == 1 else {}),  # of a node or of all: not documented
-        names_gpus=any(of_gres.values()),
+        requested=requested,
+        names_gpus=any(gres_counts(of_gres).values()),
         cpus=cpus,
         tasks=whole(get("ntasks", ""), "tasks"),
         constraints=_written(get("constraints", "")),

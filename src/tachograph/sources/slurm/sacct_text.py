@@ -101,7 +101,8 @@ class SacctLayout:
             raise InputError(
                 f"no field {' and no field '.join(missing)}",
                 where=where,
-                do="export with sacct --format=JobID,JobIDRaw,User,Submit,Start,End,Elapsed,State,NodeList,AllocTRES",
+                do="export with sacct --parsable2 "
+                "--format=JobID,JobIDRaw,User,Submit,Start,End,Elapsed,State,NodeList,AllocTRES",
             )
         return self
 
