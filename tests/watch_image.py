@@ -46,7 +46,7 @@ def write_png(svg: str) -> None:
 def main() -> None:
     """Write the picture."""
     clock = Clock()
-    source = SimulatedSource(64, clock=clock)
+    source = SimulatedSource(64, clock=clock, faults=True)
     judge = Monitor(source.about, settings=WorkloadSettings(), history=History())
     screen(*KEYS, size=(120, 36), polls=51, app=app_of(clock=clock, source=source, judge=judge), picture=write_png)
 

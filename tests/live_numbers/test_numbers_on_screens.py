@@ -14,7 +14,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from plain_numbers import BOTTLENECKS, Values, percent
+from plain_numbers import Values, percent
 
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
@@ -95,6 +95,14 @@ def cells_of(fleet: FleetRows, line: int | FleetGroup, width: int = 240, skip: i
     return {place.column.name: drawn[place.at : place.at + place.width].strip() for place in places}
 
 
+def mark_of(row: int) -> str:
+    """The letter of a GPU: of an idle one by its allocation."""
+    gpu, mark = VIEW.snapshot.gpus[row], MARKS[str(REPORTED[row]["bottleneck"])]
+    if mark != ".":
+        return mark
+    return "H" if gpu in VIEW.snapshot.allocations else "_" if gpu in VIEW.snapshot.free else "."
+
+
 def test_the_view_holds_what_is_asked_of_it() -> None:
     assert len({one["class"] for one in REPORTED}) >= 4
     assert {one["health"] for one in REPORTED} == {"CRIT", "HOT", "WARN", "OK", "unknown"}
@@ -135,7 +143,8 @@ def test_every_form_shows_the_same_numbers() -> None:
         assert cells["mem_used_pct"] == ("" if used is None else f"{100 * used / 81559:.2f}")
         assert printed[row]["class"] == cells["status"]
         now = " " if VIEW.raw[row] == VIEW.labels[row] else "~"
-        assert on_screen["class"] == f"{MARKS[BOTTLENECKS[cells['status']]]}{now}{cells['status']}"
+        shown = {"H": "idle, held", "_": "free"}.get(mark_of(row), cells["status"])
+        assert on_screen["class"] == f"{mark_of(row)}{now}{shown}"
         assert lines[row].endswith(cells["status"])
         assert printed[row]["health"] == cells["health"]
         assert on_screen["health"] == SIGNS[cells["health"]].replace(" ?", "")
@@ -170,7 +179,7 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
             some = f"{used:.1f}" if used < 99.95 else f"{used:.0f}" if used < 1e3 else f"{used / 1e3:.1f}k"
             assert shown["mem"] == (f"Σ{some}/{whole}" if known("hbm_used_mib") else "-")
             assert shown["temp"] == (f"{max(known('gpu_temp_c')):.0f}°" if known("gpu_temp_c") else "-")
-            counts = Counter(MARKS[BOTTLENECKS[str(REPORTED[row]["class"])]] for row in members)
+            counts = Counter(mark_of(row) for row in members)
             assert {part[-1]: int(part[:-1]) for part in shown["class"].split()} == counts
             worst = next(
                 s for s in ("CRIT", "WARN", "HOT", "unknown", "OK") if s in {REPORTED[r]["health"] for r in members}
@@ -183,8 +192,8 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
     line = "".join(text for text, _ in header(VIEW, HeaderState("every 1 s"), width=width)[1])
     limits, _, health = line.partition("│")
     assert re.match(r"24 GPUs ", line)
-    counts = {mark: int(count) for mark, count in re.findall(r"([.CIMX?]) (\d+)", limits)}
-    assert counts == Counter(MARKS[str(one["bottleneck"])] for one in REPORTED)
+    counts = {mark: int(count) for mark, count in re.findall(r"([._HCIMX?]) (\d+)", limits)}
+    assert counts == Counter(map(mark_of, range(24)))
     found = {name: int(count) for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)}
     assert found == Counter(str(one["health"]) for one in REPORTED)
     assert health.split("  ")[-1].strip() == "1 without values"

@@ -98,6 +98,13 @@ def test_a_recorded_page(recorded: Path) -> None:
     assert snapshot.value("power_w", 0) == 113.611
 
 
+def test_beside_a_gpu_with_a_job_one_without_is_free() -> None:
+    with exporter(TWO_NODES) as server:
+        server.hold("n1", 0, "7")
+        with watching(server.urls) as source:
+            assert source.read().free == {live.GpuId("n1", 1)}
+
+
 def amd_page(**more: float) -> str:
     """What device-metrics-exporter writes of two GPUs."""
     values = {
@@ -147,6 +154,7 @@ def test_a_job_of_two_is_not_counted_twice_and_holds_the_gpu() -> None:
             snapshot = source.read()
             allocations = {gpu.name: allocation.job_id for gpu, allocation in snapshot.allocations.items()}
             assert allocations == {"n1:0": "7", "n1:1": "8,9"}
+            assert snapshot.free == frozenset()  # of n2 no job is named: the exporter may not know jobs
             assert snapshot.value("gpu_util", 1) == pytest.approx(0.15)
             server.hold("n1", 0)
             assert "n1:0" not in {gpu.name for gpu in read_until(source, lambda s: len(s.allocations) == 1).allocations}

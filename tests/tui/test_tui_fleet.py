@@ -212,15 +212,15 @@ def test_mouse_chooses_sorts_and_opens() -> None:
         app = app_of(64)
         async with watching(app=app) as pilot:
             fleet = fleet_of(app)
-            await pilot.click(FleetScreen, offset=(2, 4))
+            await pilot.click(FleetScreen, offset=(2, 5))
             await settled(pilot)
             assert fleet.chosen == GpuId("sim001", 3)
-            title = lines_of(app)[2]
-            await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 0))
+            title = lines_of(app)[3]
+            await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 1))
             await settled(pilot)
             assert fleet.sort == "dram"
             await pilot.press("N", "home")
-            await pilot.click(FleetScreen, offset=(2, 1))
+            await pilot.click(FleetScreen, offset=(2, 2))
             await settled(pilot)
             assert app.place == "focus"
             await pilot.press("escape")
@@ -244,7 +244,7 @@ def test_only_what_changed_is_drawn_anew() -> None:
             app.poll()
             await settled(pilot)
             changed = [one is not other for one, other in zip(before, fleet.lines, strict=True)]
-            assert changed == [False] + [True] * 8 + [False] * (len(changed) - 9)
+            assert changed == [False] * 2 + [True] * 8 + [False] * (len(changed) - 10)
 
     asyncio.run(used())
 

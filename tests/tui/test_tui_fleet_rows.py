@@ -15,6 +15,7 @@ from tachograph.live.view import View
 from tachograph.tui import commands
 from tachograph.tui.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
 from tachograph.tui.fleet_table import COLUMNS, class_cell, fit, pieces, span
+from tachograph.tui.header import HeaderState, header
 from tachograph.tui.heat import HeatMap
 from tui_screens import Clock, StandIn, app_of
 
@@ -138,7 +139,9 @@ def test_columns_fill_a_width_and_no_more(width: int) -> None:
     for line in (0, 3, grouped(ROWS, sorted_rows(ROWS, "gpu"), "job")[0]):
         assert len("".join(text for text, _ in pieces(ROWS, line, places))) <= width
     if width >= 80:
-        assert {"gpu", "job", "user", "class", "real", "sm", "health"} <= {place.column.name for place in places}
+        named = [place.column.name for place in places]
+        assert named[:9] == ["gpu", "util", "mem", "power", "temp", "class", "real", "sm", "tensor"]
+        assert {"dram", "job", "user", "health"} <= set(named)
     if width == 400:
         assert len(places) == len(COLUMNS)
 
@@ -166,7 +169,64 @@ def test_a_map_has_every_gpu_once_where_it_says() -> None:
             assert made.at(spot.x, spot.y) == row
             line = "".join(text for text, _ in made.pieces(spot.y, None))
             assert len(line) <= width
-            assert line[spot.x] in ".CIMX?!"
+            assert line[spot.x] in "._HCIMX?!"
+
+
+def test_at_80_columns_the_class_is_a_letter_and_health_a_word() -> None:
+    places = {place.column.name: place.width for place in fit(ROWS, 66)}
+    assert (places["class"], places["health"]) == (3, 4)
+    drawn = [cells(ROWS, row, 66) for row in range(24)]
+    assert {one["class"][0] for one in drawn} <= set("._HCIMX?")
+    assert {one["health"] for one in drawn} == {"OK", "HOT", "CRIT"}
+    group = grouped(ROWS, sorted_rows(ROWS, "gpu"), "node")[0]
+    assert cells(ROWS, group, 66)["class"] in ("X+", "C+")
+    assert cells(ROWS, group, 66)["health"] == "CRIT"
+
+
+def cells(rows: FleetRows, line: int | FleetGroup, width: int) -> dict[str, str]:
+    places = fit(rows, width)
+    drawn = "".join(text for text, _ in pieces(rows, line, places))
+    return {place.column.name: drawn[place.at : place.at + place.width].strip() for place in places}
+
+
+def test_free_and_held_idle_gpus_differ() -> None:
+    gpus = tuple(GpuId("n1", number) for number in range(3))
+    idle = {name: np.zeros(3) for name in ("sm_active", "tensor_active", "dram_active", "gr_engine_active")}
+    held = {gpus[0]: GpuAllocation("7", "ana")}
+    snapshot = Snapshot(0.0, gpus, np.zeros(3), idle, {}, held, free=frozenset({gpus[1]}))
+    rows = FleetRows(StandIn(app_of(1).feed.source.about).step(snapshot))
+    assert [cells(rows, row, 400)["class"] for row in range(3)] == ["H idle, held", "_ free", ". idle"]
+    assert [cells(rows, row, 40)["class"] for row in range(3)] == ["H", "_", "."]
+    assert rows.text("job") == ["7", "free", ""]
+    found = {written: matching(rows, parse_filter(written)).tolist() for written in ("class=free", "class=held")}
+    assert found == {"class=free": [False, True, False], "class=held": [True, False, False]}
+    assert matching(rows, parse_filter("class=idle")).all()
+    assert matching(rows, parse_filter("job=-")).tolist() == [False, True, True]
+    counts = "".join(text for text, _ in header(rows.view, HeaderState(""), width=120)[1])
+    assert "_ 1 free  H 1 held idle  . 1 idle" in counts
+    made = HeatMap(rows, range(3), by="class", width=80)
+    assert "".join(text for text, _ in made.pieces(0, None)).split() == ["n1", "H", "_", "."]
+
+
+@pytest.mark.parametrize(("gpus", "width", "height"), [(8, 80, 18), (24, 80, 18), (24, 200, 44), (24, 30, 8)])
+def test_a_map_fills_the_screen(gpus: int, width: int, height: int) -> None:
+    made = HeatMap(ROWS, range(gpus), by="class", width=width, height=height)
+    assert height / 2 < made.height <= height
+    for y in range(made.height):
+        assert len("".join(text for text, _ in made.pieces(y, None))) <= width
+    found = [made.at(x, y) for y in range(made.height) for x in range(width)]
+    assert {row for row in found if row is not None} == set(range(gpus))
+    assert len({found.count(row) for row in range(gpus)}) == 1  # cells of one size
+    for row in range(gpus):
+        spot = made.spot(row)
+        assert spot is not None
+        assert made.at(spot.x, spot.y) == row
+        below = made.moved(row, 0, 1)
+        assert below == row or (made.spot(below) or spot).y > spot.y
+
+
+def test_a_map_without_room_has_the_least_cells_and_scrolls() -> None:
+    assert HeatMap(ROWS, range(24), by="class", width=30, height=2).height == 3
 
 
 def test_what_users_write_does_not_steer_the_terminal() -> None:

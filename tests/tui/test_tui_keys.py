@@ -96,7 +96,7 @@ def test_help_tells_what_columns_and_real_utilisation_are() -> None:
     sentence = real_sentence(WorkloadSettings().weights)
     assert sentence in message
     assert sentence in " ".join(DOCS.read_text().split())
-    titles = {column.title for column in COLUMNS} | {"GR", "real"}
+    titles = {title for column in COLUMNS for title in (column.title, column.brief)} | {"GR", "real"}
     assert set(ABBREVIATIONS) <= titles
     for title, meaning in ABBREVIATIONS.items():
         assert f"{title} {meaning}" in message

@@ -19,6 +19,7 @@ from tachograph.live.allocations import (
     AllocatedSource,
     SlurmAllocations,
     allocation_poller,
+    free_gpus,
     merged_allocations,
     read_allocations,
 )
@@ -135,6 +136,30 @@ def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
 def test_slices_have_no_index_that_slurm_tells() -> None:
     slices = snapshot_of({GpuId("n1", 0, 1): node_of(1)[GpuId("n1", 0)]})
     assert merged_allocations(slices, SlurmAllocations({("n1", 0): GpuAllocation("9")})) == {}
+
+
+def running(job: int, user: str, indices: str) -> str:
+    """A job of scontrol with GPUs on n1."""
+    return (
+        f"JobId={job} JobName=a\n   UserId={user}(1001)\n   JobState=RUNNING\n   AllocTRES=cpu=4,gres/gpu=1\n"
+        f"     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1{indices}\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("jobs", "free"),
+    [
+        (running(1, "ana", "(IDX:0)") + running(2, "bo", "(IDX:3)"), True),
+        (running(1, "ana", "(IDX:0)"), False),  # jobs of others may be hidden
+        (running(1, "ana", "(IDX:0)") + running(2, "bo", ""), False),  # the GPUs of one are not reported
+    ],
+)
+def test_a_gpu_is_free_where_every_job_is_known(jobs: str, free: bool) -> None:
+    slurm = read_allocations(jobs.encode(), where="scontrol", cluster=SlurmCluster())
+    assert slurm.complete is free
+    assert free_gpus(TWO, slurm) - merged_allocations(TWO, slurm).keys() == ({GpuId("n1", 1)} if free else frozenset())
+    slices = snapshot_of({GpuId("n1", 1, 1): node_of(2)[GpuId("n1", 1)]})
+    assert free_gpus(slices, slurm) == frozenset()
 
 
 def test_numbers_of_slurm_are_those_of_device_files() -> None:

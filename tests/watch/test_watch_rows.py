@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,8 @@ from watching import NAN, node_of, snapshot_of, view_of
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
 from tachograph.catalog.errors import UsageError
 from tachograph.cli.output import json_bytes
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.monitor import Monitor
 from tachograph.live.render import (
     ALL_COLUMNS,
     DEFAULT_COLUMNS,
@@ -27,7 +30,7 @@ from tachograph.live.render import (
 )
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import View
+from tachograph.live.view import FREE, HELD_IDLE, IDLE, EventKind, History, View
 
 KEMPNER_DEFAULT = (
     "timestamp gpu_id model gpu_util_pct mem_used_mib real_util_pct sm_active_pct tensor_active_pct dram_active_pct"
@@ -266,6 +269,19 @@ def test_the_table_fits_and_stands_straight(width: int) -> None:
     assert all(line[end - 1] == "%" for line in lines[1:])
     for needed in ("GPU", "REAL", "SM", "TENS", "DRAM", "HEALTH", "CLASS"):
         assert needed in lines[0]
+
+
+def test_some_simulated_gpus_are_hot_or_broken() -> None:
+    now = iter(np.arange(0.0, 600.0))
+    source = SimulatedSource(64, clock=lambda: float(next(now)), faults=True)
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(2))
+    for _ in range(120):
+        view = monitor.step(source.read(), source.about)
+    assert Counter(view.state(row) for row in range(64)) == {"HOT": 2, "WARN": 1, "CRIT": 1, "OK": 60}
+    assert {event.kind for event in view.events} >= {EventKind.HEALTH, EventKind.XID}
+    kinds = Counter(view.idle_kinds().tolist())
+    assert kinds[HELD_IDLE] > 0 < kinds[FREE]
+    assert kinds[IDLE] == 0
 
 
 def test_wider_terminals_see_more() -> None:

@@ -199,7 +199,7 @@ def _print(
 ) -> int:
     """Print one round after the other, or one."""
     from tachograph.live.monitor import Monitor
-    from tachograph.live.render import csv_header
+    from tachograph.live.render import csv_header, real_definition
     from tachograph.live.view import History
 
     interval_s = _interval_s(arguments, configuration)
@@ -216,6 +216,8 @@ def _print(
         while arguments.once and moves and time.monotonic() < until and _needs_another_poll(view, columns):
             time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _poll(source, monitor)
+        if arguments.once and columns is None and not arguments.json:
+            narrator.say(f"  {real_definition(settings.weights)}")
         _print_round(view, before, arguments, settings, columns)
         _narrate_problems(view, None if arguments.once else before, narrator)  # nothing reported before a first poll
         if arguments.once or any(problem.fatal for problem in view.snapshot.problems):

@@ -47,12 +47,14 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 class SlurmAllocations:
     """Allocations reported by Slurm. gpus: {(short host, number): allocation}; jobs: {raw id: allocation}.
 
-    minor_numbers: numbers of GPUs are those of device files.
+    minor_numbers: numbers of GPUs are those of device files. complete: the GPUs of every job are reported, and jobs of
+    several users, so that no job is hidden: a GPU without allocation is free.
     """
 
     gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
     jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
     minor_numbers: bool = True
+    complete: bool = False
 
     def names(self, job: str) -> frozenset[str]:
         """All ids of the same job: 14 and 3_0.
@@ -75,15 +77,17 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
 
     gpus: dict[tuple[str, int], GpuAllocation] = {}
     jobs: dict[str, GpuAllocation] = {}
+    whole = True
     found = detect(content, where=where)
     if found.kind == "scontrol":
         for entry in read_scontrol(content.decode("utf-8", "replace")):
             record = str((entry.fields or {}).get("record"))
-            _add(gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster))
+            whole &= _add(gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster))
     else:
         for job in json_objects(json_value(found.document, "jobs")):
-            _add(gpus, jobs, _names_of(job), partial(controller_allocations, job, cluster))
-    return SlurmAllocations(gpus, jobs)
+            whole &= _add(gpus, jobs, _names_of(job), partial(controller_allocations, job, cluster))
+    several = len({allocation.user for allocation in jobs.values() if allocation.user}) > 1
+    return SlurmAllocations(gpus, jobs, complete=several and whole)
 
 
 def _add(
@@ -91,23 +95,28 @@ def _add(
     jobs: dict[str, GpuAllocation],
     named: tuple[str, GpuAllocation] | None,
     rows_of: Callable[[], list[SlurmRow]],
-) -> None:
+) -> bool:
+    """Note the GPUs of a job; return whether all of them are known."""
     from tachograph.sources.slurm.fields import BadRowError
 
     if named is None:
-        return
+        return False
     raw, allocation = named
+    whole = True
     try:
         rows = rows_of()
     except BadRowError:  # slices, indices that are not reported: the job itself is known
-        rows = []
+        rows, whole = [], False
     for row in rows:
         start, node, gpu = row["start"], row["node"], row["gpu"]
         since = start.timestamp() if isinstance(start, datetime) else allocation.since
         allocation = replace(allocation, since=since)
         if isinstance(node, str) and isinstance(gpu, int):
             gpus[short_node(node), gpu] = allocation
+        else:
+            whole = False
     jobs[raw] = allocation
+    return whole
 
 
 def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
@@ -166,13 +175,16 @@ class _SlurmControllers:
             self._connect()
         gpus: dict[tuple[str, int], GpuAllocation] = {}
         jobs: dict[str, GpuAllocation] = {}
+        complete = True
         for poll, where in zip(self._pollers, self._where, strict=True):
             content = poll()
             if not content.startswith(NO_JOBS):
                 reported = read_allocations(content, where=where, cluster=SlurmCluster.of(self._configuration))
                 gpus.update(reported.gpus)
                 jobs.update(reported.jobs)
-        return SlurmAllocations(gpus, jobs, self._configuration.slurm.gpu_numbers == "minor_number")
+                complete = complete and reported.complete
+        minor_numbers = self._configuration.slurm.gpu_numbers == "minor_number"
+        return SlurmAllocations(gpus, jobs, minor_numbers, complete and bool(jobs))
 
     def _connect(self) -> None:
         from tachograph.sources.registry import entry_errors, settings_in
@@ -210,6 +222,7 @@ class AllocatedSource:
         self._thread: threading.Thread | None = None
         self._before: tuple[SlurmAllocations, Snapshot] | None = None
         self._merged: Mapping[GpuId, GpuAllocation] = {}
+        self._free: frozenset[GpuId] = frozenset()
 
     @property
     def about(self) -> SourceInfo:
@@ -237,7 +250,8 @@ class AllocatedSource:
         self.start()  # after the first snapshot, which imports must not delay
         slurm, problem = self._of_slurm, self._problem
         problems = (*snapshot.problems, problem) if problem else snapshot.problems
-        return replace(snapshot, allocations=self._allocations(snapshot, slurm), problems=problems)
+        allocations = self._allocations(snapshot, slurm)
+        return replace(snapshot, allocations=allocations, problems=problems, free=self._free)
 
     def close(self) -> None:
         """Stop polling, and close the source."""
@@ -249,6 +263,7 @@ class AllocatedSource:
         same = before is not None and before[0] is slurm and before[1].gpus == snapshot.gpus
         if not same or before is None or before[1].allocations != snapshot.allocations:
             self._merged = merged_allocations(snapshot, slurm)
+            self._free = free_gpus(snapshot, slurm) - self._merged.keys()
             self._before = slurm, snapshot
         return self._merged
 
@@ -288,6 +303,20 @@ def merged_allocations(snapshot: Snapshot, slurm: SlurmAllocations) -> Mapping[G
         if allocation is not None:
             found[gpu] = allocation
     return found
+
+
+def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
+    """Return the GPUs that no job holds as the source or a complete answer of Slurm reports it; slices are unknown."""
+    if not slurm.complete:
+        return snapshot.free
+    numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
+    return snapshot.free | {
+        gpu
+        for gpu in snapshot.gpus
+        if gpu.mig is None
+        and (number := numbers.get(gpu, gpu.gpu)) is not None
+        and (short_node(gpu.node), number) not in slurm.gpus
+    }
 
 
 def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:

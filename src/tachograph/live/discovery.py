@@ -138,7 +138,7 @@ def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
 
     if not wanted.simulate or wanted.simulate < 0:
         raise UsageError(f"--simulate {wanted.simulate}: at least one GPU is needed", do="write --simulate 8")
-    return SimulatedSource(wanted.simulate)
+    return SimulatedSource(wanted.simulate, faults=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tachograph.report.lines import to_text
 from tachograph.report.tables import TextColumn, fit_table
 
 if TYPE_CHECKING:
-    from tachograph.judge.workload.settings import WorkloadSettings
+    from tachograph.judge.workload.settings import Weights, WorkloadSettings
     from tachograph.live.view import View
 
 _UNKNOWN: Final = "unknown"
@@ -286,6 +286,19 @@ def _line(cells: Iterable[str]) -> str:
 
 # --- text
 
+WEIGHED: Final = ("SM", "TENS", "DRAM", "GR")  # titles of the parts of real utilisation
+
+
+def real_definition(weights: Weights) -> str:
+    """Return what the column of real utilisation holds, in the titles of the others.
+
+    >>> real_definition((0.5, 0.0, 0.5, 0.0))
+    'real = 50 % SM + 50 % DRAM'
+    """
+    parts = [f"{weight * 100:.3g} % {name}" for name, weight in zip(WEIGHED, weights, strict=True) if weight]
+    return f"real = {' + '.join(parts)}"
+
+
 # title of a column; where the table is too wide, they are removed in this order
 _LEAVING: Final = ("MODEL", "USER", "JOB", "UTIL", "TEMP", "W", "MEM")
 _LEFT: Final = frozenset({"GPU", "MODEL", "JOB", "USER", "CLASS", "HEALTH"})
@@ -330,11 +343,16 @@ def _number(name: str) -> Callable[[View, int], str | None]:
     return cell
 
 
+def _free(view: View, row: int) -> str | None:
+    """In place of a job of a GPU that none holds."""
+    return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
+
+
 _TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
     {
         "GPU": lambda view, row: view.snapshot.gpus[row].name,
         "MODEL": _model,
-        "JOB": lambda view, row: _allocation(view, row).job_id,
+        "JOB": lambda view, row: _allocation(view, row).job_id or _free(view, row),
         "USER": lambda view, row: _allocation(view, row).user,
         "UTIL": _share("gpu_util"),
         "REAL": lambda view, row: _percent(float(view.real[row]) * 100),

@@ -123,6 +123,7 @@ class Snapshot:
     t: when it was taken, seconds since 1970. measured: when values of each GPU were measured, by the best
     available source; NaN of a GPU that reported nothing. values: {counter of the catalogue: float64 array, in its unit,
     NaN missing}, without unsupported counters. GPUs without allocation or process are absent from these mappings.
+    free: GPUs for which it is reported that no job holds them; of others without allocation that is unknown.
     """
 
     t: float
@@ -133,6 +134,7 @@ class Snapshot:
     allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
     processes: Mapping[GpuId, tuple[GpuProcess, ...]] = field(default_factory=dict)
     problems: tuple[SourceProblem, ...] = ()
+    free: frozenset[GpuId] = frozenset()
 
     def column(self, counter: str) -> Floats:
         """The values of a counter, all NaN of one that is not reported."""

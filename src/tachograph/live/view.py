@@ -129,6 +129,10 @@ class LiveEvent:
     alarm: bool = False
 
 
+_IDLE = WORKLOAD_CLASSES.index("idle")
+NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One row per GPU, in the order of `snapshot.gpus`.
@@ -174,6 +178,15 @@ class View:
         """The limits of health of a GPU."""
         device = self.snapshot.device(row)
         return limits_of(device.model, device.slowdown_c)
+
+    def idle_kinds(self) -> Bytes:
+        """Return of each GPU whether it is idle: NOT_IDLE, IDLE (whose allocation is unknown), HELD_IDLE, FREE."""
+        found: Bytes = np.where(self.labels == _IDLE, IDLE, NOT_IDLE).astype(np.uint8)
+        snapshot = self.snapshot
+        for row in np.flatnonzero(found).tolist():
+            gpu = snapshot.gpus[row]
+            found[row] = HELD_IDLE if gpu in snapshot.allocations else FREE if gpu in snapshot.free else IDLE
+        return found
 
     def state(self, row: int) -> str:
         """The health of a GPU."""

@@ -6,12 +6,17 @@ The sixteen colours of a terminal, as set by the user: they work over ssh and in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
 from rich.style import Style
 
+from tachograph.catalog.arrays import Bytes
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WARN
 from tachograph.judge.workload.classes import COLOURS, WORKLOAD_BY_NAME, WORKLOAD_CLASSES, Bottleneck, bottleneck
+from tachograph.live.view import FREE as UNHELD
+from tachograph.live.view import HELD_IDLE, View
 
 MARKS: Mapping[Bottleneck, str] = MappingProxyType(
     {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
@@ -55,6 +60,38 @@ CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in WORKLO
 CLASS_MARKS = tuple(MARKS[limit] for limit in CLASS_LIMITS)
 CLASS_STYLES = tuple(STYLES[limit] for limit in CLASS_LIMITS)
 STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a GPU is shown: a letter, a name in counts, in full, its style as text and as a cell of the heat map."""
+
+    mark: str
+    name: str
+    text: str
+    style: Style
+    cell: Style
+
+
+# by place: classes, then idle GPUs by what is known of their allocation
+HELD, FREE = len(WORKLOAD_CLASSES), len(WORKLOAD_CLASSES) + 1
+LOOKS: tuple[Look, ...] = (
+    *(
+        Look(MARKS[limit], NAMES[limit], f"{MARKS[limit]} {name}", STYLES[limit], CELL_STYLES[limit])
+        for limit, name in zip(CLASS_LIMITS, WORKLOAD_CLASSES, strict=True)
+    ),
+    Look("H", "held idle", "H idle, held", Style(color="blue"), Style(color="white", bgcolor="blue", bold=True)),
+    Look("_", "free", "_ free", DIM, DIM),
+)
+# one of each letter, in the order of counts
+SHOWN_LOOKS = (LOOKS[FREE], LOOKS[HELD], *(LOOKS[CLASS_LIMITS.index(limit)] for limit in LIMITS))
+
+
+def looks(view: View) -> Bytes:
+    """Return the place in LOOKS of each GPU."""
+    kinds = view.idle_kinds()
+    found: Bytes = np.where(kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)).astype(np.uint8)
+    return found
 
 
 def class_text(name: str) -> str:

@@ -27,10 +27,12 @@ from tachograph.tui.fleet_rows import (
     parse_filter,
     sort_name,
 )
-from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, gpu_line, pieces, titles
+from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, gpu_line, legend, pieces, titles
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
 from tachograph.tui.page import KeptLines, Pieces
 from tachograph.tui.screens import OpenPrompt, OpenScreen, ShowNote
+
+_EXPLAINED_FROM = 10  # lines of a screen that explains its columns
 
 
 class FleetScreen(KeptLines, can_focus=True):
@@ -177,7 +179,8 @@ class FleetScreen(KeptLines, can_focus=True):
         )
         width = self.line_width
         if self.heat:
-            self._map = HeatMap(self._rows, self._listed, by=self.heat, width=width)
+            room = self.size.height - self._titles
+            self._map = HeatMap(self._rows, self._listed, by=self.heat, width=width, height=room)
             height = self._map.height
         else:
             self._map = None
@@ -195,7 +198,8 @@ class FleetScreen(KeptLines, can_focus=True):
 
     @property
     def _titles(self) -> int:
-        return 2 if self.heat else 1
+        """Lines that stay: of the map legend and GPU, of the table what `real` is, and titles."""
+        return 2 if self.heat or self.size.height >= _EXPLAINED_FROM else 1
 
     def _find_cursor(self) -> None:
         """Move the cursor with its target; without the target it keeps its line."""
@@ -290,6 +294,8 @@ class FleetScreen(KeptLines, can_focus=True):
         return f"no GPU matches {printable(self.filter)}; Esc shows all" if self.filter else "the source reports no GPU"
 
     def _title(self, y: int) -> Pieces:
+        if self._map is None and y < self._titles - 1:
+            return legend(self._rows, width=self.line_width)
         if self._map is None:
             return titles(self._places, sort=self.sort, reverse=self.reverse, group=self.group, width=self.line_width)
         if y == 0:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
@@ -22,6 +22,7 @@ from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
+from tachograph.tui import colours
 from tachograph.tui.page import MISSING
 
 # short name of a number -> counter; `real`, `mem` and `age` are no counters
@@ -47,6 +48,7 @@ NUMBERS = ("real", *COLUMN_ALIASES, "mem", "nvlink", "held", "age")
 TEXTS = ("gpu", "node", "job", "user", "class", "health", "model")
 GROUPS = ("node", "job", "user", "class")
 GIB = 1024.0  # MiB
+NO_JOB = "free"  # in place of a job: it is reported that none holds the GPU
 _HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STATES], np.float64)
 
 
@@ -98,6 +100,11 @@ class FleetRows:
         free = self.view.snapshot.column("hbm_used_mib") + self.view.snapshot.column("hbm_free_mib")
         return np.where(np.isnan(reported), free, reported) / GIB
 
+    @cached_property
+    def looks(self) -> Bytes:
+        """Place of each GPU in `colours.LOOKS`: its class, or idle by what is known of its allocation."""
+        return colours.looks(self.view)
+
     @property
     def place(self) -> Ints:
         """Rank of each GPU by name, numbers in names compared as numbers."""
@@ -128,7 +135,9 @@ class FleetRows:
             case "node":
                 return self._roster.nodes
             case "job":
-                return self._of_allocations("job_id")
+                free = self.view.snapshot.free
+                named = self._of_allocations("job_id")
+                return [job or (NO_JOB if gpu in free else "") for job, gpu in zip(named, self.gpus, strict=True)]
             case "user":
                 return self._of_allocations("user")
             case "class":
@@ -281,10 +290,12 @@ def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
         return found
     if term.column == "class":
         named = [_is_class(name, code, wanted) for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)]
-        return np.array(named, np.bool_)[rows.view.labels]
+        idle = named[WORKLOAD_CLASSES.index("idle")]
+        own = [idle or wanted in (look.name, look.name.split()[0]) for look in colours.LOOKS[colours.HELD :]]
+        return np.array([*named, *own], np.bool_)[rows.looks]
     texts = _lowered(rows, term.column)
     if wanted == MISSING:
-        return np.array([not text for text in texts], np.bool_)
+        return np.array([text in ("", NO_JOB) for text in texts], np.bool_)
     if "*" in wanted:
         return np.array([fnmatchcase(text, wanted) for text in texts], np.bool_)
     return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)  # jobs that share a GPU

@@ -10,7 +10,7 @@ from rich.style import Style
 
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.render import real_definition
 from tachograph.live.view import View
 from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import fitted_widths
@@ -22,11 +22,16 @@ OTHER_NOW = "~"  # the newest reading alone has another class
 _SUM = "Σ"
 _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
+_LETTER = 3  # characters of a class that is shown as its letter
+_SHORT_HEALTH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FleetColumn:
-    """One column. name: as in `:sort`. of_gpu, of_group: its text for a row or a group. width: 0 from the data."""
+    """One column. name: as in `:sort`. of_gpu, of_group: its text for a row or a group. width: 0 from the data.
+
+    brief: its title where the column is narrower than `title`; empty: the first word.
+    """
 
     name: str
     title: str
@@ -34,6 +39,7 @@ class FleetColumn:
     of_gpu: Callable[[FleetRows, int], str]
     of_group: Callable[[FleetRows, FleetGroup], str]
     left: bool = False
+    brief: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +125,16 @@ def fit(
 
 def _steps(natural: Mapping[str, int], skip: int, sort: str) -> list[tuple[str, int]]:
     """(column, width) by importance, as `fitted_widths` takes them."""
-    kept = [("class", 16), ("real", 4), ("health", 7)]
-    first = ["sm", "job", "user", "real", "tensor", "dram", "class", "util", "mem", "power", "temp"]
+    kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
+    kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)] if not skip else []
+    first = ["sm", "tensor", "dram", "job", "user", "health", "class", "real", "class", "util", "mem", "power", "temp"]
     more = ["occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model"]
     widths = {column.name: column.width for column in COLUMNS}
     widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
     kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
-    return kept + [(name, widths[name]) for name in (first + more)[min(skip, len(first + more) - 1) :]]
+    optional = [name for name in (*first, *more) if not skip or name not in dict(kept)]
+    steps = [(name, widths[name]) for name in optional[min(skip, len(optional) - 1) :]]
+    return [*kept, *steps]
 
 
 def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
@@ -141,12 +150,23 @@ def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
     return reported
 
 
+def _marks_of_group(rows: FleetRows, group: FleetGroup) -> dict[str, int]:
+    """{letter: number of GPUs}, those that occur"""
+    counts = np.bincount(rows.looks[group.rows], minlength=len(colours.LOOKS))
+    by_mark = dict.fromkeys((look.mark for look in colours.SHOWN_LOOKS), 0)
+    for look, count in zip(colours.LOOKS, counts.tolist(), strict=True):
+        by_mark[look.mark] += count
+    return {mark: count for mark, count in by_mark.items() if count}
+
+
 def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
-    counts = np.bincount(rows.view.labels[group.rows], minlength=len(WORKLOAD_CLASSES))
-    by_mark = dict.fromkeys(colours.MARKS.values(), 0)
-    for mark, count in zip(colours.CLASS_MARKS, counts.tolist(), strict=True):
-        by_mark[mark] += count
-    return " ".join(f"{count}{mark}" for mark, count in by_mark.items() if count)
+    return " ".join(f"{count}{mark}" for mark, count in _marks_of_group(rows, group).items())
+
+
+def _letter_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    """The most frequent letter; `+` where there are others."""
+    marks = _marks_of_group(rows, group)
+    return max(marks, key=lambda mark: marks[mark]) + ("+" if len(marks) > 1 else "")
 
 
 def _worst(rows: FleetRows, group: FleetGroup) -> str:
@@ -158,18 +178,32 @@ def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
     return _state(_worst(rows, group))
 
 
-def class_cell(view: View, row: int) -> str:
+def class_cell(view: View, row: int, look_text: str | None = None) -> str:
     """Return the class of a GPU; a sign after its letter where the newest reading alone has another.
 
     The class is that of a window, the numbers beside it are of now: without the sign they would contradict.
+    look_text: in place of the class, where more is known than that.
     """
-    text = colours.class_text(view.label(row))
+    text = look_text if look_text is not None else colours.class_text(view.label(row))
     differs = view.reported[row] and view.raw[row] != view.labels[row]
     return text.replace(" ", OTHER_NOW, 1) if differs else text
 
 
+def _class(rows: FleetRows, row: int) -> str:
+    return class_cell(rows.view, row, colours.LOOKS[int(rows.looks[row])].text)
+
+
+def _health(rows: FleetRows, row: int) -> str:
+    return _state(rows.view.state(row))
+
+
 def _state(state: str) -> str:
     return state if state == HEALTH_UNKNOWN else colours.state_text(state)
+
+
+def _brief_state(state: str) -> str:
+    """A state of health without its sign, in four characters."""
+    return "?" if state == HEALTH_UNKNOWN else state
 
 
 def _mean(values: Floats, rows: Longs) -> float:
@@ -245,9 +279,18 @@ def _watts(value: float) -> str:
 
 COLUMNS: tuple[FleetColumn, ...] = (
     FleetColumn("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
-    _text("job", "job"),
-    _text("user", "user"),
-    FleetColumn("class", "class", 22, lambda rows, row: class_cell(rows.view, row), _classes_of_group, left=True),
+    _number("util", "GPU%", 4, percent, _mean),
+    FleetColumn(
+        "mem",
+        "memory GiB",
+        10,
+        lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
+        lambda rows, group: _summed(_memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))),
+        brief="mem GiB",
+    ),
+    _sum_of("power", "power", 6, _watts),
+    _number("temp", "temp", 4, _degrees, _max),
+    FleetColumn("class", "class", 22, _class, _classes_of_group, left=True, brief="cls"),
     FleetColumn(
         "real",
         "real utilisation",
@@ -256,20 +299,12 @@ COLUMNS: tuple[FleetColumn, ...] = (
         lambda rows, group: percent(_mean(rows.view.real, group.rows)),
         left=True,
     ),
-    _number("util", "GPU", 4, percent, _mean),
     _number("sm", "SM", 4, percent, _mean),
     _number("tensor", "TENS", 4, percent, _mean),
     _number("dram", "DRAM", 4, percent, _mean),
-    FleetColumn(
-        "mem",
-        "memory GiB",
-        10,
-        lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
-        lambda rows, group: _summed(_memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))),
-    ),
-    _sum_of("power", "power", 6, _watts),
-    _number("temp", "temp", 4, _degrees, _max),
-    FleetColumn("health", "health", 7, lambda rows, row: _state(rows.view.state(row)), _health_of_group, left=True),
+    _text("job", "job"),
+    _text("user", "user"),
+    FleetColumn("health", "health", 7, _health, _health_of_group, left=True, brief="hlth"),
     _number("occ", "OCC", 4, percent, _mean),
     _number("fp64", "FP64", 4, percent, _mean),
     _number("fp32", "FP32", 4, percent, _mean),
@@ -310,7 +345,7 @@ def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace
 def gpu_line(rows: FleetRows, row: int, *, width: int) -> str:
     """Return one GPU in a line that needs no headings, as much as fits."""
     reported = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
-    reported += [class_cell(rows.view, row), colours.state_text(rows.view.state(row))]
+    reported += [_class(rows, row), colours.state_text(rows.view.state(row))]
     named = [column for column in COLUMNS if column.name not in ("gpu", "job", "user", "class", "health", "model")]
     reported += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
     line = ""
@@ -326,6 +361,10 @@ def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
     column = place.column
     if column.name == "real" and place.width >= _BAR_FROM:
         return percent_bar(float(rows.view.real[row]), place.width)
+    if column.name == "class" and place.width <= _LETTER:
+        return _class(rows, row)[:2].ljust(place.width)
+    if column.name == "health" and place.width <= _SHORT_HEALTH:
+        return _brief_state(rows.view.state(row)).ljust(place.width)
     return filled(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
 
 
@@ -333,6 +372,10 @@ def _group_cell(rows: FleetRows, group: FleetGroup, place: ColumnPlace) -> str:
     column = place.column
     if column.name == "real" and place.width >= _BAR_FROM:
         return percent_bar(_mean(rows.view.real, group.rows), place.width)
+    if column.name == "class" and place.width <= _LETTER:
+        return _letter_of_group(rows, group).ljust(place.width)
+    if column.name == "health" and place.width <= _SHORT_HEALTH:
+        return _brief_state(_worst(rows, group)).ljust(place.width)
     return filled(column.of_group(rows, group), place.width, column.left and column.name != "real")
 
 
@@ -345,12 +388,25 @@ def _group_style(rows: FleetRows, group: FleetGroup, name: str) -> Style:
 
 def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
     if name in ("class", "real"):
-        return colours.CLASS_STYLES[int(rows.view.labels[row])]
+        return colours.LOOKS[int(rows.looks[row])].style
     if name == "health":
         return colours.STATE_STYLES[int(rows.view.health[row])]
     if name == "temp" and rows.view.state(row) == HOT:
         return colours.ALARM
     return plain
+
+
+def legend(rows: FleetRows | None, *, width: int) -> Pieces:
+    """Return what `real` is, and the letters of classes in view where there is room for all."""
+    if rows is None:
+        return []
+    found: Pieces = [(real_definition(rows.view.settings.weights), colours.DIM)]
+    marks = _marks_of_group(rows, FleetGroup("", np.arange(len(rows), dtype=np.int64)))
+    letters: Pieces = []
+    for look in colours.SHOWN_LOOKS:
+        if look.mark in marks:
+            letters += [("  ", colours.PLAIN), (look.mark, look.style), (f" {look.name}", colours.DIM)]
+    return [*found, *letters] if sum(len(text) for text, _ in (*found, *letters)) <= width else found
 
 
 MORE = "›"  # columns did not fit
@@ -370,7 +426,8 @@ def titles(places: Sequence[ColumnPlace], *, sort: str, reverse: bool, group: st
 
 def _written(place: ColumnPlace, arrow: str) -> str:
     column = place.column
-    title = column.title if len(column.title) <= place.width else column.title.split()[0]
+    fits = len(column.title) + len(arrow) <= place.width
+    title = column.title if fits else column.brief or column.title.split()[0]
     title = f"{title[: place.width - len(arrow)]}{arrow}"
     return title.ljust(place.width) if column.left else title.rjust(place.width)
 

@@ -20,7 +20,6 @@ from textual.widgets import Input, Static
 
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.health import STATES, WORST_FIRST
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import SourceProblem
 from tachograph.live.unsupported import deciding_counters
 from tachograph.live.view import View
@@ -103,22 +102,22 @@ def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
 
 def _counts(view: View, *, width: int) -> Pieces:
     """Number of GPUs by limit, and by health: in words, or in letters where words do not fit."""
-    labels = np.bincount(view.labels, minlength=len(WORKLOAD_CLASSES)).tolist()
-    limits = dict.fromkeys(colours.LIMITS, 0)
-    for limit, count in zip(colours.CLASS_LIMITS, labels, strict=True):
-        limits[limit] += count
+    by_look = np.bincount(colours.looks(view), minlength=len(colours.LOOKS)).tolist()
+    counts = dict.fromkeys((look.mark for look in colours.SHOWN_LOOKS), 0)
+    for look, count in zip(colours.LOOKS, by_look, strict=True):
+        counts[look.mark] += count
     states = dict(zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True))
     healths = [(state, states[state]) for state in WORST_FIRST if states[state]]
-    for wordy in (True, False):
-        found: Pieces = [(f"{plural(len(view.snapshot.gpus), 'GPU')}  ", colours.PLAIN)]
-        for limit, count in limits.items():
-            if count:
-                name = f" {colours.NAMES[limit]}" if wordy else ""
-                found.append((f"{colours.MARKS[limit]} {count}{name}  ", colours.STYLES[limit]))
+    for wordy, gap in ((True, "  "), (True, " "), (False, "  ")):
+        found: Pieces = [(f"{plural(len(view.snapshot.gpus), 'GPU')}{gap}", colours.PLAIN)]
+        for look in colours.SHOWN_LOOKS:
+            if count := counts[look.mark]:
+                name = f" {look.name}" if wordy else ""
+                found.append((f"{look.mark} {count}{name}{gap}", look.style))
         found.append(("│ ", colours.DIM))
         for state, count in healths:
             found.append((f"{colours.state_text(state)} {count}", colours.HEALTH_STYLES[state]))
-            found.append(("  ", colours.PLAIN))
+            found.append((gap, colours.PLAIN))
         if sum(cell_len(text) for text, _ in found) <= width:
             break
     lost = int((~view.reported).sum())

@@ -1,6 +1,7 @@
 """The heat map: a cell per GPU, node beside node, lettered and coloured by its limit or by the level of a number.
 
-After the letter or digit is the sign of its health, so that hot or broken GPUs are visible at once.
+After the letter or digit is the sign of its health, so that hot or broken GPUs are visible at once. Cells are as
+large as the screen permits; large ones hold a value, too.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ from rich.style import Style
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, OK, STATES
-from tachograph.judge.workload.classes import Bottleneck
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import COLUMN_ALIASES, FleetRows, number_name
 from tachograph.tui.fleet_table import percent, short
 from tachograph.tui.page import filled
 
 BY_CLASS = "class"
-CELL = 2
+CELL = 2  # characters, of the smallest
+_WIDEST, _VALUED = 20, 7  # characters of the largest cell, and of one that holds a value
 _GAP = 2  # between blocks
 _LABEL = 20  # of a node's name, at most
 _LEVELS = 10
 _ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CellSize:
+    """Characters and lines of a cell, and the number of cells of a block."""
+
+    width: int
+    height: int
+    members: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +48,19 @@ class HeatSpot:
 
 
 class HeatMap:
-    """Blocks of nodes, from left to right and downwards. order: shown rows; by: class, or a number's name."""
+    """Blocks of nodes, from left to right and downwards. order: shown rows; by: class, or a number's name.
 
-    def __init__(self, rows: FleetRows, order: Sequence[int], *, by: str, width: int) -> None:
+    height: lines that cells may fill; with 0 they have the least size.
+    """
+
+    def __init__(self, rows: FleetRows, order: Sequence[int], *, by: str, width: int, height: int = 0) -> None:
         self.rows, self.by = rows, by
         self._label = min(_LABEL, max((len(rows.text("node")[row]) for row in order), default=0))
-        self._lines = self._laid_out(order, width)
+        nodes = self._nodes(order)
+        self._cells = self._fitted([len(members) for members in nodes], width, height)
+        self._lines = self._laid_out(nodes, width)
         self._spots = {
-            row: HeatSpot(row, y, x + self._label + 1 + CELL * place)
+            row: HeatSpot(row, y * self._cells.height, x + self._label + 1 + self._cells.width * place)
             for y, blocks in enumerate(self._lines)
             for x, members in blocks
             for place, row in enumerate(members)
@@ -56,7 +71,7 @@ class HeatMap:
     @property
     def height(self) -> int:
         """Number of lines."""
-        return len(self._lines)
+        return len(self._lines) * self._cells.height
 
     def spot(self, row: int) -> HeatSpot | None:
         """Position of a GPU; None if it is not shown."""
@@ -64,9 +79,9 @@ class HeatMap:
 
     def at(self, x: int, y: int) -> int | None:
         """The row of the GPU at a place of the map, or None."""
-        if 0 <= y < len(self._lines):
-            for left, members in self._lines[y]:
-                place = (x - left - self._label - 1) // CELL
+        if 0 <= y < self.height:
+            for left, members in self._lines[y // self._cells.height]:
+                place = (x - left - self._label - 1) // self._cells.width
                 if 0 <= place < len(members) and x > left + self._label:
                     return members[place]
         return None
@@ -80,7 +95,8 @@ class HeatMap:
             inline = sorted((spot.x, spot.row) for spot in self._spots.values() if spot.y == here.y)
             place = inline.index((here.x, row)) + dx
             return inline[min(max(place, 0), len(inline) - 1)][1]
-        y = min(max(here.y + dy, 0), self.height - 1)
+        line = min(max(here.y // self._cells.height + dy, 0), len(self._lines) - 1)
+        y = line * self._cells.height
         candidates = [spot for spot in self._spots.values() if spot.y == y]
         return min(candidates, key=lambda spot: abs(spot.x - here.x)).row if candidates else row
 
@@ -88,55 +104,99 @@ class HeatMap:
         """Return a line as texts and styles."""
         found: list[tuple[str, Style]] = []
         at = 0
-        for x, members in self._lines[y]:
-            name = filled(self.rows.text("node")[members[0]], self._label, True)
+        line, below = divmod(y, self._cells.height)
+        for x, members in self._lines[line]:
+            name = filled("" if below else self.rows.text("node")[members[0]], self._label, True)
             found.append((f"{' ' * (x - at)}{name} ", colours.PLAIN))
             for row in members:
-                found += self._cell(row, chosen=row == cursor)
-            at = x + self._label + 1 + CELL * len(members)
+                found += self._rest(row, below) if below else self._cell(row, chosen=row == cursor)
+            at = x + self._label + 1 + self._cells.width * len(members)
         return found
 
     def legend(self) -> list[tuple[str, Style]]:
         """Return the legend of letters or digits."""
         found: list[tuple[str, Style]] = [(f"{self.by}  ", colours.BOLD)]
         if self._levels is None:
-            found += [piece for limit in colours.LIMITS for piece in _explained(limit)]
+            marks = {colours.LOOKS[look].mark for look in np.unique(self.rows.looks).tolist()}
+            found += [piece for look in colours.SHOWN_LOOKS if look.mark in marks for piece in _explained(look)]
         else:
             written = percent if self._high == 1.0 else short
             found += [(str(level), _level_style(level)) for level in range(_LEVELS)]
             found.append((f" from {written(self._low)} to {written(self._high)}, - not reported ", colours.PLAIN))
         return [*found, ("^ hot  ! !! fault", colours.ALARM)]
 
-    def _laid_out(self, order: Sequence[int], width: int) -> list[list[tuple[int, list[int]]]]:
-        """Lines of (column, rows of one node); a node too wide for the screen continues in the next block."""
+    def _nodes(self, order: Sequence[int]) -> list[list[int]]:
+        """The rows of each node."""
         names = self.rows.text("node")
         nodes: dict[str, list[int]] = {}
         for row in order:
             nodes.setdefault(names[row], []).append(row)
-        room = max(1, (width - self._label - 1) // CELL)
-        longest = min(room, max(map(len, nodes.values()), default=1))
-        chunks = [rows[at : at + longest] for rows in nodes.values() for at in range(0, len(rows), longest)]
-        block = self._label + 1 + CELL * longest + _GAP
-        across = max(1, (width + _GAP) // block)
+        return list(nodes.values())
+
+    def _fitted(self, counts: Sequence[int], width: int, height: int) -> CellSize:
+        """The largest cells that fit, of about equal sides; the least where all do not fit. counts: GPUs by node."""
+        longest = min(max(1, (width - self._label - 1) // CELL), max(counts, default=1))
+        best, most = CellSize(CELL, 1, longest), (0, 0)
+        for members in dict.fromkeys((longest, -(-longest // 2), -(-longest // 4))):
+            blocks = sum(-(-count // members) for count in counts)
+            for wide in range(CELL, _WIDEST + 1):
+                across = self._across(width, wide * members)
+                high = min(wide, height // -(-blocks // across)) if across and blocks else 0
+                if (size := (wide * high, -abs(wide - 2 * high))) > most and high:
+                    best, most = CellSize(wide, high, members), size
+        return best
+
+    def _across(self, width: int, cells: int) -> int:
+        """Number of blocks beside each other. cells: characters of the cells of one."""
+        return (width + _GAP) // (self._label + 1 + cells + _GAP)
+
+    def _laid_out(self, nodes: Sequence[list[int]], width: int) -> list[list[tuple[int, list[int]]]]:
+        """Lines of (column, rows of one node); a node too wide for the screen continues in the next block."""
+        members = self._cells.members
+        chunks = [rows[at : at + members] for rows in nodes for at in range(0, len(rows), members)]
+        block = self._label + 1 + self._cells.width * members + _GAP
+        across = max(1, self._across(width, self._cells.width * members))
         return [
             [(place * block, chunk) for place, chunk in enumerate(chunks[at : at + across])]
             for at in range(0, len(chunks), across)
         ]
 
-    def _cell(self, row: int, *, chosen: bool) -> list[tuple[str, Style]]:
-        view = self.rows.view
-        label, state = int(view.labels[row]), STATES[int(view.health[row])]
+    def _mark(self, row: int) -> tuple[str, Style]:
         if self._levels is None:
-            mark, style = colours.CLASS_MARKS[label], colours.CELL_STYLES[colours.CLASS_LIMITS[label]]
-        else:
-            level = self._levels[row]
-            mark, style = ("-", colours.DIM) if level == _ABSENT else (str(level), _level_style(level))
+            look = colours.LOOKS[int(self.rows.looks[row])]
+            return look.mark, look.cell
+        level = self._levels[row]
+        return ("-", colours.DIM) if level == _ABSENT else (str(level), _level_style(level))
+
+    def _cell(self, row: int, *, chosen: bool) -> list[tuple[str, Style]]:
+        """The first line of a cell; a cell wider than the least ends with a blank."""
+        state = STATES[int(self.rows.view.health[row])]
+        mark, style = self._mark(row)
         sign = "" if state in (OK, HEALTH_UNKNOWN) else colours.HEALTH_SIGNS[state]
+        more = self._value(row)
+        end = [(" ", colours.PLAIN)] if self._cells.width > CELL else []
         if chosen:
-            return [(f"{mark}{sign[:1]:1}", colours.CURSOR_CELL)]
+            return [(f"{mark}{sign[:1]:1}{more}", colours.CURSOR_CELL), *end]
         if state == CRIT:
-            return [(sign, colours.HEALTH_STYLES[CRIT])]
-        return [(mark, style), (sign, colours.SIGN)] if sign else [(f"{mark} ", style)]
+            return [(f"{sign}{more}", colours.HEALTH_STYLES[CRIT]), *end]
+        if sign:
+            return [(mark, style), (sign, colours.SIGN), *([(more, style)] if more else []), *end]
+        return [(f"{mark} {more}", style), *end]
+
+    def _rest(self, row: int, below: int) -> list[tuple[str, Style]]:
+        """A lower line of a cell: its colour; the last of three or more stays empty."""
+        width, last = self._cells.width, self._cells.height >= 3 and below == self._cells.height - 1
+        style = colours.HEALTH_STYLES[CRIT] if self.rows.view.state(row) == CRIT else self._mark(row)[1]
+        return [(" " * width, colours.PLAIN)] if last else [(" " * (width - 1), style), (" ", colours.PLAIN)]
+
+    def _value(self, row: int) -> str:
+        """The number of a cell: that of the map, utilisation of a map by class; filled to the cell."""
+        width = self._cells.width - CELL - 1
+        if width < _VALUED - CELL - 1:
+            return " " * max(0, width)
+        by = "util" if self._levels is None else self.by
+        value = float(self.rows.number(by)[row])
+        return filled(percent(value) if _is_fraction(by) else short(value), width, False)
 
 
 def levels(values: Floats, low: float, high: float) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -165,17 +225,21 @@ def next_by(name: str) -> str:
 
 
 def _range(rows: FleetRows, by: str) -> tuple[float, float]:
-    counter = COUNTERS.get(COLUMN_ALIASES.get(by, by))
-    if by == "real" or (counter is not None and counter.unit == "fraction"):
+    if _is_fraction(by):
         return 0.0, 1.0
     values = rows.number(by)
     reported = values[~np.isnan(values)]
     return (float(reported.min()), float(reported.max())) if len(reported) else (0.0, 0.0)
 
 
+def _is_fraction(by: str) -> bool:
+    counter = COUNTERS.get(COLUMN_ALIASES.get(by, by))
+    return by == "real" or (counter is not None and counter.unit == "fraction")
+
+
 def _level_style(level: int) -> Style:
     return colours.LEVEL_STYLES[level * len(colours.LEVEL_STYLES) // _LEVELS]
 
 
-def _explained(limit: Bottleneck) -> list[tuple[str, Style]]:
-    return [(colours.MARKS[limit], colours.CELL_STYLES[limit]), (f" {colours.NAMES[limit]}  ", colours.PLAIN)]
+def _explained(look: colours.Look) -> list[tuple[str, Style]]:
+    return [(look.mark, look.cell), (f" {look.name}  ", colours.PLAIN)]

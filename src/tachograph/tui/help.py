@@ -10,6 +10,7 @@ from rich.segment import Segment
 from tachograph.catalog.units import printable
 from tachograph.judge.health import CRIT, HOT, WARN
 from tachograph.judge.workload.settings import Weights
+from tachograph.live.render import WEIGHED
 from tachograph.live.unsupported import missing_csv_lines, unsupported_lines
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
@@ -29,7 +30,8 @@ PLACES = {
 ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
     {
         "real": "real utilisation, see below",
-        "GPU": "utilisation: share of time with a kernel running",
+        "GPU%": "utilisation: share of time with a kernel running",
+        "cls": "class by its letter; of a group the most frequent, + with others",
         "SM": "SM activity: share of cycles with a resident warp",
         "GR": "share of time the engine was busy",
         "OCC": "occupancy: resident warps, share of the maximum",
@@ -43,7 +45,6 @@ ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
         "held": "time since the job got the GPU",
     }
 )
-_WEIGHED = ("SM", "TENS", "DRAM", "GR")
 _TWO_COLUMNS = 110
 _KEY, _COMMAND = 9, 18
 
@@ -118,7 +119,7 @@ def real_sentence(weights: Weights) -> str:
     >>> real_sentence((0.5, 0.0, 0.5, 0.0))
     'Real utilisation is a weighted mean: 50 % of SM + 50 % of DRAM activity.'
     """
-    parts = [f"{weight * 100:.3g} % of {name}" for name, weight in zip(_WEIGHED, weights, strict=True) if weight]
+    parts = [f"{weight * 100:.3g} % of {name}" for name, weight in zip(WEIGHED, weights, strict=True) if weight]
     return f"Real utilisation is a weighted mean: {' + '.join(parts)} activity."
 
 
@@ -131,8 +132,8 @@ def _columns(view: View, width: int) -> list[Row]:
 
 def _signs(width: int) -> list[Row]:
     limits: Row = []
-    for limit, mark in colours.MARKS.items():
-        limits += [Segment(mark, colours.STYLES[limit]), Segment(f" {colours.NAMES[limit]}   ")]
+    for look in colours.SHOWN_LOOKS:
+        limits += [Segment(look.mark, look.style), Segment(f" {look.name}  ")]
     health: Row = []
     for state, meaning in ((HOT, "hot"), (WARN, "PCIe replays"), (CRIT, "memory row errors")):
         health += [Segment(colours.state_text(state), colours.HEALTH_STYLES[state]), Segment(f" {meaning}   ")]

@@ -52,7 +52,8 @@ class SeriesLayout:
     gpus: the rows, in the order of node, GPU, slice. kept: places of the relevant series, among all.
     cells: of each of them, column * rows + row; of series with the same value (a GPU shared by several jobs) the
     first is kept. counters: the reported ones, as columns of COUNTERS. named: those of which there is a series, whether
-    its labels and values are usable or not. exporters: names of those that write such series.
+    its labels and values are usable or not. exporters: names of those that write such series. free: GPUs without a job
+    in their labels, on nodes where the labels of another GPU name one.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -64,6 +65,7 @@ class SeriesLayout:
     allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
     named: frozenset[int] = frozenset()
     exporters: frozenset[str] = frozenset()
+    free: frozenset[GpuId] = frozenset()
 
     def table(self, raw: Floats) -> Floats:
         """Return the values of the kept series as (columns x rows), NaN where there is none."""
@@ -123,8 +125,11 @@ def series_layout(
     places: dict[GpuId, SeriesLocation] = {}
     jobs: dict[GpuId, dict[str, None]] = {}
     minors: dict[GpuId, int] = {}
+    unclear: set[str] = set()  # nodes with a GPU whose job is unknown
     for number, of, where, labelled in found:
         index, reason, _ = placed[labelled]
+        if index is None or reason == AMBIGUOUS or labelled.mig is not None:
+            unclear.add(labelled.node)
         if index is None or (reason == AMBIGUOUS and of.table == "allocations"):
             continue
         gpu = GpuId(labelled.node, index, labelled.mig)
@@ -138,7 +143,13 @@ def series_layout(
         if job and reason != AMBIGUOUS:
             jobs.setdefault(gpu, {})[job] = None
     laid = _laid(spots, places, jobs, minors)
-    return replace(laid, named=frozenset(named), exporters=frozenset(exporters.values()) - {""})
+    labelling = {gpu.node for gpu in jobs} - unclear
+    return replace(
+        laid,
+        named=frozenset(named),
+        exporters=frozenset(exporters.values()) - {""},
+        free=frozenset(gpu for gpu in laid.gpus if gpu.node in labelling and gpu not in jobs),
+    )
 
 
 def _located(
@@ -411,11 +422,14 @@ class FleetTable:
         values = {name: kept[number] for number, name in enumerate(COUNTER_NAMES) if self._ever[number]}
         measured = np.full(len(self.gpus), np.nan)
         allocations: dict[GpuId, GpuAllocation] = {}
+        free: set[GpuId] = set()
         for part in self._parts.values():
             measured[part.rows] = np.fmax(measured[part.rows], part.measured)
             allocations.update(part.allocations)
+            free |= part.layout.free
         measured[np.isnan(kept).all(axis=0)] = np.nan
-        return Snapshot(t, self.gpus, measured, values, dict(self._devices), allocations)
+        devices = dict(self._devices)
+        return Snapshot(t, self.gpus, measured, values, devices, allocations, free=frozenset(free - allocations.keys()))
 
     def _drop_unreported(self, t: float) -> None:
         """Drop rows without values for too long; a broken page may name any number of GPUs."""

@@ -1,6 +1,8 @@
 """Simulated GPUs of every workload class, some with faults, for demonstration and for tests.
 
-Every GPU has a job, every job a class that may change; the readings are the classes' profiles and noise.
+Most GPUs have a job, every job a class that may change; the readings are the classes' profiles and noise. Idle GPUs of
+every third job are free. With faults, one GPU of 32 is too hot while it works, and of 64 one has lost memory rows and
+one repeats PCIe packets.
 """
 
 from __future__ import annotations
@@ -21,13 +23,23 @@ _USERS = ("ana", "bo", "chen", "dita", "emil")
 _AXES = ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "io", "fp64_active")
 _NOISE = 0.015
 _CHANGE = 1 / 300  # of a job's class, per second
+_HOT, _SICK, _REPLAYING = (32, 5), (64, 7), (64, 11)  # one GPU of so many, its place among them
+_HOT_C, _THROTTLED_MHZ, _SOFTWARE_THERMAL = 97.0, 1170.0, 32.0
+_XID, _XID_AFTER_S = 48.0, 20.0  # an uncorrectable memory error, so long after the start
+_REPLAYS_PER_S = 0.1
 
 
 class SimulatedSource:
-    """GPUs of nodes with `per_node` each; the same seed and times give the same fleet."""
+    """GPUs of nodes with `per_node` each; the same seed and times give the same fleet. faults: of some GPUs."""
 
     def __init__(
-        self, gpus: int = 8, *, per_node: int = 8, seed: int = 0, clock: Callable[[], float] = time.time
+        self,
+        gpus: int = 8,
+        *,
+        per_node: int = 8,
+        seed: int = 0,
+        clock: Callable[[], float] = time.time,
+        faults: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._clock = clock
@@ -37,6 +49,10 @@ class SimulatedSource:
         self._profiles = np.array([one.profile for one in RULED])
         self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
         self._replays: Floats = np.zeros(gpus)
+        places = np.arange(gpus)
+        self._hot, self._sick, self._replaying = (
+            faults & (places % every == place) for every, place in (_HOT, _SICK, _REPLAYING)
+        )
         self._before: float | None = None
         self._began: float | None = None
         self._devices = {
@@ -57,9 +73,10 @@ class SimulatedSource:
         self._began = t if self._began is None else self._began
         changed = self._rng.random(len(self._kinds)) < passed * _CHANGE
         self._kinds[changed] = self._rng.integers(0, len(RULED), int(changed.sum()))
-        values, allocations = self._values(passed), self._allocations(self._began)
+        values, allocations = self._faulty(self._values(passed), t - self._began), self._allocations(self._began)
         measured = np.full(len(self._gpus), t)
-        return Snapshot(t, self._gpus, measured, values, self._devices, allocations, self._processes(values))
+        free = frozenset(self._gpus) - allocations.keys()
+        return Snapshot(t, self._gpus, measured, values, self._devices, allocations, self._processes(values), free=free)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -90,11 +107,26 @@ class SimulatedSource:
         values["mem_clock_mhz"] = np.full(count, 2619.0)
         values["throttle_reasons"] = np.where(kinds == 0, 1.0, np.where(values["power_w"] > 520, 4.0, 0.0))
         values["xid"] = np.zeros(count)
-        self._replays = self._replays + (rng.random(count) < passed * 1e-5)
+        rate = np.where(self._replaying, _REPLAYS_PER_S, 1e-5)
+        self._replays = self._replays + (rng.random(count) < passed * rate)
         values["pcie_replays"] = self._replays
         for name in ("remapped_rows_uncorrectable", "remapped_rows_correctable", "row_remap_failure"):
             values[name] = np.zeros(count)
         return values
+
+    def _faulty(self, values: Mapping[str, Floats], since_s: float) -> Mapping[str, Floats]:
+        """The values with those of GPUs that are too hot, or have lost memory."""
+        hot = self._hot & (values["sm_active"] > _NOISE * 4)
+        changed = {
+            "gpu_temp_c": np.where(hot, _HOT_C, values["gpu_temp_c"]),
+            "mem_temp_c": np.where(hot, _HOT_C - 4, values["mem_temp_c"]),
+            "sm_clock_mhz": np.where(hot, _THROTTLED_MHZ, values["sm_clock_mhz"]),
+            "throttle_reasons": np.where(hot, _SOFTWARE_THERMAL, values["throttle_reasons"]),
+            "remapped_rows_uncorrectable": np.where(self._sick, 2.0, 0.0),
+            "row_remap_failure": np.where(self._sick, 1.0, 0.0),
+            "xid": np.where(self._sick & (since_s >= _XID_AFTER_S), _XID, 0.0),
+        }
+        return {**values, **changed}
 
     def _allocations(self, began: float) -> Mapping[GpuId, GpuAllocation]:
         return {
