@@ -33,14 +33,17 @@ class _Page(HTMLParser):
         self.open: list[str] = []
         self.words: list[str] = []
         self.faults: list[str] = []
+        self.scripts = 0
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in _VOID:
             self.open.append(tag)
-        if tag in ("script", "link", "iframe", "object"):
+        if tag in ("link", "iframe", "object"):
             self.faults.append(tag)
+        if tag == "script":
+            self.scripts += 1
         for name, value in attrs:
             outside = name in ("href", "src", "xlink:href") and not (value or "").startswith(("#", "data:"))
             if outside or name.startswith("on"):
@@ -51,7 +54,7 @@ class _Page(HTMLParser):
             self.faults.append(f"</{tag}>")
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open and "svg" not in self.open:
+        if not {"style", "svg", "script"}.intersection(self.open):
             self.words.append(data)
 
     @property
@@ -153,6 +156,7 @@ def test_page_is_well_formed_and_self_contained(count: int) -> None:
     parsed = _Page(page)
     assert parsed.faults == []
     assert parsed.open == []
+    assert parsed.scripts == 2  # values, and what shows them
     assert "http" not in page.replace("Tachograph", "")
     assert "train <b>&" in parsed.text  # escaped on the way in
     ids = re.findall(r'id="([^"]+)"', page)
@@ -271,3 +275,20 @@ def test_resampling_keeps_within_range(values: list[float | None], bins: int) ->
     assert bool(means) == bool(known)
     assert all(min(known) - 1e-9 <= value <= max(known) + 1e-9 for value in means)
     assert len(sparkline(values, bins)) == min(bins, len(values))
+
+
+def test_values_under_the_pointer_are_those_of_the_plots() -> None:
+    report = synthetic_report(2, length=30, busy=20)
+    page = job_html(report)
+    found = re.search(r'<script type="application/json" id="over-time">(.*?)</script>', page, re.DOTALL)
+    assert found
+    hovered = json.loads(found[1])
+    assert hovered["bin_s"] == report.timeline.bin_s
+    unit, values = hovered["series"]["GPU 0"]
+    wanted = [None if value is None else round(value, 4) for value in report.timeline.per_gpu["n1", 0, None]]
+    assert (unit, values) == ("fraction", wanted)
+    both = zip(*(report.timeline.per_gpu["n1", gpu, None] for gpu in (0, 1)), strict=True)
+    imbalance = [None if not a or not b else round(1 - (a + b) / (2 * max(a, b)), 4) for a, b in both]
+    assert hovered["series"]["imbalance across GPUs"][1] == imbalance
+    begin, end = (float(value) for value in re.findall(r'data-(?:begin|end)="([\d.]+)"', page))
+    assert 0 < begin < end < 1

@@ -173,8 +173,8 @@ def test_what_was_undecided_is_said() -> None:
 def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
     drawn = job_plots(synthetic_report(verdicts=judged()))
     for name, svg in drawn.items():
-        assert ("It began late" in str(svg)) is (name in ("use", "activity", "power")), name
-    assert "The job hung" in str(job_plots(synthetic_report(1, verdicts=judged()))["use"])
+        assert ("It began late" in str(svg)) is (name in ("time",)), name
+    assert "The job hung" in str(job_plots(synthetic_report(1, verdicts=judged()))["time"])
 
 
 def test_text_marks_the_stretch_of_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from html import escape
 
@@ -57,6 +58,21 @@ def new_figure(height_in: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure of the page's width and axes below each other over one x axis; `above_in`: room above them."""
+    with _style():
+        height = sum(heights_in) + 0.3 * len(heights_in) + 0.2 + above_in
+        figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        grid = figure.subplots(len(heights_in), 1, sharex=True, squeeze=False, height_ratios=list(heights_in))
+        every: list[Axes] = list(grid[:, 0])
+    figure.patch.set_alpha(0)
+    for axes in every:
+        axes.patch.set_alpha(0)
+        axes.tick_params(length=3)
+    return figure, every
+
+
 def new_dials(count: int, columns: int, height_in: float) -> tuple[Figure, list[Axes]]:
     """Return a figure of the page's width and its `count` round axes, row by row, each row so high."""
     rows = -(-count // columns)
@@ -70,8 +86,11 @@ def new_dials(count: int, columns: int, height_in: float) -> tuple[Figure, list[
     return figure, dials
 
 
-def to_svg(figure: Figure, *, name: str, label: str) -> str:
-    """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who cannot see it."""
+def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -> str:
+    """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who cannot see it.
+
+    plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`: shares of the width).
+    """
     buffer = io.StringIO()
     with _style():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -83,5 +102,8 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
         svg = svg.replace(drawn, css)
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
     opening = f'<svg role="img" aria-label="{escape(label, quote=True)}" '
+    if plot is not None:
+        box = plot.get_position()
+        opening += f'data-begin="{box.x0:.5f}" data-end="{box.x1:.5f}" '
     svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'{opening}viewBox="\1">', svg, count=1)
     return svg.strip()

@@ -5,7 +5,7 @@ Shapes: `levels` is (GPUs, bins), series are (bins,), one bin lasts `bin_s` seco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib as mpl
@@ -13,11 +13,23 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MultipleLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 from matplotlib.transforms import offset_copy
 
 from tachograph.catalog.units import text
-from tachograph.figures.inline_svg import ACCENT, COMPUTE, FAINT, GRID, INK, MEMORY, PAPER, WARNING, new_figure, to_svg
+from tachograph.figures.inline_svg import (
+    ACCENT,
+    COMPUTE,
+    FAINT,
+    GRID,
+    INK,
+    MEMORY,
+    PAPER,
+    WARNING,
+    new_figure,
+    new_panels,
+    to_svg,
+)
 from tachograph.figures.timeline import Mark, extent, label_of, lanes
 from tachograph.judge.workload.classes import Bottleneck, bottleneck
 
@@ -25,6 +37,7 @@ Floats = npt.NDArray[np.float64]
 MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
 MAX_BARS = 24
 _LANE_IN = 0.21  # height of a lane of marks above a plot
+_SEEN = 0.005  # activity from which on a line is drawn
 _STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 # colours of workload classes by bottleneck; hatches distinguish the shares in grey
 _LIMITED_BY: Mapping[Bottleneck, str] = {
@@ -44,12 +57,13 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def _show_marks(axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True) -> None:
+def _show_marks(
+    axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True, labels: bool = True
+) -> None:
     """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a labelled bar, in lanes.
 
     Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over another.
     """
-    figure = axes.get_figure(root=True)
     for place, lane in enumerate(lanes(marks, length_s)):
         for mark in lane:
             span = (mark.begin_s, max(mark.end_s, mark.begin_s + length_s / 400))
@@ -59,18 +73,22 @@ def _show_marks(axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: b
             for edge in span:
                 axes.axvline(edge, color=PAPER, linewidth=2.4)
                 axes.axvline(edge, color=WARNING, linewidth=1.2, linestyle=(0, (4, 2)))
-            above = offset_copy(axes.get_xaxis_transform(), fig=figure, y=_LANE_IN * place + 0.05, units="inches")
-            axes.add_line(
-                Line2D(
-                    span, (1, 1), transform=above, color=WARNING, linewidth=3.5, solid_capstyle="butt", clip_on=False
-                )
-            )
-            left = mark.begin_s <= extent(mark, length_s)[0]
-            axes.annotate(
-                label_of(mark), (span[0 if left else 1], 1),
-                xycoords=above, xytext=(0, 2.5), textcoords="offset points",
-                fontsize=8, color=INK, ha="left" if left else "right", va="bottom", annotation_clip=False,
-            )  # fmt: skip
+            if labels:
+                _label_mark(axes, mark, span, place, length_s)
+
+
+def _label_mark(axes: Axes, mark: Mark, span: tuple[float, float], place: int, length_s: float) -> None:
+    figure = axes.get_figure(root=True)
+    above = offset_copy(axes.get_xaxis_transform(), fig=figure, y=_LANE_IN * place + 0.05, units="inches")
+    axes.add_line(
+        Line2D(span, (1, 1), transform=above, color=WARNING, linewidth=3.5, solid_capstyle="butt", clip_on=False)
+    )
+    left = mark.begin_s <= extent(mark, length_s)[0]
+    axes.annotate(
+        label_of(mark), (span[0 if left else 1], 1),
+        xycoords=above, xytext=(0, 2.5), textcoords="offset points",
+        fontsize=8, color=INK, ha="left" if left else "right", va="bottom", annotation_clip=False,
+    )  # fmt: skip
 
 
 def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
@@ -78,40 +96,112 @@ def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
     return _LANE_IN * len(lanes(marks, length_s))
 
 
-def utilisation(levels: Floats, labels: Sequence[str], bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
-    """Return utilisation over time: an area for one GPU, else a strip of colour per GPU."""
-    if levels.size == 0 or np.isnan(levels).all():
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """What is drawn over the time of a job. Shapes: `levels` (GPUs, bins), the others (bins,); missing is NaN.
+
+    levels: activity of each GPU, named by `labels`. means: {counter: mean over the GPUs}. spatial, temporal: imbalance.
+    memory_mib: most used of a GPU, `capacity_mib` its capacity (NaN: not known). power: mean, lowest, highest (W).
+    """
+
+    bin_s: float
+    levels: Floats
+    labels: Sequence[str]
+    means: Mapping[str, Floats]
+    spatial: Floats
+    temporal: Floats
+    memory_mib: Floats
+    capacity_mib: float
+    power: tuple[Floats, Floats, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    title: str
+    height_in: float
+    draw: Callable[[Axes], None]
+    ground: bool = True
+
+
+def over_time(shown: OverTime, *, marks: Sequence[Mark] = ()) -> str | None:
+    """Return panels over one time axis: use of each GPU, activity by unit, imbalance, memory, power; marks on all."""
+    panels = list(_panels(shown))
+    if not panels:
         return None
-    return _area(levels[0], bin_s, marks) if levels.shape[0] == 1 else _strips(levels, labels, bin_s, marks)
+    length_s = max(shown.levels.shape[1], shown.power[0].size) * shown.bin_s
+    above = _lanes_in(marks, length_s)
+    figure, every = new_panels([panel.height_in for panel in panels], above_in=above)
+    for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
+        panel.draw(axes)
+        axes.set_title(
+            panel.title, loc="left", fontsize=8, color=FAINT, pad=2 if place else 3 + 72 * _lanes_in(marks, length_s)
+        )
+        _time_axis(axes, length_s)
+        axes.tick_params(labelbottom=axes is every[-1])
+        _show_marks(axes, marks, length_s, ground=panel.ground, labels=not place)
+    return to_svg(figure, name="time", label="What the GPUs did over time", plot=every[-1])
 
 
-def _area(level: Floats, bin_s: float, marks: Sequence[Mark]) -> str:
-    length_s = level.size * bin_s
-    figure, axes = new_figure(1.7 + _lanes_in(marks, length_s))
-    edges = np.arange(level.size + 1) * bin_s
-    axes.stairs(level, edges, fill=True, color=ACCENT, alpha=0.75, linewidth=0)
-    axes.set_ylim(0, 1)
+def _panels(shown: OverTime) -> Iterator[_Panel]:
+    """The panels of which anything was measured, from top to bottom."""
+    gpus = shown.levels.shape[0]
+    if shown.levels.size and not np.isnan(shown.levels).all():
+        if gpus == 1:
+            yield _Panel("Utilisation", 0.9, lambda axes: _area(axes, shown.levels[0], shown.bin_s))
+        else:
+            height = min(4.5, max(0.7, 0.2 * gpus))
+            title = "Utilisation of each GPU: yellow is 100 %, dark is 0 %, blank was not measured"
+            yield _Panel(
+                title, height, lambda axes: _strips(axes, shown.levels, shown.labels, shown.bin_s), ground=False
+            )
+    drawn = {
+        name: shown.means[name]
+        for name in _LINES
+        if name in shown.means and np.nanmax(shown.means[name], initial=0.0) >= _SEEN
+    }
+    if drawn:
+        yield _Panel("Activity by unit, mean over the GPUs", 1.5, lambda axes: _activity(axes, drawn, shown.bin_s))
+    imbalances = {"across GPUs": shown.spatial, "over time": shown.temporal}
+    known = {name: values for name, values in imbalances.items() if values.size and not np.isnan(values).all()}
+    if known:
+        title = f"Imbalance (0: all alike): {', '.join(known)}"
+        yield _Panel(title, 0.8, lambda axes: _imbalance(axes, known, shown.bin_s))
+    if shown.memory_mib.size and not np.isnan(shown.memory_mib).all():
+        title = "Memory used, of the GPU with most, GiB"
+        yield _Panel(title, 0.8, lambda axes: _memory_used(axes, shown.memory_mib, shown.capacity_mib, shown.bin_s))
+    mean, low, high = shown.power
+    if mean.size and not np.isnan(mean).all():
+        yield _Panel(
+            "Power per GPU: mean, lowest to highest", 0.9, lambda axes: _power(axes, mean, low, high, shown.bin_s)
+        )
+
+
+def _middles(values: Floats, bin_s: float) -> Floats:
+    return (np.arange(values.size, dtype=np.float64) + 0.5) * bin_s
+
+
+def _percent_axis(axes: Axes, step: float) -> None:
+    axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.yaxis.set_major_locator(MultipleLocator(0.5))
+    axes.yaxis.set_major_locator(MultipleLocator(step))
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    _time_axis(axes, length_s)
-    _show_marks(axes, marks, length_s)
-    return to_svg(figure, name="use", label="GPU utilisation over time")
 
 
-def _strips(levels: Floats, labels: Sequence[str], bin_s: float, marks: Sequence[Mark]) -> str:
+def _area(axes: Axes, level: Floats, bin_s: float) -> None:
+    axes.stairs(level, np.arange(level.size + 1) * bin_s, fill=True, color=ACCENT, alpha=0.75, linewidth=0)
+    _percent_axis(axes, 0.5)
+
+
+def _strips(axes: Axes, levels: Floats, labels: Sequence[str], bin_s: float) -> None:
     gpus, bins = levels.shape
-    length_s = bins * bin_s
-    figure, axes = new_figure(min(5.5, max(1.3, 0.62 + 0.2 * gpus)) + _lanes_in(marks, length_s))
-    colours = mpl.colormaps["viridis"].with_extremes(bad=(0, 0, 0, 0))
-    image = axes.imshow(
+    axes.imshow(
         np.ma.masked_invalid(levels),
         aspect="auto",
         interpolation="nearest",
-        cmap=colours,
+        cmap=mpl.colormaps["viridis"].with_extremes(bad=(0, 0, 0, 0)),
         vmin=0,
         vmax=1,
-        extent=(0, length_s, gpus - 0.5, -0.5),
+        extent=(0, bins * bin_s, gpus - 0.5, -0.5),
     )
     if gpus <= MAX_ROW_LABELS:
         axes.set_yticks(range(gpus), labels)
@@ -122,13 +212,44 @@ def _strips(levels: Floats, labels: Sequence[str], bin_s: float, marks: Sequence
         axes.set_yticks([])
     axes.tick_params(axis="y", which="both", length=0)
     axes.spines[:].set_visible(False)
-    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=max(6, 3 * gpus) if gpus < 8 else 24, fraction=0.03)
-    bar.set_ticks([0, 0.5, 1], labels=["0 %", "50 %", "100 %"])
-    bar.ax.tick_params(labelsize=8, length=2)
-    bar.outline.set_visible(False)
-    _time_axis(axes, length_s)
-    _show_marks(axes, marks, length_s, ground=False)  # colours encode levels here
-    return to_svg(figure, name="use", label="Utilisation of each GPU over time")
+
+
+def _activity(axes: Axes, drawn: Mapping[str, Floats], bin_s: float) -> None:
+    for name, values in drawn.items():
+        label, colour, style = _LINES[name]
+        axes.plot(_middles(values, bin_s), values, style, color=colour, linewidth=1.2, label=label)
+    _percent_axis(axes, 0.25)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=7.5, borderaxespad=0.3)
+
+
+def _imbalance(axes: Axes, known: Mapping[str, Floats], bin_s: float) -> None:
+    for (name, values), (colour, style) in zip(known.items(), ((ACCENT, "-"), (MEMORY, "--")), strict=False):
+        axes.plot(_middles(values, bin_s), values, style, color=colour, linewidth=1.2, label=name)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_locator(MultipleLocator(0.5))
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=7.5, borderaxespad=0.3)
+
+
+def _memory_used(axes: Axes, used_mib: Floats, capacity_mib: float, bin_s: float) -> None:
+    used, capacity = used_mib / 1024, capacity_mib / 1024
+    axes.stairs(used, np.arange(used.size + 1) * bin_s, fill=True, color=ACCENT, alpha=0.45, linewidth=0)
+    if capacity == capacity:
+        axes.axhline(capacity, color=WARNING, linewidth=1.0, linestyle="--")
+    axes.set_ylim(0, float(np.nanmax([np.nanmax(used), capacity])) * 1.06 or 1.0)
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+
+
+def _power(axes: Axes, mean: Floats, low: Floats, high: Floats, bin_s: float) -> None:
+    middle = _middles(mean, bin_s)
+    if not np.allclose(low, high, equal_nan=True):
+        axes.fill_between(middle, low, high, color=ACCENT, alpha=0.25, linewidth=0)
+    axes.plot(middle, mean, color=ACCENT, linewidth=1.3)
+    axes.set_ylim(0, float(np.nanmax(high)) * 1.08 or 1.0)
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value, "W")))
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,47 +302,6 @@ def _rows_of_bars(bars: Sequence[StepBar]) -> list[list[StepBar]]:
         else:
             row.append(bar)
     return rows
-
-
-def activity(means: Mapping[str, Floats], bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
-    """Return what the GPUs did over time: one line per counter (mean over GPUs) that is above zero at least once."""
-    drawn = {
-        name: values for name, values in means.items() if name in _LINES and np.nanmax(values, initial=0.0) >= 0.005
-    }
-    if not drawn:
-        return None
-    length_s = next(iter(drawn.values())).size * bin_s
-    figure, axes = new_figure(2.2 + _lanes_in(marks, length_s))
-    for name in (name for name in _LINES if name in drawn):
-        values = drawn[name]
-        label, colour, style = _LINES[name]
-        axes.plot((np.arange(values.size) + 0.5) * bin_s, values, style, color=colour, linewidth=1.2, label=label)
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    axes.yaxis.set_major_locator(MultipleLocator(0.25))
-    axes.grid(axis="y", color=GRID, linewidth=0.6)
-    _time_axis(axes, length_s)
-    _show_marks(axes, marks, length_s)
-    figure.legend(loc="outside upper left", ncols=min(6, len(drawn)), frameon=False, fontsize=8)
-    return to_svg(figure, name="activity", label="Activity by kind over time, mean over GPUs")
-
-
-def power(mean: Floats, low: Floats, high: Floats, bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
-    """Return power per GPU over time: the mean of the GPUs, and the range from the lowest to the highest."""
-    if mean.size == 0 or np.isnan(mean).all():
-        return None
-    length_s = mean.size * bin_s
-    figure, axes = new_figure(1.7 + _lanes_in(marks, length_s))
-    middle = (np.arange(mean.size) + 0.5) * bin_s
-    if not np.allclose(low, high, equal_nan=True):
-        axes.fill_between(middle, low, high, color=ACCENT, alpha=0.25, linewidth=0)
-    axes.plot(middle, mean, color=ACCENT, linewidth=1.3)
-    axes.set_ylim(0, float(np.nanmax(high)) * 1.08 or 1.0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value, "W")))
-    axes.grid(axis="y", color=GRID, linewidth=0.6)
-    _time_axis(axes, length_s)
-    _show_marks(axes, marks, length_s)
-    return to_svg(figure, name="power", label="Power per GPU over time")
 
 
 def memory(peaks_mib: Floats, capacities_mib: Floats, labels: Sequence[str]) -> str | None:

@@ -1,7 +1,11 @@
-"""The report of one job as one self-contained HTML page: no script, no reference to anything outside."""
+"""The report of one job as one self-contained HTML page: no reference to anything outside.
+
+Its one script shows values under a pointer or a cursor; nothing needs it.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 
@@ -19,6 +23,7 @@ from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
 from tachograph.report.findings import check_text, checks_text, evidence_texts, finding_sentence
 from tachograph.report.job import GpuUse, JobReport
+from tachograph.report.job_over_time import floats, hover_json, over_time
 from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
 from tachograph.report.steps import (
@@ -50,6 +55,7 @@ def job_html(report: JobReport) -> str:
             tables=[("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
             many=many,
             plots=job_plots(report),
+            hover=json.dumps(hover_json(report), allow_nan=False).replace("<", "\\u003c"),
             step_columns=step_titles,
             step_texts=[place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
             step_rows=step_rows,
@@ -60,22 +66,15 @@ def job_html(report: JobReport) -> str:
 
 
 def job_plots(report: JobReport) -> dict[str, Markup | None]:
-    """Return the plots {use, steps, activity, work, roofline, memory, power}: SVG, or None where nothing is to show."""
-    timeline = report.timeline
-    by_key = [(gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))) for gpu in report.gpus]
-    drawn = [(gpu, series) for gpu, series in by_key if series is not None]
-    levels = np.vstack([_floats(series) for _, series in drawn]) if drawn else np.empty((0, 0))
-    means = {name: _floats(series) for name, series in timeline.means.items()}
-    watts = (_floats(timeline.means.get("power_w", ())), _floats(timeline.power_low), _floats(timeline.power_high))
+    """Return the plots {time, steps, work, roofline, memory}: SVG, or None where nothing is to show."""
     pipes = {
         pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
         for pipe in report.pipes
         if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
     }
     svgs = {
-        "use": job_page.utilisation(levels, [gpu.label for gpu, _ in drawn], timeline.bin_s, marks=report.marks),
+        "time": job_page.over_time(over_time(report), marks=report.marks),
         "steps": _step_plot(report),
-        "activity": job_page.activity(means, timeline.bin_s, marks=report.marks),
         "work": job_page.work(dict(report.work)),
         "roofline": job_page.roofline(pipes),
         "memory": job_page.memory(
@@ -83,7 +82,6 @@ def job_plots(report: JobReport) -> dict[str, Markup | None]:
             _column(report.gpus, "hbm_mib"),
             [gpu.label for gpu in report.gpus],
         ),
-        "power": job_page.power(*watts, timeline.bin_s, marks=report.marks),
     }
     return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
 
@@ -106,12 +104,8 @@ def _level(step: StepUse) -> float | None:
     return step.activity_mean if step.by_srun else None
 
 
-def _floats(series: Series) -> npt.NDArray[np.float64]:
-    return np.array([np.nan if value is None else value for value in series], dtype=np.float64)
-
-
 def _column(gpus: Sequence[GpuUse], name: str) -> npt.NDArray[np.float64]:
-    return _floats(tuple(number(gpu.row, name) for gpu in gpus))
+    return floats(tuple(number(gpu.row, name) for gpu in gpus))
 
 
 def spark_points(series: Series, *, width: float = 160, height: float = 22) -> list[str]:

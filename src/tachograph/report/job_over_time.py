@@ -1,0 +1,80 @@
+"""What the page of one job shows over its time: use, activity, imbalance, memory, power; and the values behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.counters import COUNTERS_BY_NAME
+from tachograph.figures.job_page import OverTime
+from tachograph.figures.timeline import Series
+from tachograph.judge.activity import number
+from tachograph.report.job import JobReport
+
+WINDOW = 12  # bins
+HOVERED_GPUS = 16  # up to here each GPU has its value
+
+
+def over_time(report: JobReport) -> OverTime:
+    """Return what the page draws over time; imbalance of a bin across GPUs, and of the bins of WINDOW over time."""
+    timeline = report.timeline
+    by_key = [(gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))) for gpu in report.gpus]
+    drawn = [(gpu, series) for gpu, series in by_key if series is not None]
+    levels = np.vstack([floats(series) for _, series in drawn]) if drawn else np.empty((0, 0))
+    means = {name: floats(series) for name, series in timeline.means.items()}
+    capacity = number(report.summary, "hbm_mib")
+    return OverTime(
+        timeline.bin_s,
+        levels,
+        [gpu.label for gpu, _ in drawn],
+        means,
+        _imbalance(levels, axis=0) if len(drawn) > 1 else np.empty(0),
+        _imbalance_over_time(levels),
+        means.get("hbm_used_mib", np.empty(0)),
+        np.nan if capacity is None else capacity,
+        (means.get("power_w", np.empty(0)), floats(timeline.power_low), floats(timeline.power_high)),
+    )
+
+
+def _imbalance(levels: Floats, *, axis: int) -> Floats:
+    """1 - mean / max; NaN where nothing was measured or all was idle."""
+    known = ~np.isnan(levels)
+    count = known.sum(axis=axis)
+    total, most = np.nansum(levels, axis=axis), np.where(known, levels, -1.0).max(axis=axis, initial=-1.0)
+    busy = (count > 0) & (most > 0)
+    return np.where(busy, 1 - total / np.where(busy, count * most, 1.0), np.nan)
+
+
+def _imbalance_over_time(levels: Floats) -> Floats:
+    """Of each bin and those before it, WINDOW together, the largest of the GPUs' imbalances."""
+    if levels.shape[1] < WINDOW:
+        return np.empty(0)
+    windows = np.lib.stride_tricks.sliding_window_view(levels, WINDOW, axis=1)
+    each = _imbalance(windows, axis=2)
+    most = np.where(np.isnan(each), -1.0, each).max(axis=0, initial=-1.0)
+    return np.concatenate([np.full(WINDOW - 1, np.nan), np.where(most < 0, np.nan, most)])
+
+
+def hover_json(report: JobReport) -> dict[str, Any]:
+    """Return the values behind the plot over time for readers with a pointer or a keyboard: {label: [unit, values]}."""
+    shown = over_time(report)
+    mean, low, high = shown.power
+    series: dict[str, tuple[str, Floats]] = {}
+    if len(shown.labels) <= HOVERED_GPUS:
+        series |= {label: ("fraction", level) for label, level in zip(shown.labels, shown.levels, strict=True)}
+    fractions = (name for name in shown.means if COUNTERS_BY_NAME[name].unit == "fraction")
+    series |= {name: ("fraction", shown.means[name]) for name in fractions}
+    series |= {"imbalance across GPUs": ("ratio", shown.spatial), "imbalance over time": ("ratio", shown.temporal)}
+    series |= {"memory": ("MiB", shown.memory_mib), "power": ("W", mean), "lowest": ("W", low), "highest": ("W", high)}
+    known = {label: one for label, one in series.items() if one[1].size and not np.isnan(one[1]).all()}
+    values = {
+        label: [unit, [None if x != x else round(float(x), 4) for x in of]] for label, (unit, of) in known.items()
+    }
+    return {"bin_s": shown.bin_s, "start": report.local(report.summary.get("start")), "series": values}
+
+
+def floats(series: Series) -> Floats:
+    """Return a series as an array, NaN where it was not measured."""
+    return np.array([np.nan if value is None else value for value in series], dtype=np.float64)
