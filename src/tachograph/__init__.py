@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
+
     from tachograph.api.open_lake import OpenLake
 
 
@@ -19,3 +22,18 @@ def open(lake: str | None = None, config: str | None = None) -> OpenLake:  # noq
     from tachograph.api.open_lake import open_lake  # only now: it brings what a command's help does not need
 
     return open_lake(lake, config)
+
+
+def to_pandas(frame: polars.DataFrame) -> pandas.DataFrame:
+    """Return a table of the lake, such as `lake.jobs()`, as a pandas frame; null is NaN, None or NaT there.
+
+    Errors: UsageError where pandas or pyarrow is not installed: the extra `pandas` brings both.
+    """
+    try:
+        return frame.to_pandas()
+    except ModuleNotFoundError as absent:
+        from tachograph.catalog.errors import UsageError
+
+        raise UsageError(
+            f"a table becomes a pandas frame by pandas and pyarrow: {absent}", do="pip install 'tachograph[pandas]'"
+        ) from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -21,13 +22,14 @@ from matplotlib.figure import Figure
 
 from tachograph.api.choices import JobChoice, StudyChoice, check_names, job_filter, settings_of
 from tachograph.api.job_report import read_job
+from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
 from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, LakeTable
-from tachograph.catalog.units import plural
+from tachograph.catalog.tables import COMPUTED, GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, TABLES, LakeTable
+from tachograph.catalog.units import plural, text
 from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
 from tachograph.figures.numbers import FigureNumbers, Study
 from tachograph.figures.registry import find_figure
@@ -86,6 +88,10 @@ class JobPage:
         """Return the page as text."""
         return to_text(job_lines(self.report, width=100)).rstrip()
 
+    def _repr_html_(self) -> str:
+        """Return the page with plots, for a notebook."""
+        return framed(self.html(), f"Job {self.report.summary['display_id']}")
+
     def html(self) -> str:
         """Return the page with plots, self-contained."""
         return job_html(self.report)
@@ -111,6 +117,10 @@ class StepsPage:
         """Return headline, table and gaps as text."""
         return to_text(steps_lines(self.report, zone_name=self.zone_name, width=100)).rstrip()
 
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return preformatted(repr(self))
+
     def json(self) -> dict[str, Any]:
         """Return them as JSON values."""
         return steps_json(self.report)
@@ -125,6 +135,10 @@ class StudyPage:
     def __repr__(self) -> str:
         """Return how many jobs it is about, and the answers."""
         return to_text(study_lines(self.report, width=100)).strip()
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook; `write` writes the page with the figures."""
+        return preformatted(repr(self))
 
     @property
     def dataset(self) -> Dataset:
@@ -160,6 +174,10 @@ class WastePage:
         """Return the ledger as text."""
         return to_text(waste_lines(self.report, width=100)).rstrip()
 
+    def _repr_html_(self) -> str:
+        """Return the page with plots, for a notebook."""
+        return framed(self.html(), "Ledger of GPU time")
+
     def html(self) -> str:
         """Return the page with plots, self-contained."""
         return waste_html(self.report)
@@ -187,6 +205,12 @@ class OpenLake:
         jobs = self.jobs()
         first, last = jobs.select(pl.col("start").min().dt.date(), last=pl.col("as_of").max().dt.date()).row(0)
         return f"<lake {self.lake.location}: {plural(jobs.height, 'job')}{f', {first} to {last}' if first else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a row per table: rows, days, size."""
+        facts = describe_tables(self.lake, [*TABLES.values(), *COMPUTED.values()])
+        rows = [(one.table, f"{one.rows:,}", _day(one.first), _day(one.last), text(one.bytes, "B")) for one in facts]
+        return f"<p>{escape(repr(self))}</p>{table(('table', 'rows', 'first', 'last', 'size'), rows)}"
 
     def jobs(self, **which: Unpack[JobChoice]) -> pl.DataFrame:
         """Return rows of job_summaries, one per run of a job, in order of start.
@@ -390,3 +414,7 @@ class OpenLake:
     def _stale(self) -> bool:
         """Whether the last analysis was made with another configuration."""
         return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)
+
+
+def _day(moment: datetime | None) -> str:
+    return "–" if moment is None else f"{moment:%Y-%m-%d}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Protocol, TypeAlias
 
 import polars as pl
@@ -64,6 +65,14 @@ class FigureNumbers:
     def __contains__(self, part: str) -> bool:
         """Whether there is something to draw in this part."""
         return part in self.tables and self.tables[part].height > 0
+
+    def _repr_html_(self) -> str:
+        """Return the tables for a notebook, then the facts, and what is missing with the reason."""
+        tables = "".join(f"<h4>{escape(part)}</h4>{rows._repr_html_()}" for part, rows in self.tables.items())
+        notes = [*(f"{name}: {value}" for name, value in self.facts.items())]
+        notes += [f"{part}: not drawn; {why}" for part, why in self.missing.items()]
+        listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        return f"<div>{tables}<ul>{listed}</ul></div>"
 
     def number(self, fact: str) -> float | None:
         """A fact that is a number; None where it is not known."""

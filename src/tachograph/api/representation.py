@@ -1,0 +1,44 @@
+"""How results look in a notebook: pages in a frame of their own, texts as printed, tables as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_FRAME = (
+    '<iframe srcdoc="{page}" title="{title}" sandbox="allow-scripts" loading="lazy" '
+    'style="width: 100%; height: {height}px; border: 1px solid #8886; border-radius: 4px"></iframe>'
+)
+
+
+def framed(page: str, title: str, *, height: int = 640) -> str:
+    """Return a page as an element: in a frame, so that neither its style nor that of the notebook changes the other.
+
+    >>> framed('<p class="a">1</p>', "Job 7")[:74]
+    '<iframe srcdoc="&lt;p class=&quot;a&quot;&gt;1&lt;/p&gt;" title="Job 7" sa'
+    """
+    return _FRAME.format(page=escape(page), title=escape(title), height=height)
+
+
+def preformatted(text: str) -> str:
+    """Return text as an element, with its lines and columns.
+
+    >>> preformatted("a < b")
+    '<pre style="line-height: 1.3; white-space: pre">a &lt; b</pre>'
+    """
+    return f'<pre style="line-height: 1.3; white-space: pre">{escape(text)}</pre>'
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as an element: texts to the left in the first column, to the right in the others.
+
+    >>> table(("table", "rows"), [("jobs", "7")]).count("<td"), "<td" in table(("table",), [])
+    (2, False)
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        aligned = (f'<{tag} style="text-align: {"right" if n else "left"}">' for n in range(len(cells)))
+        return "".join(f"{start}{escape(cell)}</{tag}>" for start, cell in zip(aligned, cells, strict=True))
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(headings, 'th')}</tr></thead><tbody>{body}</tbody></table>"
