@@ -69,16 +69,19 @@ docs: $(VENV)/dev.stamp ## write the generated pages anew, and what commands pri
 	$(BIN)/python docs/generate.py
 	$(BIN)/python tests/doc_pages.py
 
+man: $(VENV)/run.stamp ## write the manual page, tachograph.1
+	$(BIN)/tachograph help --man > tachograph.1
+
 lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade for newer versions)
 	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(PIP) install --quiet uv
 	$(COMPILE) --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/run.txt
 
 clean: ## remove .venv, caches and the demo
-	rm -rf $(VENV) dist tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) dist tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test test-all lint bench month chaos readers fuzz screens docs lock clean
+.PHONY: help setup demo test test-all lint bench month chaos readers fuzz screens docs man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

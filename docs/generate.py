@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: checks.md, counters.md, devices.md, tables.md, the rules in rules.md.
+"""Writes the pages that follow from the code: checks, commands, counters, devices, tables.md, the rules in rules.md.
 
 `--check` fails where they drift.
 """
@@ -14,8 +14,10 @@ from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
+from tachograph.catalog.errors import EXIT_CODES
 from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.tables import COMPUTED, TABLES, TIME, LakeTable
+from tachograph.cli.tree import CommandText, OptionText, command_texts, common_options
 from tachograph.judge.check import FAMILIES, Check
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.rules.listing import parameter_text
@@ -239,6 +241,49 @@ def _of_family(name: str, of_rules: Sequence[tuple[Check, str]]) -> list[str]:
     return [f"`{check.code}`" for check in (*CHECKS, *(check for check, _ in of_rules)) if check.family == name]
 
 
+def commands_page() -> str:
+    """Return docs/commands.md: every command with its options, exit codes, completion, the manual page."""
+    codes = ((str(code), meaning) for code, meaning in EXIT_CODES.items())
+    return page(
+        "Commands",
+        "Every command and its options, as `tachograph help COMMAND` prints them. stdout is data; progress, remarks "
+        "and errors go to stderr. Where stderr is no terminal no progress bar is drawn; the steps of `figures` are a "
+        "line each.",
+        "## Exit codes",
+        "One per kind of mistake. An error is one line: where, what, what to do; for a misspelt name the closest one. "
+        "`record` ends with the exit code of the command that it ran.",
+        markdown_table(("code", "meaning"), codes),
+        "## Completion and manual page",
+        "`tachograph completion SHELL` prints what bash, zsh or fish completes by: commands, options, files, and the "
+        "names of findings, columns, figures, states. Write it once where the shell looks, and again after an upgrade:",
+        "```sh\n"
+        "tachograph completion bash > ~/.local/share/bash-completion/completions/tachograph\n"
+        "tachograph completion zsh > ~/.zfunc/_tachograph     # fpath+=~/.zfunc before compinit in ~/.zshrc\n"
+        "tachograph completion fish > ~/.config/fish/completions/tachograph.fish\n"
+        "tachograph help --man | man -l -                     # of one command: tachograph help --man jobs\n"
+        "```",
+        "In a checkout `make man` writes `tachograph.1`.",
+        "## Options of every command",
+        _option_table(common_options()),
+        *(block for command in command_texts() for block in _command_blocks(command, "##")),
+    )
+
+
+def _command_blocks(command: CommandText, level: str) -> Iterable[str]:
+    yield f"{level} {command.prog}"
+    yield f"{command.sentence}\n\n    {command.synopsis}"
+    if command.arguments or command.options:
+        yield _option_table((*command.arguments, *command.options))
+    for part in command.parts:
+        yield from _command_blocks(part, f"{level}#")
+
+
+def _option_table(options: Iterable[OptionText]) -> str:
+    return markdown_table(
+        ("option", "meaning"), ((f"`{option.written}`", option.meaning or _DASH) for option in options)
+    )
+
+
 def page(title: str, *blocks: str) -> str:
     """Return a Markdown page."""
     return "\n\n".join((f"# {title}", _NOTE, *blocks)) + "\n"
@@ -285,6 +330,7 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "checks.md": checks_page,
+    "commands.md": commands_page,
     "counters.md": counters_page,
     "devices.md": devices_page,
     "rules.md": rules_page,

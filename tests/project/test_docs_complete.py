@@ -45,7 +45,9 @@ def page(name: str) -> str:
 
 
 def everything() -> str:
-    return README + "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    """README and pages, without the one that is made of the options themselves."""
+    pages = (path for path in DOCS.glob("*.md") if path.name != "commands.md")
+    return README + "".join(path.read_text(encoding="utf-8") for path in pages)
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:

@@ -106,6 +106,7 @@ TARGETS = [
     "fuzz",
     "screens",
     "docs",
+    "man",
     "lock",
     "help",
     "clean",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
@@ -51,13 +52,22 @@ def _find(name: str) -> ExportTarget:
     )
 
 
+def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
+    """Return name, line of help and declaration of the options of each target."""
+    return [(one.name, one.sentence, partial(_declare, one)) for one in TARGETS]
+
+
 def _options_of(target: ExportTarget) -> Parser:
     parser = Parser(f"tachograph export {target.name}", sentence(target.sentence))
+    _declare(target, parser)
+    add_common(parser)
+    return parser
+
+
+def _declare(target: ExportTarget, parser: Parser) -> None:
     load_target(target).add_options(parser)
     add_filters(parser)
     add_json(parser)
-    add_common(parser)
-    return parser
 
 
 def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:

@@ -15,18 +15,28 @@ _HEAD = """usage: tachograph COMMAND [options]
 The flight recorder for GPU jobs: what each job did with its GPUs, what was wrong, what it cost, what to do.
 """
 _TAIL = """
-`tachograph help COMMAND` lists the options of a command, as `tachograph COMMAND --help` does; `tachograph --version`
-prints the version. `record` ends with the exit code of the command that it ran.
+`tachograph help COMMAND` lists the options of a command, as `tachograph COMMAND --help` does; `tachograph help --man`
+prints the manual page, `tachograph completion SHELL` what a shell completes commands by, `tachograph --version` the
+version. `record` ends with the exit code of the command that it ran.
 """
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the command, and its action, source or target."""
     parser.add_argument("command", nargs="*", metavar="COMMAND", help="a command, and its action, source or target")
+    parser.add_argument(
+        "--man", action="store_true", help="print the manual page, of all commands or one: pipe it to `man -l -`"
+    )
 
 
 def run(arguments: Arguments) -> int:
     """Print the help."""
+    if arguments.man:
+        from tachograph.cli.manual import manual_page
+        from tachograph.cli.tree import command_texts
+
+        output.print_text(manual_page(command_texts(arguments.command[:1])))
+        return 0
     if arguments.command:
         return execute([*arguments.command, "--help"])
     output.print_text(overview())

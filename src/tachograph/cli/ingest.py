@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
@@ -68,8 +69,19 @@ def _find(name: str) -> SourceEntry:
     )
 
 
+def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
+    """Return name, line of help and declaration of the options of each source."""
+    return [(one.name, one.sentence, partial(_declare, one)) for one in SOURCES]
+
+
 def _options_of(source: SourceEntry) -> Parser:
     parser = Parser(f"tachograph ingest {source.name}", sentence(source.sentence))
+    _declare(source, parser)
+    add_common(parser)
+    return parser
+
+
+def _declare(source: SourceEntry, parser: Parser) -> None:
     load_source(source).add_options(parser)
     parser.add_argument(
         "--show-rejected",
@@ -77,8 +89,6 @@ def _options_of(source: SourceEntry) -> Parser:
         help="print examples of rejects; for accounting every rejected record",
     )
     add_json(parser)
-    add_common(parser)
-    return parser
 
 
 def _suggest(options: Arguments) -> int:

@@ -40,7 +40,8 @@ class CommandEntry:
 
 COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
-    CommandEntry("help", "help", "show the commands, or the options of one", "start"),
+    CommandEntry("help", "help", "show the commands, or the options of one; with --man the manual page", "start"),
+    CommandEntry("completion", "completion", "print the completion of commands for bash, zsh or fish", "start"),
     CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
     CommandEntry("ingest", "ingest", "read recordings and accounting into the lake", "feed"),
     CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data concern", "feed"),

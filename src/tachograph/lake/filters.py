@@ -28,6 +28,7 @@ _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
     "~": lambda column, value: column.str.contains(f"(?i){re.escape(value)}"),
 }
 # base states of jobs in Slurm's accounting
+ATTRIBUTIONS = ("explicit", "live_index", "whole_node", "ambiguous")
 JOB_STATES = (
     *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
     *("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "STOPPED"),
@@ -162,9 +163,7 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
     must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
     if wanted.verdict != "yes" and not wanted.findings:
         raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
-    must_exist(
-        wanted.attributions, ("explicit", "live_index", "whole_node", "ambiguous"), what="attribution", error=UsageError
-    )
+    must_exist(wanted.attributions, ATTRIBUTIONS, what="attribution", error=UsageError)
     must_exist([state.upper() for state in wanted.states], JOB_STATES, what="state", error=UsageError)
     conditions = [condition.expression for condition in wanted.where]
     for name, values in (

@@ -1,0 +1,119 @@
+"""All commands as one tree of parsers, from which completion, manual page and reference are made.
+
+Building it imports every command, so only these three use it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from tachograph.catalog.version import __version__
+from tachograph.cli.options import Parser, actions, add_common, sentence
+from tachograph.cli.registry import COMMANDS, find, load
+
+Declare = Callable[[Parser], None]
+_REPEATED = {"*": "[{} ...]", "+": "{} ...", "?": "[{}]"}
+SUMMARY = "the flight recorder for GPU jobs"
+
+
+class DividedCommand(Protocol):
+    """Interface of a command whose first argument chooses the other options: a source, a target."""
+
+    def parts(self) -> Sequence[tuple[str, str, Declare]]:
+        """Return name, line of help and declaration of the options of each part."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OptionText:
+    """An option or an argument: how it is written, what it means."""
+
+    written: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandText:
+    """A command, an action, a source or a target: its own arguments and options, without those of every command."""
+
+    prog: str
+    sentence: str
+    synopsis: str
+    arguments: tuple[OptionText, ...]
+    options: tuple[OptionText, ...]
+    parts: tuple[CommandText, ...]
+
+
+def program_parser() -> Parser:
+    """Return a parser of the whole program: each command, action, source and target is a parser below it."""
+    program = Parser("tachograph", sentence(SUMMARY))
+    program.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
+    commands = program.add_subparsers(dest="command", metavar="COMMAND")
+    for command in COMMANDS:
+        module = load(command)
+        parser = commands.add_parser(command.name, description=sentence(command.sentence), help=command.sentence)
+        if hasattr(module, "parts"):
+            chosen = parser.add_subparsers(dest="part", metavar=command.name.upper())
+            for name, phrase, declare in cast("DividedCommand", module).parts():
+                declare(chosen.add_parser(name, description=sentence(phrase), help=phrase))
+        else:
+            module.add_arguments(parser)
+        add_common(parser)
+    return program
+
+
+def common_options() -> tuple[OptionText, ...]:
+    """Return the options of every command."""
+    parser = Parser("tachograph", "")
+    add_common(parser)
+    return tuple(option for _, option in _options(parser))
+
+
+def command_texts(names: Sequence[str] = ()) -> tuple[CommandText, ...]:
+    """Return the commands called so, all of them where none is named.
+
+    Errors: UsageError for an unknown one.
+    """
+    entries = [find(name) for name in names] or COMMANDS
+    known = actions(program_parser())
+    return tuple(_command_text(known[entry.name]) for entry in entries)
+
+
+def _command_text(parser: argparse.ArgumentParser) -> CommandText:
+    shared = {option.written for option in common_options()}
+    positional = [one for one in parser._get_positional_actions() if not isinstance(one, argparse._SubParsersAction)]
+    options = tuple(text for _, text in _options(parser) if text.written not in shared)
+    parts = tuple(map(_command_text, actions(parser).values()))
+    values = [_REPEATED.get(str(one.nargs), "{}").format(_metavar(one)) for one in positional]
+    chosen = [" | ".join(one.prog.removeprefix(f"{parser.prog} ") for one in parts)] if parts else values
+    synopsis = " ".join([parser.prog, *chosen, *(["[options]"] if options or parts else [])])
+    return CommandText(
+        parser.prog,
+        parser.description or "",
+        synopsis,
+        tuple(OptionText(_metavar(one), _help(parser, one)) for one in positional),
+        options,
+        parts,
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action, OptionText]]:
+    for action in parser._get_optional_actions():
+        if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+            continue
+        value = "" if action.nargs == 0 else f" {_metavar(action)}"
+        yield action, OptionText(f"{', '.join(action.option_strings)}{value}", _help(parser, action))
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.choices is not None and action.metavar is None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    written = action.metavar or action.dest.upper()
+    return written if isinstance(written, str) else " ".join(written)
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return parser._get_formatter()._expand_help(action) if action.help else ""
