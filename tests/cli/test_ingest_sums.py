@@ -142,11 +142,11 @@ def test_only_steps_and_nothing_are_reported_differently(tmp_path: Path) -> None
 def test_jobs_without_gpus_are_counted(tmp_path: Path) -> None:
     lines = ingested(tmp_path, "scontrol.txt").splitlines()
     assert lines == [
-        "7 rows read; 5 allocations committed to L",
+        "7 rows read; 6 allocations committed to L",
         "2 rows passed over: jobs that hold no GPUs",
-        "3 rows made 6 allocations",
+        "4 rows made 7 allocations",
         "rejected: 1 row of allocations: bad state",
-        "rejected: 1 row of allocations: index not told",
+        "rejected: 1 value of gpu of allocations: index not told",
         "rejected: 1 row of allocations: start too early",
     ]
 

@@ -173,10 +173,9 @@ def numbers(run: Run, held: Sequence[Stay], samples: Mapping[Gpu, Sequence[Sampl
     of = {stay: during(samples, stay) for stay in held}
     with_samples = [rows for rows in of.values() if rows]
     utils = [[sample.reading.gpu_util / 100 for sample in rows] for rows in with_samples]
-    energies = {stay: _energy(stay, rows) for stay, rows in of.items()}
-    measured = {stay: value for stay, value in energies.items() if value is not None}
-    energy = math.fsum(measured.values()) if measured else None
-    span = math.fsum(stay.end - stay.start for stay in measured)
+    energies = {stay: _energy(rows) for stay, rows in of.items() if len(rows) > 1}
+    scaled = [grown * (stay.end - stay.start) / seconds for stay, (grown, seconds) in energies.items()]
+    span = math.fsum(stay.end - stay.start for stay in energies)
     return {
         "gpus": len(held),
         "samples": sum(map(len, of.values())),
@@ -185,8 +184,9 @@ def numbers(run: Run, held: Sequence[Stay], samples: Mapping[Gpu, Sequence[Sampl
         "hbm_used_mib_max": max((s.reading.hbm_used_mib for rows in with_samples for s in rows), default=None),
         "power_w_sampled_mean": _mean([_mean([s.reading.power_w for s in rows]) for rows in with_samples]),
         "power_w_max": max((s.reading.power_w for rows in with_samples for s in rows), default=None),
-        "energy_j": energy,
-        "power_w_mean": None if energy is None else energy / span,
+        "energy_j": math.fsum(grown for grown, _ in energies.values()) if energies else None,
+        "energy_j_estimated": math.fsum(scaled) if energies else None,
+        "power_w_mean": math.fsum(scaled) / span if energies else None,
         "spatial_imbalance": _spatial_imbalance(run, of),
     }
 
@@ -196,12 +196,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
-def _energy(stay: Stay, rows: Sequence[Sample]) -> float | None:
-    """What the counter grew by, scaled from what the samples cover to the whole stay; J."""
-    if len(rows) < 2:
-        return None
+def _energy(rows: Sequence[Sample]) -> tuple[float, float]:
+    """What the counter grew by while it was read, J, and for how long that was, s."""
     grown = math.fsum(b.reading.energy_mj - a.reading.energy_mj for a, b in pairwise(rows)) / 1000
-    return grown * (stay.end - stay.start) / (rows[-1].t - rows[0].t)
+    return grown, rows[-1].t - rows[0].t
 
 
 def _spatial_imbalance(run: Run, of: Mapping[Stay, Sequence[Sample]]) -> float | None:

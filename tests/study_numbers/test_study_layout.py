@@ -19,7 +19,10 @@ from tachograph.lake.query import read_gpus, read_summaries
 
 layouts = neighbour("../benchmarks", "notebook_layout")
 # what devices.csv adds on the ordinary way, and the accounting that the study's file does not have
-OTHERS = {"hbm_mib", "hbm_peak_fraction", "timelimit_s", "seq"}
+OTHERS = {
+    *("hbm_mib", "hbm_peak_fraction", "timelimit_s", "seq"),
+    *("cpus", "cpu_time_s", "cpu_efficiency", "max_rss_mib", "mem_requested_mib"),
+}
 
 
 @dataclass(frozen=True, slots=True)

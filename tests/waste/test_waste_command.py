@@ -103,7 +103,7 @@ def test_as_in_a_shell(
     assert (out, f"written to {page}" in err) == ("", True)
     assert page.read_text(encoding="utf-8").count("<svg") == 2
     code, _, err = run(demo, capsys, monkeypatch, "--by", "usr")
-    assert (code, "did you mean user" in err) == (6, True)
+    assert (code, "did you mean user" in err) == (2, True)
     code, _, err = run(demo, capsys, monkeypatch, "--jobs", "wasted")
     assert (code, "one of all, never_used, hung" in err) == (2, True)
 
