@@ -19,8 +19,10 @@ from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit
 NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
 CONFLICTING = "conflicting_value"
 _LARGEST_KEY = 1 << 62
+_READING_US = 15_000_000  # metrics of one reading are stamped no further apart
 
 SeriesPoints = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
+KeyedValues = tuple[Longs, Floats]  # keys of rows, sorted, and the value at each
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +70,28 @@ class PointColumns:
         """
         every = [one for target in targets.values() for one in self.by_column[target]]
         keys = RowKeys.of([t for target in every for _, t, _ in self.points[target]], len(names))
-        combined = {name: self._column(target, ranks, names, keys) for name, target in targets.items()}
-        rows = next(iter(combined.values()))[0]
-        others = [found for found, _ in combined.values() if not np.array_equal(found, rows)]
-        if others:
-            rows = np.unique(np.concatenate([rows, *others]))
+        found = of_readings({target: self._combined(target, ranks, names, keys) for target in every}, keys)
+        combined = {name: self._column(target, found) for name, target in targets.items()}
+        rows = all_keys([keys for keys, _ in combined.values()])
         columns: dict[str, Floats] = {}
-        for name, (found, values) in combined.items():
-            if found.size == rows.size:
+        for name, (of_column, values) in combined.items():
+            if of_column.size == rows.size:
                 columns[name] = values
             else:
                 columns[name] = np.full(rows.size, np.nan)
-                columns[name][np.searchsorted(rows, found)] = values
+                columns[name][np.searchsorted(rows, of_column)] = values
         unit, t = keys.split(rows)
         return unit, t, columns
 
-    def _column(
-        self, whole: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: RowKeys
-    ) -> tuple[Longs, Floats]:
+    def _column(self, whole: MetricTarget, of: Mapping[MetricTarget, KeyedValues]) -> KeyedValues:
         """(key of each row, its value): parts of a GPU are joined, a fallback fills what no other metric gives."""
-        column: tuple[Longs, Floats] | None = None
+        column: KeyedValues | None = None
         for _, some in groupby(self.by_column[whole], key=lambda one: one.joining.fallback):
             parts = list(some)
-            made = [self._combined(one, ranks, names, keys) for one in parts]
-            found, values = made[0]
-            if len(made) > 1:
+            found, values = of[parts[0]]
+            if len(parts) > 1:
                 largest = parts[0].joining.largest
-                found, values = (np.concatenate(one) for one in zip(*made, strict=True))
+                found, values = (np.concatenate(one) for one in zip(*(of[part] for part in parts), strict=True))
                 found, values = joined_parts(found, values, largest=largest)
             column = (found, values) if column is None else filled_by(*column, found, values)
         if column is None:
@@ -103,7 +100,7 @@ class PointColumns:
 
     def _combined(
         self, target: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: RowKeys
-    ) -> tuple[Longs, Floats]:
+    ) -> KeyedValues:
         """(key of each row, its value): copies of one value are one, CPUs and interfaces of a node are added up."""
         points = self.points[target]
         if all(isinstance(units, int) for units, _, _ in points):  # series of one GPU each; copies stay in order
@@ -125,6 +122,46 @@ class PointColumns:
             example = f"{target.column} of {unit}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
             self.reject(target.table, CONFLICTING, None, differs.size, example)
         return found[first], values[first]
+
+
+def all_keys(found: Sequence[Longs]) -> Longs:
+    """Return the keys of all, sorted; most often all have the same."""
+    others = [keys for keys in found[1:] if not np.array_equal(keys, found[0])]
+    return np.unique(np.concatenate([found[0], *others])) if others else found[0]
+
+
+def of_readings(found: Mapping[MetricTarget, KeyedValues], keys: RowKeys) -> Mapping[MetricTarget, KeyedValues]:
+    """Return the points with the time of the reading that they are of: the first of its metrics.
+
+    Exporters that hand on what they read earlier stamp each metric. Of a unit, times that follow each other within half
+    of the usual distance of a metric, at most 15 s, and that have no metric in common, are one reading.
+    """
+    rows = all_keys([of_metric for of_metric, _ in found.values()])
+    most = max((of_metric for of_metric, _ in found.values()), key=len)
+    if most.size == rows.size:
+        return found
+    unit, t = keys.split(rows)
+    of_most, times = keys.split(most)
+    same = of_most[1:] == of_most[:-1]
+    usual = float(np.median(np.diff(times)[same])) if same.any() else np.inf
+    tolerance = min(_READING_US, usual / 2)
+    has = np.array([np.isin(rows, of_metric, assume_unique=True) for of_metric, _ in found.values()])
+    apart = (unit[1:] == unit[:-1]) & (np.diff(t) <= tolerance)
+    apart[apart] = ~(has[:, 1:][:, apart] & has[:, :-1][:, apart]).any(axis=0)
+    first = np.arange(rows.size)
+    masks = np.packbits(has, axis=0)
+    start, last, metrics = 0, NONE, 0
+    for place in (np.flatnonzero(apart) + 1).tolist():
+        if place - 1 != last:
+            start, metrics = place - 1, int.from_bytes(masks[:, place - 1].tobytes())
+        mask, last = int.from_bytes(masks[:, place].tobytes()), place
+        if t[place] - t[start] <= tolerance and not metrics & mask:
+            first[place], metrics = start, metrics | mask
+        else:
+            start, metrics = place, mask
+    return {
+        metric: (rows[first[np.searchsorted(rows, of_metric)]], values) for metric, (of_metric, values) in found.items()
+    }
 
 
 def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
