@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -32,10 +34,17 @@ import tachograph.judge.rules
 from tachograph.catalog import config
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.errors import TachographError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
-from tachograph.sources import allocation_map, dcgm_exporter, ldms, prometheus, sacct, table
+from tachograph.sources import allocation_map, dcgm_exporter, ldms, nvidia_smi, prometheus, sacct, table
+from tachograph.sources.exporter_mapping import MetricKey
+from tachograph.sources.exporters import exporter_mappings
+from tachograph.sources.metrics import refuse_unknown_metrics
 from tachograph.sources.registry import settings_of
+from tachograph.sources.slurm.allocations import held_gpus
+from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.gres import gres_counts, tres
 from tachograph.sources.table import suggest
 from tachograph.sources.table.mapping import load
 
@@ -84,6 +93,53 @@ DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-1",GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"
 node_cpu_seconds_total{cpu="0",mode="idle"} 1.5e+06
 DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-1",Hostname="n1",err_code="31",err_msg="x"} 31 # {trace_id="1"} 1 1776204532.1
 # EOF
+"""
+SMI_QUERY = b"""timestamp, index, name, uuid, pci.bus_id, utilization.gpu [%], memory.used [MiB], memory.total [MiB], \
+power.draw [W], clocks_event_reasons.active, hostname
+2026/03/01 10:00:00.123, 0, NVIDIA A100, GPU-a, 00000000:07:00.0, 45 %, 1024 MiB, 40960 MiB, 71.5 W, 0x04, n1
+2026/03/01 10:00:00.124, 1, NVIDIA A100, GPU-b, 00000000:08:00.0, [N/A], N/A, 40960 MiB, [Not Supported], 0x0, n1
+"""
+SMI_DMON = b"""#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk     fb
+#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz     MB
+ 20260301   23:59:59      0     44     36     35      7      1   1215   1410   1024
+ 20260302   00:00:00      0     44     36      -     97      1   1215   1410   1024
+"""
+SMI_TIMES = b"#Time gpu pwr sm\n#HH:MM:SS Idx W %\n 23:59:59 0 44 7\n 00:00:00 0 45 97\n"
+GRES = (
+    b"JobID|Start|End|State|NNodes|NodeList|AllocTRES|ReqTRES|AllocGRES|ReqGRES\n"
+    b"1|2026-03-01T10:00:00|2026-03-01T11:00:00|COMPLETED|2|n[1-2]|cpu=2,gres/gpu:a100=2,gres/gpu=2|||\n"
+    b"2|2026-03-01T10:00:00|2026-03-01T11:00:00|COMPLETED|2|n[1-2]|||gpu:v100:2(S:0-1),nvme:1|PER_NODE:gpu:2\n"
+    b"3|2026-03-01T10:00:00|Unknown|RUNNING|1|n3|gres/shard:a100=4K,gres/mps=50||7696487:2|shard:3\n"
+)
+RUNNING = b"""JobId=7 JobName=a
+   JobState=RUNNING StartTime=2026-03-01T10:00:00 NodeList=n[1-2]
+   TRES=cpu=4,node=2,gres/gpu=2,gres/gpu:1g.10gb=1
+     Nodes=n1 CPU_IDs=0-3 Mem=0 GRES=gres:gpu:1g.10gb:1(IDX:0)
+     Nodes=n2 CPU_IDs=0-3 Mem=0 GRES=gpu:(null):2(IDX:0-1),shard:a100:3(0/4,3/4)
+JobId=8 JobState=RUNNING NodeList=n3 TRES=gres/shard=4 Nodes=n3 CPU_IDs=0 Mem=0 GRES=shard:4(IDX:2(4/8)),mps:50(CNT:50)
+"""
+LIVE = b"""{"jobs": [
+{"job_id": 1, "job_state": ["RUNNING"], "nodes": "n[1-2]", "gres_detail": ["gpu:1g.5gb:1(IDX:0)",
+"shard:2(IDX:3(2/4))"], "start_time": {"set": true, "infinite": false, "number": 1776204532},
+"tres_alloc_str": "cpu=1,gres/gpu=1"}]}
+"""
+NAMED_JOBS = b"""timestamp,hostname,gpu_id,jobid,step,nersc_ldms_dcgm_gr_engine_active
+2026-03-01T10:00:00,nid001,0,7.0,4294967291,0.5
+2026-03-01T10:00:10,nid001,0,7.batch,1,0.5
+2026-03-01T10:00:10,nid001,0,4.5916256e+07,,0.25
+2026-03-01T10:00:20,nid001,0,123_4,batch,0.5
+2026-03-01T10:00:20,nid001,1,N/A,,0.75
+"""
+OWN_METRICS = b"""[[sources]]
+source = "prometheus"
+url = "http://localhost:9090"
+[sources.metrics]
+'link_bytes{direction="TX"}' = ["nvlink_tx_bytes_per_s", "B/s", "sum link"]
+"fan_watts" = ["power_w", "W", "fallback"]
+"used" = ["hbm_used_mib", "percent_of_capacity"]
+[sources.labels]
+gpu = ["card"]
+job = ["owner"]
 """
 EXPORT = (
     b'{"metric":{"__name__":"DCGM_FI_DEV_FB_USED","gpu":"0","Hostname":"n1"},"values":[1,2.5],'
@@ -138,17 +194,24 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         return (frame.write_csv().encode() for frame in frames())
 
     def parsable() -> Iterator[bytes]:
-        return text_excerpts([*slurm.glob("*/sacct.parsable2.txt"), *slurm.glob("*/sacct.X.txt")], 4)
+        yield from text_excerpts([*slurm.glob("*/sacct.parsable2.txt"), *slurm.glob("*/sacct.X.txt")], 4)
+        yield GRES
+
+    def held() -> Iterator[bytes]:
+        yield from text_excerpts(slurm.glob("*/scontrol_show_job*.txt"), 70)
+        yield RUNNING
 
     def documents() -> Iterator[bytes]:
         return json_excerpts([*(recorded / "sacct_json_sites").glob("*.json"), *slurm.glob("*/sacct.json")], 1)
 
     def controller() -> Iterator[bytes]:
-        return json_excerpts([*restd.glob("2*/slurm-*.json"), *slurm.glob("*/squeue*.json")], 1)
+        yield from json_excerpts([*restd.glob("2*/slurm-*.json"), *slurm.glob("*/squeue*.json")], 1)
+        yield LIVE
 
     def pages() -> Iterator[bytes]:
         yield from text_excerpts((recorded / "prometheus_h100").glob("*.prom"), 12)
         yield PAGE
+        yield from exporter_pages()
 
     def answers() -> Iterator[bytes]:
         yield from json_excerpts([*(recorded / "prometheus_h100").glob("*.json"), *restd.glob("prometheus/*.json")], 3)
@@ -168,17 +231,35 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         Target("sacct restd", ".json", lambda: json_excerpts(restd.glob("2*/slurmdb-*.json"), 1), read_sacct),
         Target("sacct nersc", ".json", lambda: json_excerpts(nersc.glob("*job*[as].json"), 2), read_sacct),
         Target("allocation-map", "", lambda: (MAP, *text_excerpts(slurm.glob("*/prolog*.log"), 4)), read_map),
-        Target("scontrol", ".txt", lambda: text_excerpts(slurm.glob("*/scontrol_show_job*.txt"), 70), read_map),
+        Target("scontrol", ".txt", held, read_map),
+        Target("gres", ".txt", lambda: (GRES, RUNNING), read_gres),
+        Target("jobs of samples", ".csv", lambda: (NAMED_JOBS,), read_named_jobs),
+        Target("nvidia-smi", ".txt", lambda: (SMI_QUERY, SMI_DMON, SMI_TIMES), read_smi),
+        Target("nvidia-smi without header", ".csv", lambda: (b"\n".join(SMI_QUERY.split(b"\n")[1:]),), read_smi_body),
         Target("squeue, slurmrestd", ".json", controller, read_map),
         Target("exporter pages", ".prom", pages, read_pages),
         Target("prometheus answers", ".json", answers, read_answers),
-        Target("configuration", ".toml", lambda: (CONFIGURATION,), read_configuration),
+        Target("configuration", ".toml", lambda: (CONFIGURATION, OWN_METRICS), read_configuration),
         Target("nsight details", ".csv", details_pages, read_page),
         Target("nsight raw", ".csv", raw_pages, read_page),
         Target("nsight stored", ".ncu-rep", stored_reports, read_stored, share=1, make=mutate_stored),
         Target("calibration", ".toml", lambda: (CALIBRATION,), read_calibrations, share=1),
         Target("rules", ".json", shipped_rules, read_rules, share=1, seconds=0.1, make=hostile_rule),
     )
+
+
+def exporter_pages() -> Iterator[bytes]:
+    """Yield a page of each exporter with a mapping: every metric of it, with the labels that it is read by."""
+    for exporter in exporter_mappings():
+        names = exporter.labels
+        usual = {"gpu": "0", "uuid": "GPU-1", "minor_number": "0", "hostname": "n1", "jobid": "7", "step": "0"}
+        own = {name: usual.get(kind, "n1") for kind in names.__struct_fields__ for name in getattr(names, kind)}
+        lines = []
+        for written in exporter.metrics:
+            key = MetricKey.parse(written)
+            labels = ",".join(f'{name}="{value}"' for name, value in {**usual, **own, **key.labels}.items())
+            lines.append(f"{key.metric}{{{labels}}} 1.5\n")
+        yield "".join(lines).encode()
 
 
 def text_excerpts(paths: Iterable[Path], lines: int) -> Iterator[bytes]:
@@ -275,6 +356,38 @@ def read_xdmod(path: Path, whole: bool) -> None:
     read_sacct(path, whole, fields=fields)
 
 
+def read_gres(path: Path, whole: bool) -> None:
+    """Whole: as accounting or map; else its lists of resources alone, which are read or refused with their reason."""
+    if whole:
+        (read_map if b"JobId=" in path.read_bytes() else read_sacct)(path, whole)
+        return
+    for written in re.split(r"[|\s]", path.read_text("utf-8", "replace")):
+        for parse in (gres_counts, held_gpus, tres):
+            with suppress(BadRowError):
+                parse(written)
+
+
+def read_named_jobs(path: Path, whole: bool) -> None:
+    """Through a mapping and as LDMS recognises them."""
+    mapping = path.parent / "jobs.toml"
+    if not mapping.exists():
+        mapping.write_bytes(MAPPING + b'[job]\ncolumn = "jobid"\n[step]\ncolumn = "step"\n')
+    chosen = options(path, mapping=str(mapping), node=None, set=[], time_zone=None)
+    with suppress(TachographError):
+        conformed(table.read(chosen, configuration=SITE, now=NOW), whole)
+    read_ldms(path, whole)
+
+
+def read_smi(path: Path, whole: bool, fields: str | None = None) -> None:
+    chosen = options(path, fields=fields, node="n1", gpu=None, date="2026-03-01", time=None)
+    conformed(nvidia_smi.read(chosen, configuration=SITE, now=NOW), whole)
+
+
+def read_smi_body(path: Path, whole: bool) -> None:
+    fields = "timestamp,index,name,uuid,pci.bus_id,utilization.gpu,memory.used,memory.total,power.draw,x,hostname"
+    read_smi(path, whole, fields)
+
+
 def read_map(path: Path, whole: bool) -> None:
     conformed(allocation_map.read(options(path), configuration=SITE, now=NOW), whole)
 
@@ -295,7 +408,9 @@ def read_answers(path: Path, whole: bool) -> None:
 
 def read_configuration(path: Path, whole: bool) -> None:
     for raw in config.load(str(path), {}).sources:
-        settings_of(raw, where=str(path))
+        settings = settings_of(raw, where=str(path))
+        if isinstance(settings, prometheus.SETTINGS):
+            refuse_unknown_metrics(settings.metrics, where=str(path))
 
 
 def shipped_rules() -> Iterator[bytes]:

@@ -36,6 +36,8 @@ FOUND = {
         "ldms json",
         b'[{"timestamp": "-0001-01-01 00:00:00", "hostname": "n1", "gpu_id": 0, "fb_used": 1}]',
     ),
+    "a mark of a header alone": ("nvidia-smi", b"#"),
+    "a heading of spaces": ("nvidia-smi without header", b"a" + b" " * 60_000 + b"b, 1, x\n"),
     "digits in a mapping": ("mapping", b"table = " + DIGITS),
     "brackets in a mapping": ("mapping", b"columns = " + DEEP),
     "digits in the configuration": ("configuration", b"lake = " + DIGITS),

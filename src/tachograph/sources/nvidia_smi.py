@@ -8,7 +8,6 @@ and time.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -90,7 +89,6 @@ _KEYS: Mapping[str, str] = MappingProxyType(
     }
 )
 _FACTS = ("uuid", "pci", "model", "hbm_mib")
-_HEADING = re.compile(r"\s*([^\[]*?)\s*(?:\[.*\])?\s*")
 _NUMBER = r"^([-+]?\d+(?:\.\d+)?)\s*(?:%|[A-Za-z]+(?:/s)?)?$"
 
 
@@ -167,8 +165,7 @@ def field_names(written: Sequence[str]) -> list[str]:
     >>> field_names(["utilization.gpu [%]", "Index"])
     ['utilization.gpu', 'index']
     """
-    found = (_HEADING.fullmatch(name.strip().lower()) for name in written)
-    return [one[1] if one else "" for one in found]
+    return [name.partition("[")[0].strip().lower() for name in written]
 
 
 def _dmon(lines: pl.Series, where: str) -> _SmiTable:
@@ -179,7 +176,8 @@ def _dmon(lines: pl.Series, where: str) -> _SmiTable:
     kept, of_row = spaced.filter(body), header.filter(body).fill_null("")
     if not names.any():
         raise InputError("dmon's header is missing", where=where, do="keep the lines that begin with #")
-    layouts = [(field_names(one.lstrip("# ").split(" ")), of_row == one) for one in of_row.unique(maintain_order=True)]
+    every = pl.concat([spaced.filter(names), of_row]).unique(maintain_order=True)
+    layouts = [(field_names(one.lstrip("# ").split(" ")), of_row == one) for one in every]
     return _split(kept, layouts, " ", DMON_COLUMNS, where)
 
 
