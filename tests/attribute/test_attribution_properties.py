@@ -58,6 +58,7 @@ def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str
     for spans in by_unit.values():
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
     limits = {row["run"]: row for row in found.runs.iter_rows(named=True)}
+    assert all((row["attribution"] == "ambiguous") is (row["ambiguous_because"] is not None) for row in limits.values())
     for row in found.intervals.iter_rows(named=True):
         run = limits[row["run"]]
         assert run["attribution"] != "ambiguous"

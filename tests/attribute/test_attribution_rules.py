@@ -23,10 +23,11 @@ def after(seconds: float) -> datetime:
 
 
 def told(found: Attribution) -> dict[str, list[str]]:
-    """{job id: how each of its runs is attributed, in order of start}"""
+    """{job id: how each of its runs is attributed, or why it is ambiguous, in order of start}"""
     result: dict[str, list[str]] = {}
     for row in found.runs.sort("start").iter_rows(named=True):
-        result.setdefault(row["job_id"], []).append(row["attribution"])
+        assert (row["attribution"] == "ambiguous") is (row["ambiguous_because"] is not None)
+        result.setdefault(row["job_id"], []).append(row["ambiguous_because"] or row["attribution"])
     return result
 
 
@@ -81,10 +82,10 @@ def test_exclusive_job_with_fewer_gpus_has_the_node() -> None:
 @pytest.mark.parametrize(
     ("slurm", "expected"),
     [
-        (SlurmOptions(), "ambiguous"),
+        (SlurmOptions(), "part_of_nodes"),
         (SlurmOptions(exclusive=("gpu_*",)), "whole_node"),
         (SlurmOptions(exclusive=("regular",)), "whole_node"),
-        (SlurmOptions(exclusive=("gpu_*",), shared=("reg*",)), "ambiguous"),  # the careful answer
+        (SlurmOptions(exclusive=("gpu_*",), shared=("reg*",)), "part_of_nodes"),  # the careful answer
     ],
 )
 def test_configured_names_of_partition_and_qos(slurm: SlurmOptions, expected: str) -> None:
@@ -96,31 +97,31 @@ def test_configured_names_of_partition_and_qos(slurm: SlurmOptions, expected: st
 def test_part_of_a_shared_node_is_ambiguous_and_owns_nothing() -> None:
     jobs = [ran("1", 0, 100, gpus=1), ran("2", 0, 100, gpus=3)]
     found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
-    assert told(found) == {"1": ["ambiguous"], "2": ["ambiguous"]}
+    assert told(found) == {"1": ["other_jobs"], "2": ["other_jobs"]}
     assert found.intervals.height == 0
 
 
 def test_as_many_gpus_as_one_of_two_nodes_is_ambiguous() -> None:
     jobs = [ran("1", 0, 100, gpus=4, nodes=2)]
     found = owners(jobs, on_nodes(jobs, "n1", "n2"), EIGHT)
-    assert told(found) == {"1": ["ambiguous"]}
+    assert told(found) == {"1": ["part_of_nodes"]}
 
 
 def test_node_of_which_nothing_is_known() -> None:
     jobs = [ran("1", 0, 100, gpus=4), ran("2", 200, 300, gpus=8, nodes=2)]
     found = owners(jobs, [*on_nodes(jobs[:1], "n9"), *on_nodes(jobs[1:], "n1", "n9")], FOUR)
-    assert told(found) == {"1": ["ambiguous"], "2": ["ambiguous"]}
+    assert told(found) == {"1": ["part_of_nodes"], "2": ["part_of_nodes"]}
 
 
 def test_job_without_a_node_list() -> None:
     found = owners([ran("1", 0, 100, gpus=2)], [], FOUR)
-    assert told(found) == {"1": ["ambiguous"]}
+    assert told(found) == {"1": ["unplaced"]}
 
 
 def test_jobs_without_gpus_are_left_out() -> None:
     jobs = [ran("1", 0, 100, gpus=0), ran("2", 0, 100, gpus=None)]
     found = owners(jobs, on_nodes(jobs[1:], "n1"), FOUR)
-    assert told(found) == {"2": ["ambiguous"]}  # nobody says that it had none
+    assert told(found) == {"2": ["part_of_nodes"]}  # nobody says that it had none
 
 
 def test_job_that_never_started() -> None:
@@ -173,7 +174,7 @@ def test_one_node_told_and_the_other_shared() -> None:
     """Half a job is no job: it owns nothing, and the GPUs of the told node belong to nobody."""
     jobs = [ran("1", 0, 100, gpus=3, nodes=2)]
     found = owners(jobs, [*on_nodes(jobs, "n1", "n2"), *held("1", "n1", [0, 1])], EIGHT)
-    assert told(found) == {"1": ["ambiguous"]}
+    assert told(found) == {"1": ["part_of_nodes"]}
     assert found.intervals.height == 0
 
 
@@ -321,7 +322,7 @@ def test_a_holder_of_the_gpu_whose_slices_others_hold_is_ambiguous(finer: str) -
     jobs = [ran("1", 0, 1000, gpus=1), ran("2", 100, 900, gpus=1), ran("3", 100, 900, gpus=1)]
     slices = [*held("1", "n1", [0], mig=1, provenance=finer), *held("2", "n1", [0], mig=2, provenance=finer)]
     found = owners(jobs, [*slices, *held("3", "n1", [0])], SLICES)
-    assert told(found) == {"1": [finer], "2": [finer], "3": ["ambiguous"]}
+    assert told(found) == {"1": [finer], "2": [finer], "3": ["other_slices"]}
     assert stretches(found) == {("1", "n1", 0, 1, 0, 1000), ("2", "n1", 0, 2, 100, 900)}
 
 
@@ -394,7 +395,7 @@ def test_samples_that_name_more_gpus_than_were_allocated_are_ambiguous() -> None
     """Some samplers write the job of the node, which on a shared node is one of several."""
     jobs = [ran("1", 0, 1000, gpus=2), ran("2", 0, 1000, gpus=2)]
     found = owners(jobs, [*sampled("1", 0, 1000, range(4)), *on_nodes(jobs, "n1")], FOUR)
-    assert told(found) == {"1": ["ambiguous"], "2": ["ambiguous"]}
+    assert told(found) == {"1": ["too_many_samples"], "2": ["other_jobs"]}
     assert found.intervals.height == 0
 
 
@@ -403,16 +404,16 @@ def test_a_map_and_samples_that_differ_are_contested() -> None:
     found = owners(jobs, [*held("2", "n1", [0]), *sampled("1", 200, 500)], FOUR)
     assert found.contested.height == 1
     assert stretches(found) == {("2", "n1", 0, None, 0, 200), ("2", "n1", 0, None, 500, 1000)}
-    assert told(found) == {"1": ["ambiguous"], "2": ["explicit"]}
+    assert told(found) == {"1": ["contradicted"], "2": ["explicit"]}
 
 
 @pytest.mark.parametrize(
     ("other", "attributions"),
     [
-        (held("2", "n1", [0]), ["ambiguous", "ambiguous"]),  # a map as good as the first
-        (held("2", "n1", [0], provenance="live_index"), ["explicit", "ambiguous"]),  # the scheduler counts less
+        (held("2", "n1", [0]), ["contradicted", "contradicted"]),  # a map as good as the first
+        (held("2", "n1", [0], provenance="live_index"), ["explicit", "contradicted"]),  # the scheduler counts less
         (held("2", "n1", [1], provenance="live_index"), ["explicit", "live_index"]),
-        (held("2", "n1", [0], start=after(900), end=after(1000)), ["explicit", "ambiguous"]),
+        (held("2", "n1", [0], start=after(900), end=after(1000)), ["explicit", "contradicted"]),
     ],
 )
 def test_a_job_whose_named_gpu_is_mostly_of_another_is_ambiguous(
@@ -430,7 +431,7 @@ def test_jobs_that_only_samples_name_last_from_the_first_to_the_last() -> None:
 
 def test_a_job_that_nothing_names_is_listed() -> None:
     found = owners([ran("1", 0, 100), ran("2", 0, 100, node_list="n1")], [], FOUR)
-    assert told(found) == {"1": ["ambiguous"]}
+    assert told(found) == {"1": ["unplaced"]}
 
 
 def test_samples_may_name_tasks_as_people_write_them() -> None:

@@ -41,6 +41,8 @@ def result(jobs: Rows, allocations: Rows, units: list[Unit]) -> dict[str, tuple[
 def test_two_holders_of_a_gpu_are_both_ambiguous() -> None:
     jobs = [share("1"), share("2", 500, 1500)]
     assert result(jobs, [*live("1", 0), *live("2", 0)], TWO) == {"1": ("ambiguous", 0), "2": ("ambiguous", 0)}
+    because = owners(jobs, [*live("1", 0), *live("2", 0)], TWO).runs.get_column("ambiguous_because")
+    assert because.to_list() == ["shared_gpus", "shared_gpus"]
 
 
 def test_holders_of_two_gpus_or_one_after_the_other_have_their_samples() -> None:

@@ -18,6 +18,7 @@ from tachograph.catalog.tables import PIPES, WASTE_ENERGY
 from tachograph.catalog.units import text
 from tachograph.judge.check import HALF
 from tachograph.judge.checks import CHECKS
+from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
 from tachograph.judge.limiter import WITHOUT_WORK
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
@@ -145,6 +146,7 @@ def test_what_cannot_be_attributed_is_not_called_unrecorded(reports: list[JobRep
     ambiguous = [report for report in reports if report.summary["attribution"] == "ambiguous"]
     assert ambiguous
     for report in ambiguous:
+        assert report.summary["ambiguous_because"] in AMBIGUOUS_REASONS
         printed = job_text(report, width=100, every_check=True)
         assert "ot recorded" not in printed.replace("is not recorded.", "").replace("GPUs was its own", "")
         assert "dcgm-exporter" not in printed

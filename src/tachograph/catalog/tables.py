@@ -336,6 +336,7 @@ JOB_SUMMARIES = LakeTable(
         real("hbm_mib", "MiB", "Capacity of one of its GPUs (the smallest where they differ).", "not known"),
         real("gpu_hours", "h", "Allocated GPUs times run time, idle ones too.", "not known, or shares of GPUs"),
         TableColumn("attribution", pl.String(), "", "explicit, live_index, whole_node or ambiguous.", None),
+        text("ambiguous_because", "Why it is ambiguous (docs/attribution.md).", "it is not ambiguous"),
         real("coverage", "fraction", "Samples present over samples expected at the job's own interval.", "ambiguous"),
         count("samples", "GPU samples that belong to it."),
         real("interval_s", "s", "Its sampling interval: median distance of a GPU's samples.", "fewer than two samples"),

@@ -210,6 +210,7 @@ class Attribution:
     """Who owns what.
 
     runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record names a node of it;
+    `ambiguous_because`: why it is ambiguous, else null;
     `shares`: it has only shares of GPUs, so the number of its `gpus` is null.
     intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
     contested: stretches that two runs claim with equal right; their samples belong to no run.
@@ -237,15 +238,26 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
-    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, _accompanied(placed, runs))
+    accompanied = _accompanied(placed, runs)
+    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     intervals, contested = separate(claims)
-    unknown = [unclear, overruled, too_many, shared, _contradicted(claims, intervals)]
+    unknown = {  # by reason, the first that holds
+        "contradicted": _contradicted(claims, intervals),
+        "other_slices": overruled,
+        "too_many_samples": too_many,
+        "shared_gpus": shared,
+        "unknown_numbers": unclear.filter(pl.col("rank") <= RANK["live_index"]),
+        "other_jobs": unclear.join(accompanied, on=["run", "node"], how="semi"),
+        "part_of_nodes": unclear,
+    }
+    reasons = [frame.select("run", ambiguous_because=pl.lit(reason)) for reason, frame in unknown.items()]
+    because = pl.concat(reasons).unique("run", keep="first", maintain_order=True)
     per_node = pl.concat(
         [
             known.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
             whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
-            *(frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)) for frame in unknown),
+            *(frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)) for frame in unknown.values()),
         ]
     )
     worst = per_node.group_by("run").agg(pl.col("rank").max())
@@ -255,7 +267,10 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
         .fill_null(RANK["ambiguous"])
         .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String),
     )
-    ranked = ranked.with_columns(gpus=pl.when(~pl.col("shares")).then("gpus"))
+    reason = pl.when("unplaced").then(pl.lit("unplaced")).otherwise("ambiguous_because")
+    ranked = ranked.join(because, on="run", how="left").with_columns(
+        ambiguous_because=reason, gpus=pl.when(~pl.col("shares")).then("gpus")
+    )
     named_somewhere = pl.col("rank").is_not_null() | pl.col("node_list").is_null()
     held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop("rank")
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")

@@ -13,6 +13,7 @@ from tachograph.catalog.columns import share_text
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
+from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 
@@ -29,7 +30,6 @@ _ATTRIBUTION = {
 }
 _EVIDENCE = {  # by attribution and what records where the run was
     ("explicit", "samples"): "Its GPUs are known from samples that name it.",
-    ("ambiguous", "samples"): "Samples name it on more GPUs than it was allocated: which were its own is not known.",
     (
         "ambiguous",
         "nothing",
@@ -218,7 +218,8 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
     """Return what is to be known about the data of the report."""
     attribution = str(row.get("attribution"))
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
-    known = _EVIDENCE.get((attribution, evidence)) or _ATTRIBUTION.get(attribution, "")
+    because, _ = AMBIGUOUS_REASONS.get(str(row.get("ambiguous_because")), ("", ""))
+    known = _EVIDENCE.get((attribution, evidence)) or because or _ATTRIBUTION.get(attribution, "")
     notes = ["Its GPUs are those that were recorded." if recorded else known]
     share = share_text(row)
     if share and attribution == "ambiguous":

@@ -2,8 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
+
+_MAP = (
+    "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
+    "both can be ingested."
+)
+_EXCLUSIVE = f"{_MAP} Where a partition or QOS gives whole nodes, name it in [slurm] exclusive."
+_NUMBERS = "If Slurm numbers GPUs as device files do, set slurm.gpu_numbers."
+# {reason of job_summaries: (in a sentence, what to do)}
+AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "contradicted": (
+            "Another job is named on its GPUs most of the time, by a record at least as good as its own.",
+            f"Staff: compare the maps and job labels of that time. {_NUMBERS}",
+        ),
+        "other_slices": (
+            "A record gives it a whole GPU, and records of the MIG slices of that GPU name other jobs.",
+            "Staff: record the slice of each job, by the label GPU_I_ID of its samples or the column mig of a map.",
+        ),
+        "too_many_samples": (
+            "Samples name it on more GPUs than it was allocated.",
+            "Staff: check the job label or column of the samples: it may name the job of the node, not of the GPU.",
+        ),
+        "shared_gpus": ("It had shares of GPUs that other jobs held too, or may have held.", _MAP),
+        "unknown_numbers": (
+            "A record names its nodes and not which of their GPUs: its numbers fit none, or samples name several jobs.",
+            f"{_NUMBERS} Telemetry with UUIDs or minor numbers of all GPUs of the node shows which number a GPU has.",
+        ),
+        "other_jobs": ("Other jobs were on its nodes at the same time, and no record names its GPUs.", _EXCLUSIVE),
+        "part_of_nodes": (
+            "No record names its GPUs, and it is not known that it had all GPUs of its nodes.",
+            _EXCLUSIVE,
+        ),
+        "unplaced": (
+            "Where it ran is not known: no node list, sample or map names its nodes in the time of its run.",
+            "Staff: export accounting with NodeList. If maps or samples name it at other times, check site.time_zone.",
+        ),
+    }
+)
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -17,6 +58,14 @@ def decide(job: CheckedJob) -> Found | None:
             "samples of a GPU are of all that hold it, so no GPU numbers are given.",
             job.evidence("elapsed_s"),
         )
+    because = AMBIGUOUS_REASONS.get(str(job.summary.get("ambiguous_because")))
+    if because:
+        sentence, advice = because
+        return Found(
+            f"{sentence} No GPU numbers are given: samples of its nodes may be of other jobs.",
+            job.evidence("gpus", "elapsed_s"),
+            advice=advice,
+        )
     return Found(
         "No record names the GPUs of the job on its nodes, or shows that it had the nodes to itself; "
         "the nodes' average is not the job's, so no GPU numbers are given.",
@@ -29,10 +78,7 @@ CHECK = Check(
     family="data quality",
     severity="note",
     title="Which GPUs belonged to the job is not known",
-    advice=(
-        "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
-        "both can be ingested. Where a partition or QOS gives whole nodes, name it in [slurm] exclusive."
-    ),
+    advice=_EXCLUSIVE,
     evidence=("gpus", "elapsed_s"),
     of_samples=False,
     decide=decide,
