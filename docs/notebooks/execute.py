@@ -49,6 +49,9 @@ def executed(notebook: nbformat.NotebookNode) -> dict[str, Any]:
     client.km = client.create_kernel_manager()
     client.km.transport = "ipc"  # a socket of this user, no port
     client.execute()
+    for output in (output for cell in made.cells for output in cell.get("outputs", [])):
+        if "<iframe" in output.get("data", {}).get("text/html", ""):
+            del output["data"]["text/html"]  # a whole page, which viewers of notebooks do not show
     cells = [{**cell, "metadata": {}} for cell in made.cells]
     return {**made, "cells": cells, "metadata": METADATA}
 

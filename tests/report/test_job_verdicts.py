@@ -77,9 +77,9 @@ def test_what_another_finding_covers_names_it() -> None:
     report = synthetic_report(verdicts=(fact, again))
     printed = job_text(report, every_check=True)
     assert "steady: It was steady." in printed
-    assert "uneven_nodes: It was uneven. (same as: idle_nodes)" in printed
+    assert "uneven_nodes: t; reported as idle_nodes." in printed
     assert "It was uneven" not in job_text(report)
-    assert "It was uneven. (same as: idle_nodes)" in job_html(report)
+    assert "t; reported as idle_nodes." in job_html(report)
 
 
 def test_health_that_is_not_known_names_its_counters() -> None:

@@ -26,6 +26,7 @@ from tachograph.report.job import JobReport
 from tachograph.report.job_text import MOST_LINES, job_text
 
 BOUND = BoundOptions()
+FAMILY = {code: check.family for check in CHECKS for code in check.codes}
 LARGEST = 1e4  # of a quotient that says something
 _EXPONENT = re.compile(r"\d[eE][+-]?\d+")  # a number that people do not read
 
@@ -140,6 +141,17 @@ def test_one_problem_has_one_loss(reports: list[JobReport]) -> None:
         assert len(losses) == len(set(losses)), report.job
         lost = max((one.evidence.get("gpu_hours_idle", 0.0) for one in report.findings), default=0.0)
         assert lost <= (report.summary["gpu_hours"] or 0.0) * (1 + 1e-6) + 1e-6
+
+
+def test_a_problem_has_one_loss(reports: list[JobReport]) -> None:
+    covered = [one for report in reports for one in report.verdicts if one.covered_by]
+    assert covered
+    for one in covered:
+        assert (one.sentence, one.checks) == (f"{one.title}; reported as {one.covered_by}.", ())
+    for report in reports:
+        lost = [one.code for one in report.findings if "gpu_hours_idle" in one.evidence]
+        families = [FAMILY[code] for code in lost]
+        assert len(set(families)) == len(families), report.job
 
 
 def test_what_cannot_be_attributed_is_not_called_unrecorded(reports: list[JobReport]) -> None:

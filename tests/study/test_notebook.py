@@ -27,7 +27,7 @@ def test_the_cells_print_what_the_notebook_shows(demo: Path, tmp_path: Path) -> 
 
 def test_the_notebook_is_small_and_names_no_place_of_its_author() -> None:
     text = (NOTEBOOKS / "study.ipynb").read_text(encoding="utf-8")
-    assert len(text) < 600_000
+    assert len(text) < 400_000
     assert text.count('"image/png"') == 3
     assert re.findall(r"[\"' (]/(?:home|root|tmp|Users)/", text) == []
     assert '"output_type": "error"' not in text

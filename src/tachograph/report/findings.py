@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from tachograph.catalog import counters
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import local_time
@@ -57,15 +59,16 @@ def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(holding, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def finding_sentence(finding: Finding) -> str:
-    """Return the sentence of a finding, and which more specific one is reported instead.
+def as_reported(finding: Finding) -> Finding:
+    """Return a finding as a report shows it: one problem has one sentence and one loss, those of what covers it.
 
-    >>> finding_sentence(Finding("stable", "fact", "", "Steady load."))
-    'Steady load.'
-    >>> finding_sentence(Finding("low_utilisation", "hint", "", "Active 12 % of the time.", covered_by="bursty"))
-    'Active 12 % of the time. (same as: bursty)'
+    >>> made = Finding("low_utilisation", "hint", "Low use", "7.5 GPU-h unused.", covered_by="bursty")
+    >>> as_reported(made).sentence
+    'Low use; reported as bursty.'
     """
-    return f"{finding.sentence} (same as: {finding.covered_by})" if finding.covered_by else finding.sentence
+    if not finding.covered_by:
+        return finding
+    return msgspec.structs.replace(finding, sentence=f"{finding.title}; reported as {finding.covered_by}.", checks=())
 
 
 def missing_counters(

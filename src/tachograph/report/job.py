@@ -27,6 +27,7 @@ from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.steps import JobSteps
 from tachograph.report.findings import (
     SHOWN_COUNTERS,
+    as_reported,
     by_group,
     group_of,
     interval_text,
@@ -245,7 +246,7 @@ def build_job_report(
         headline=verdict_sentence(summary, reported, [step.row for step in steps.steps] if steps else ()),
         tiles=_tiles(summary),
         findings=reported,
-        verdicts=by_group(judged),
+        verdicts=by_group(map(as_reported, judged)),
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
         use=use_sentence(summary),

@@ -21,7 +21,7 @@ from tachograph.figures import job_page
 from tachograph.figures.timeline import Mark, Series
 from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
-from tachograph.report.findings import check_text, checks_text, evidence_texts, finding_sentence
+from tachograph.report.findings import check_text, checks_text, evidence_texts
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_over_time import floats, hover_json, over_time
 from tachograph.report.job_text import allocation_text
@@ -133,7 +133,7 @@ def _environment() -> Environment:
     made.filters["capitalize_first"] = lambda sentence: f"{sentence[:1].upper()}{sentence[1:]}"
     made.globals.update(
         check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
-        finding_sentence=finding_sentence, steps_headline=steps_headline, steps_note=steps_note,
+        steps_headline=steps_headline, steps_note=steps_note,
         spark_points=spark_points, number=number,
     )  # fmt: skip
     return made

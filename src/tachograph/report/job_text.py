@@ -12,7 +12,6 @@ from tachograph.report.findings import (
     check_text,
     checks_text,
     evidence_texts,
-    finding_sentence,
 )
 from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
@@ -46,7 +45,7 @@ def verdict_lines(report: JobReport, width: int) -> Iterator[Line]:
 
 def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> Iterator[Line]:
     for finding in findings:
-        title = f"{finding.code}: {finding_sentence(finding)}"
+        title = f"{finding.code}: {finding.sentence}"
         yield from wrapped(title, width, indent=f"{_INDENT}  ", first=_INDENT)
         when = report.interval(finding)
         checks = [check_text(check, zone_name=report.zone_name) for check in finding.checks]

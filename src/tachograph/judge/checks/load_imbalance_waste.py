@@ -14,6 +14,7 @@ CHECK = Check(
     family="imbalance",
     severity="hint",
     title="Load Imbalance",
+    brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, torchrun --nproc-per-node); "
     "divide the work evenly.",
     evidence=IDLE_EVIDENCE,

@@ -41,6 +41,7 @@ CHECK = Check(
     family="low use",
     severity="hint",
     title="The GPUs were busy for a small part of the time",
+    brief="The GPUs were busy {gpu_util_mean} of the time",
     advice=(
         "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, communication, or many small "
         "kernels. Where memory has room, use larger batches or problems. If nothing helps, fewer GPUs do the same work."

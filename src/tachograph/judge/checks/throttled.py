@@ -35,6 +35,7 @@ CHECK = Check(
     family="clocks",
     severity="problem",
     title="Clocks were lowered for heat or a hardware slowdown",
+    brief="Clocks were lowered for heat or a hardware slowdown, {throttled_fraction} of the time",
     advice=(
         "Report it to the support staff of your site: cooling or power supply of the node may need attention. "
         "Your program is not the cause."
