@@ -1,4 +1,4 @@
-"""The picture of the fleet in the README: 64 simulated GPUs by job after 50 seconds, as Chromium draws it.
+"""The picture of the fleet on the page of `watch`: 64 simulated GPUs by job after 50 seconds, as Chromium draws it.
 
     python tests/watch_image.py
 
@@ -8,19 +8,14 @@ writes docs/images/watch.png.
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
-from pathlib import Path
 
-from PIL import Image
-
+from page_image import IMAGES, draw_page
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import History
 from tui_screens import Clock, app_of, screen
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "images" / "watch.png"
 KEYS = ("g", "g", "down", "down")  # by job; the second GPU of the first
 
 
@@ -28,19 +23,8 @@ def write_png(svg: str) -> None:
     """Draw the screen with the fonts that are installed: its own are on the network."""
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
     width, height = (round(float(size)) for size in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "watch.html"
-        page.write_text(f'<meta charset="utf-8"><body style="margin:0">{svg}', encoding="utf-8")
-        subprocess.run(
-            [
-                *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}/profile"),
-                *(f"--window-size={width},{height}", f"--force-device-scale-factor={1200 / width}"),
-                *(f"--screenshot={TARGET}", page.as_uri()),
-            ],
-            check=True,
-        )
-    with Image.open(TARGET) as drawn:
-        drawn.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(TARGET, optimize=True)
+    page = f'<meta charset="utf-8"><body style="margin:0">{svg}'
+    draw_page(page, IMAGES / "watch.png", size=(width, height), scale=1200 / width)
 
 
 def main() -> None:

@@ -59,8 +59,9 @@ def test_times_that_are_none_or_too_far_away(written: str) -> None:
         parse_time(written, now=NOW, zone_name="Europe/Berlin")
 
 
-def test_the_configuration_of_the_first_page_can_be_collected_from(tmp_path: Path) -> None:
-    (written,) = re.findall(r"^```toml\n(.*?)^```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+def test_the_configuration_for_servers_can_be_collected_from(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "own-data.md").read_text(encoding="utf-8")
+    (written,) = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
     file = tmp_path / "tachograph.toml"
     file.write_text(written, encoding="utf-8")
     configuration = load(str(file), {})

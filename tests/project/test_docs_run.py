@@ -90,9 +90,9 @@ def test_what_a_command_writes_into_a_file_is_there_as_from_a_shell(demo: Path, 
     assert (tmp_path / "here.csv").read_bytes() == (tmp_path / "shell.csv").read_bytes() != b""
 
 
-def test_every_question_of_the_first_page_has_an_answer_in_the_demo(demo: Path) -> None:
+def test_every_question_has_an_answer_in_the_demo(demo: Path) -> None:
     rows = re.findall(
-        r"^\| (.*) \| `(tachograph jobs .*)` \|$", (REPOSITORY / "README.md").read_text("utf-8"), re.MULTILINE
+        r"^\| (.*) \| `(tachograph jobs .*)` \|$", (REPOSITORY / "docs/index.md").read_text("utf-8"), re.MULTILINE
     )
     assert len(rows) > 5
     for question, command in rows:
