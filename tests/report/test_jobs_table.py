@@ -15,7 +15,7 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding, findings_frame
 from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, parse_condition
-from tachograph.report.jobs import build_jobs_table, jobs_csv, jobs_json, jobs_text, write_jobs_parquet
+from tachograph.report.jobs import WORST_SORT, build_jobs_table, jobs_csv, jobs_json, jobs_text, write_jobs_parquet
 
 
 def _job(number: int, **given: Any) -> dict[str, Any]:
@@ -50,6 +50,9 @@ FOUND = findings_frame(
         (ROWS[2], (Finding("short_job", "note", "t", "s."),)),
     ]
 )
+
+
+COLUMNS = set(JOB_SUMMARIES.schema) - {"seq"} | {"findings", "worst_severity", "gpu_hours_lost"}
 
 
 def _ids(rows: pl.DataFrame) -> list[str]:
@@ -132,8 +135,8 @@ def test_unknown_names_suggest_close_ones() -> None:
 def test_a_list_that_is_cut_says_so_and_where_all_are() -> None:
     with pytest.raises(NotFoundError) as raised:
         build_jobs_table(JOBS, FOUND, columns=["help"])
-    columns = {*JOB_SUMMARIES.schema, "findings"} - {"seq"}
-    assert "for example: display_id, user, " in str(raised.value)
+    columns = COLUMNS
+    assert "for example: display_id, name, " in str(raised.value)
     assert f", and {len(columns) - 8} more: docs/tables.md" in str(raised.value)
     with pytest.raises(NotFoundError, match=r"for example: \w+, .*, and \d+ more: docs/job-report.md$"):
         filter_jobs(JOBS, FOUND, JobFilter(findings=("nosuch",)))
@@ -174,14 +177,16 @@ def test_limit_says_how_many_matched() -> None:
 
 
 def test_table_text_snapshot(snapshot: SnapshotAssertion) -> None:
-    assert jobs_text(build_jobs_table(JOBS, FOUND), width=150) == snapshot
+    assert jobs_text(build_jobs_table(JOBS, FOUND), width=170) == snapshot
 
 
-@pytest.mark.parametrize("width", [80, 100, 150])
+@pytest.mark.parametrize("width", [80, 100, 170])
 def test_table_fits_and_says_what_it_left_out(width: int) -> None:
     drawn = jobs_text(build_jobs_table(JOBS, FOUND), width=width)
     assert max(map(len, drawn.splitlines())) <= width
-    assert ("hidden columns" in drawn) is (width < 150)
+    assert ("hidden columns" in drawn) is (width < 170)
+    for title in ("SI", "TI"):
+        assert (f"{title}: imbalance" in drawn) is (title in drawn.splitlines()[0].split())
     assert "hung memory_bo" in drawn  # most urgent first
     assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
 
@@ -202,13 +207,77 @@ def test_chosen_columns_are_all_shown() -> None:
     assert lines[2].split() == ["2", "2026-04-23", "19:00:00", "UTC", "fp64+tensor", "–"]
 
 
+def _cells(written: str, title: str) -> list[str]:
+    """The cells of a column that is aligned at its end."""
+    lines = written.splitlines()
+    end = lines[0].index(title) + len(title)
+    return [line[:end].split()[-1] for line in lines[1:]]
+
+
+def test_a_column_has_one_unit() -> None:
+    rows = [
+        _job(1, energy_j=7.2e6, elapsed_s=20040.0, hbm_used_mib_max=40960.0, gpu_hours=8.25),
+        _job(2, energy_j=1.0e4, elapsed_s=59.0, hbm_used_mib_max=512.0, gpu_hours=0.02),
+        _job(3, energy_j=5.0, elapsed_s=360000.0, hbm_used_mib_max=0.0, gpu_hours=0.0),
+    ]
+    names = ["job_id", "energy_j", "elapsed_s", "hbm_used_mib_max", "gpu_hours"]
+    table = build_jobs_table(frame(JOB_SUMMARIES, rows), FOUND, columns=names, sort="job_id")
+    written = jobs_text(table)
+    assert _cells(written, "energy (kWh)") == ["2.00", "<0.01", "<0.01"]
+    assert _cells(written, "elapsed") == ["5:34:00", "0:00:59", "100:00:00"]
+    assert _cells(written, "hbm_used_mib_max (GiB)") == ["40.0", "0.5", "0.0"]
+    assert _cells(written, "GPU-h") == ["8.2", "<0.1", "0.0"]
+
+
+def test_worst_first_is_by_gpu_hours_lost_to_all_causes() -> None:
+    lost = [
+        {"gpu_hours_idle": 1.0, "gpu_hours_hung": 2.5},
+        {},
+        {"gpu_hours_never_used": 9.0, "gpu_hours_unmeasured": 50.0},
+        {"gpu_hours_cold_start": 0.0, "gpu_hours_imbalance": 4.0, "gpu_hours_idle_long": 4.0},
+    ]
+    jobs = frame(JOB_SUMMARIES, [_job(number, **causes) for number, causes in enumerate(lost, start=1)])
+    table = build_jobs_table(jobs, FOUND, sort=WORST_SORT)
+    assert _ids(table.frame) == ["3", "4", "1", "2"]
+    assert table.frame["gpu_hours_lost"].to_list() == [9.0, 4.0, 3.5, None]
+    assert _cells(jobs_text(table, width=200), "lost GPU-h") == ["9.0", "4.0", "3.5", "–", "even"]
+    assert "energy" not in jobs_text(table, width=200)
+
+
+def test_the_worst_severity_is_that_of_reported_findings() -> None:
+    found = build_jobs_table(JOBS, FOUND, sort="job_id").frame["worst_severity"].to_list()
+    assert found == ["problem", None, "note", None]  # a fact, and what does not hold, is none
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [
+        (JobFilter(findings=("stable",)), {"2": ["stable"]}),  # a fact
+        (JobFilter(findings=("memory_bound",)), {"1": ["hung memory_bound"]}),
+        (JobFilter(findings=("hung", "site_rule"), verdict="unknown"), {"2": ["site_rule: unknown"]}),
+        (JobFilter(findings=("hung",), verdict="no"), {"2": ["hung: no"]}),
+    ],
+)
+def test_answers_that_selected_a_job_are_shown(wanted: JobFilter, shown: dict[str, list[str]]) -> None:
+    chosen = filter_jobs(JOBS, FOUND, wanted)
+    table = build_jobs_table(chosen, FOUND, columns=["job_id", "findings"], wanted=wanted)
+    lines = [line.split(maxsplit=1) for line in jobs_text(table).splitlines()[1:]]
+    assert {job: rest for job, *rest in lines} == shown
+    assert jobs_json(table)[0]["findings"] == build_jobs_table(chosen, FOUND).frame["findings"].to_list()[0]
+
+
+def test_a_name_does_not_steer_the_terminal() -> None:
+    jobs = frame(JOB_SUMMARIES, [_job(1, name="a\x1b[2Jb")])
+    assert "a\\x1b[2Jb" in jobs_text(build_jobs_table(jobs, FOUND), width=200)
+
+
 def test_no_job_matches() -> None:
     assert jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"
 
 
 def test_json_is_a_list_of_contract_objects(snapshot: SnapshotAssertion) -> None:
     values = jobs_json(build_jobs_table(JOBS, FOUND, sort="job_id"))
-    assert all(set(value) == set(JOB_SUMMARIES.schema) - {"seq"} | {"findings"} for value in values)
+    assert all(set(value) == COLUMNS for value in values)
     assert [value["findings"] for value in values] == [["hung", "memory_bound"], [], ["short_job"], []]
     assert values[2]["gpu_util_mean"] is None
     assert json.dumps(measured(values[0]), allow_nan=False, indent=1) == snapshot
@@ -228,7 +297,7 @@ def test_csv_and_parquet_hold_the_same(snapshot: SnapshotAssertion) -> None:
     target.seek(0)
     assert pl.read_parquet(target).equals(chosen.frame.select(chosen.columns))
     everything = next(csv.reader(io.StringIO(jobs_csv(build_jobs_table(JOBS, FOUND)))))
-    assert set(everything) == set(JOB_SUMMARIES.schema) - {"seq"} | {"findings"}
+    assert set(everything) == COLUMNS
 
 
 CHOICE = frame(

@@ -19,6 +19,7 @@ COLUMN_UNITS: Mapping[str, str] = MappingProxyType(
     # 0..1 as in the literature, not percent
     | {"spatial_imbalance": "ratio", "temporal_imbalance": "ratio"}
     # 0..100 by definition, not shares
+    | {"gpu_hours_lost": "h"}
     | {"score_gpu": "", "score_gpumem": "", "score_gpumem_normalized": ""}
 )
 COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
@@ -33,6 +34,8 @@ COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
         "temporal_imbalance": "TI",
         "hbm_peak_fraction": "memory",
         "energy_j": "energy",
+        "gpu_hours_lost": "lost GPU-h",
+        "worst_severity": "worst",
         "energy_j_estimated": "energy est.",
         "power_w_mean": "power",
         "coverage": "coverage",
@@ -48,6 +51,8 @@ COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
 )
 _SHOWN = 8  # names that an error lists
 FINDINGS_COLUMN = "findings"  # codes of the findings of a job, joined; not stored in summaries
+SEVERITY_COLUMN = "worst_severity"  # of these findings: problem, hint, note; not stored in summaries
+LOST_COLUMN = "gpu_hours_lost"  # GPU-hours lost to any cause of waste; not stored in summaries
 INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 
 

@@ -7,6 +7,7 @@ Inside the project times are UTC, fractions run 0..1, and a missing value is nul
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -246,6 +247,57 @@ def _duration_text(seconds: float) -> str:
         return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def column_texts(values: Sequence[float | None], unit: str) -> tuple[str, list[str]]:
+    """Return quantities in one unit, that of the largest, and this unit for the title ("": none, or in each text).
+
+    >>> column_texts([7.2e6, 1.08e5, None], "J"), column_texts([59.0, 20040.0], "s")
+    (('kWh', ['2.00', '0.03', '–']), ('', ['0:00:59', '5:34:00']))
+    >>> column_texts([512.0, 20480.0], "MiB"), column_texts([0.42, 0.0], "fraction")
+    (('GiB', ['0.5', '20.0']), ('', ['42 %', '0 %']))
+    """
+    known = [value for value in values if value is not None and value == value]
+    largest = max(map(abs, known), default=0.0)
+    if unit == "s" and largest >= 120:
+        return "", [text(value) if value is None else _clock(value) for value in values]
+    scales = [(size, shown, digits) for least, size, shown, digits in _SCALES.get(unit, ()) if largest >= least]
+    if not scales:
+        return "", [text(value, unit) for value in values]
+    size, shown, digits = scales[0]
+    return shown, [text(None) if value is None or value != value else _scaled(value / size, digits) for value in values]
+
+
+# of a column by its largest value: (from so much on, size of the unit, unit, digits behind the point)
+_SCALES: Mapping[str, Sequence[tuple[float, float, str, int]]] = {
+    "J": ((3.6e5, 3.6e6, "kWh", 2), (1e3, 1e3, "kJ", 1), (0.0, 1.0, "J", 0)),
+    "MiB": ((KI, KI, "GiB", 1), (0.0, 1.0, "MiB", 0)),
+    "s": ((0.0, 1.0, "s", 1),),
+    "h": ((0.0, 1.0, "h", 1),),
+    "W": ((0.0, 1.0, "W", 0),),
+    "MHz": ((0.0, 1.0, "MHz", 0),),
+    "C": ((0.0, 1.0, "°C", 0),),
+    **{
+        unit: (*((size, size, f"{prefix}{unit}", 2) for size, prefix in _SI), (0.0, 1.0, unit, 0))
+        for unit in ("B", "B/s")
+    },
+}
+
+
+def _scaled(value: float, digits: int) -> str:
+    """A number with so many digits behind the point; one that would be written as 0 and is not as less than the last.
+
+    >>> _scaled(0.001, 2), _scaled(0.0, 2), _scaled(1234.5, 1)
+    ('<0.01', '0.00', '1,234.5')
+    """
+    least = 10.0**-digits
+    return f"<{least:.{digits}f}" if 0 < value < least / 2 else f"{value:,.{digits}f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}"
 
 
 def plural(count: float, noun: str) -> str:

@@ -16,24 +16,28 @@ if TYPE_CHECKING:
     from tachograph.cli.options import OpenedLake
     from tachograph.report.jobs import JobsTable
 
+_SCREENFUL = 40  # jobs on a terminal
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare filters, columns, order and formats."""
     add_filters(parser)
-    parser.add_argument(
+    order = parser.add_mutually_exclusive_group()
+    order.add_argument(
         "--sort",
-        default="-start",
         metavar="COLUMN",
         help="sort by a column of job_summaries (docs/tables.md); -COLUMN: descending (default: -start)",
+    )
+    order.add_argument(
+        "--worst", action="store_true", help="sort by GPU-hours lost, most first: --sort -gpu_hours_lost"
     )
     parser.add_argument(
         "--columns",
         metavar="LIST",
-        help="columns, separated by commas: those of job_summaries (docs/tables.md), findings",
+        help="columns, separated by commas: those of job_summaries (docs/tables.md), gpu_hours_lost, worst_severity, "
+        "findings",
     )
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help="at most N jobs (default: 40 in a printed table, all in exports)"
-    )
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N jobs (default: 40 on a terminal, else all)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
     form.add_argument("--csv", action="store_true", help="print CSV instead of a table")
@@ -44,7 +48,7 @@ def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
     from tachograph.cli.options import open_lake
     from tachograph.lake.query import select_jobs
-    from tachograph.report.jobs import build_jobs_table
+    from tachograph.report.jobs import DEFAULT_SORT, WORST_SORT, build_jobs_table
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
@@ -55,14 +59,15 @@ def run(arguments: Arguments) -> int:
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError(f"invalid --limit {arguments.limit}", do="give 1 or more")
-    limit = arguments.limit if arguments.limit is not None or exported else 40
+    limit = arguments.limit if arguments.limit is not None or exported or not output.is_shown() else _SCREENFUL
     table = build_jobs_table(
         chosen,
         selected.answers,
         columns=tuple(name for name in (arguments.columns or "").split(",") if name),
-        sort=arguments.sort,
+        sort=WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT,
         limit=limit,
         zone_name=opened.configuration.site.time_zone,
+        wanted=which,
     )
     if chosen.is_empty() and not exported:
         output.print_text(none_matches(selected.summaries, zone_name=opened.configuration.site.time_zone))

@@ -69,6 +69,11 @@ def on_terminal() -> bool:
     return sys.stdout.isatty() and sys.stdin.isatty()
 
 
+def is_shown() -> bool:
+    """Return whether stdout is a terminal: what is piped is whole."""
+    return sys.stdout.isatty()
+
+
 def ascii_only() -> bool:
     """Return whether stdout cannot encode the characters of bars and rules."""
     try:

@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED, VERDICTS, check_codes, known_codes
-from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, must_exist
+from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, LOST_COLUMN, SEVERITY_COLUMN, must_exist
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
-from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, span_s
 
 _CONDITION = re.compile(r"^\s*([A-Za-z_]\w*)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
@@ -182,8 +182,7 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
     if wanted.excluded is not None:
         conditions.append(pl.col("excluded").is_not_null() == wanted.excluded)
     if wanted.findings:
-        given = pl.col("code").is_in(wanted.findings) & (pl.col("verdict").fill_null("yes") == wanted.verdict)
-        keys = findings.filter(given)["job_key"].unique()
+        keys = answers_to(findings, wanted)["job_key"].unique()
         conditions.append(pl.col("job_key").is_in(keys.to_list()))
     return summaries.filter(*conditions) if conditions else summaries
 
@@ -248,8 +247,12 @@ def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
     )
 
 
-def with_finding_codes(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of job_summaries and in `findings` the codes of their reported findings, most urgent first."""
+def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of job_summaries with what their findings and their waste come to.
+
+    findings: codes of reported ones, most urgent first. worst_severity: of these; null without any. gpu_hours_lost:
+    the sum over all causes of waste; null where none is known.
+    """
     codes = known_codes()
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
     places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
@@ -257,10 +260,28 @@ def with_finding_codes(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.Da
         findings.filter(REPORTED)
         .sort(urgency, places, "code", maintain_order=True)
         .group_by("job_key", maintain_order=True)
-        .agg(pl.col("code").alias(FINDINGS_COLUMN))
+        .agg(pl.col("code").alias(FINDINGS_COLUMN), pl.col("severity").first().alias(SEVERITY_COLUMN))
     )
     joined = summaries.join(of_jobs, on="job_key", how="left", maintain_order="left")
-    return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
+    causes = [pl.col(f"gpu_hours_{cause}") for cause in WASTE]
+    lost = pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(pl.sum_horizontal(causes))
+    return joined.with_columns(
+        pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))), lost.alias(LOST_COLUMN)
+    )
+
+
+def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+    """Return (job_key, code, verdict) of the answers for which a filter by findings selects jobs, in its order."""
+    given = pl.col("verdict").fill_null("yes")
+    order = pl.col("code").replace_strict(
+        dict(zip(wanted.findings, range(len(wanted.findings)), strict=True)), default=None, return_dtype=pl.Int64
+    )
+    return (
+        findings.filter(pl.col("code").is_in(wanted.findings) & (given == wanted.verdict))
+        .sort(order, maintain_order=True)
+        .select("job_key", "code", verdict=given)
+        .unique(maintain_order=True)
+    )
 
 
 def sort_jobs(jobs: pl.DataFrame, sort: str) -> pl.DataFrame:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from tachograph.catalog.columns import (
+    COLUMN_UNITS,
     FINDINGS_COLUMN,
     INTERNAL,
+    LOST_COLUMN,
+    SEVERITY_COLUMN,
     column_heading,
     column_text,
     joined_lists,
@@ -20,42 +23,48 @@ from tachograph.catalog.columns import (
     share_text,
 )
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.catalog.units import zone
-from tachograph.lake.filters import sort_jobs, with_finding_codes
+from tachograph.catalog.units import column_texts, printable, zone
+from tachograph.lake.filters import JobFilter, answers_to, sort_jobs, with_findings
 from tachograph.report.json_values import json_rows
-from tachograph.report.lines import Line, bar, plain, to_text
+from tachograph.report.lines import Line, bar, plain, to_text, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
 DEFAULT_COLUMNS = (
-    *("display_id", "user", "partition", "state", "start", "gpus", "elapsed_s", "gpu_util_mean"),
-    *("spatial_imbalance", "temporal_imbalance", "hbm_peak_fraction", "bound", "energy_j", FINDINGS_COLUMN),
+    *("display_id", "name", "user", "partition", "state", "start", "gpus", "elapsed_s", "gpu_util_mean"),
+    *("spatial_imbalance", "temporal_imbalance", "hbm_peak_fraction", "limiter", "energy_j"),
+    *(SEVERITY_COLUMN, FINDINGS_COLUMN),
 )
-DEFAULT_SORT = "-start"
-KNOWN = (*(name for name in JOB_SUMMARIES.schema if name not in INTERNAL), FINDINGS_COLUMN)
+WORST_COLUMNS = tuple(LOST_COLUMN if name == "energy_j" else name for name in DEFAULT_COLUMNS)
+DEFAULT_SORT, WORST_SORT = "-start", f"-{LOST_COLUMN}"
+_DERIVED = (LOST_COLUMN, SEVERITY_COLUMN, FINDINGS_COLUMN)
+KNOWN = (*(name for name in JOB_SUMMARIES.schema if name not in INTERNAL), *_DERIVED)
 # hidden first where the terminal is too narrow for all default columns
 _EXPENDABLE = (
     "partition",
-    "bound",
+    "limiter",
     "temporal_imbalance",
     "energy_j",
     "spatial_imbalance",
     "hbm_peak_fraction",
+    SEVERITY_COLUMN,
     "state",
     "start",
+    "name",
     "user",
 )
 _BAR_COLUMN, _BAR = "gpu_util_mean", 6
 _IDS = ("display_id", "job_id", "job_key")  # never cut
-_WIDEST = {"user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
+_WIDEST = {"name": 20, "user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
 _NARROWEST_FINDINGS = 18
+_LEGEND = {"spatial_imbalance": "SI: imbalance across GPUs", "temporal_imbalance": "TI: imbalance over time"}
 
 
 @dataclass(frozen=True, slots=True)
 class JobsTable:
     """Jobs in the requested order.
 
-    `frame` has all columns of job_summaries and `findings` (list of codes, most urgent first; empty: none);
-    `columns` are those to show; `matching` is how many jobs matched before `limit` cut them.
+    `frame` has all columns of job_summaries and those of `with_findings`; `columns` are those to show; `matching` is
+    how many jobs matched before `limit` cut them; `answers`: {job_key: answers for which the filter selected it}.
     """
 
     frame: pl.DataFrame
@@ -63,6 +72,7 @@ class JobsTable:
     matching: int
     zone_name: str = "UTC"
     chosen: bool = False  # the columns were chosen by name: none is hidden
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def build_jobs_table(
@@ -73,21 +83,34 @@ def build_jobs_table(
     sort: str = DEFAULT_SORT,
     limit: int | None = None,
     zone_name: str = "UTC",
+    wanted: JobFilter | None = None,
 ) -> JobsTable:
     """Return the table of jobs from (already filtered) rows of job_summaries and the rows of findings.
 
-    `sort` is a column, `-` before it for descending; jobs without a value come last.
+    `sort` is a column, `-` before it for descending; jobs without a value come last. Sorted by GPU-hours lost, the
+    table has a column of them. `wanted`: the filter, whose findings are shown also where they are not reported.
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
     by = sort.removeprefix("-")
     must_exist([*columns, by], tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN))), page="docs/tables.md")
-    ordered = sort_jobs(with_finding_codes(summaries, findings), sort)
+    ordered = sort_jobs(with_findings(summaries, findings), sort)
     kept = ordered if limit is None else ordered.head(limit)
-    return JobsTable(kept, tuple(columns) or DEFAULT_COLUMNS, ordered.height, zone_name, chosen=bool(columns))
+    shown = tuple(columns) or (WORST_COLUMNS if sort == WORST_SORT else DEFAULT_COLUMNS)
+    answers = {} if wanted is None or not wanted.findings else _answers(kept, findings, wanted)
+    return JobsTable(kept, shown, ordered.height, zone_name, chosen=bool(columns), answers=answers)
+
+
+def _answers(jobs: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> dict[str, list[str]]:
+    """Codes for which jobs were selected, with the verdict where it is not `yes`."""
+    of_jobs: dict[str, list[str]] = {}
+    found = answers_to(findings, wanted).join(jobs.select("job_key"), on="job_key", how="semi", maintain_order="left")
+    for job_key, code, verdict in found.iter_rows():
+        of_jobs.setdefault(job_key, []).append(code if verdict == "yes" else f"{code}: {verdict}")
+    return of_jobs
 
 
 def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
-    """Return one object per job: all columns of job_summaries, and `findings` (list of codes)."""
+    """Return one object per job: all columns of job_summaries, and those of `with_findings`."""
     return json_rows(table.frame)
 
 
@@ -114,41 +137,60 @@ def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) ->
 
 
 def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """Return the table as styled lines: titles, a line per job, and what was left out."""
+    """Return the table as styled lines: titles, a line per job, what was left out, what short titles mean."""
     if table.frame.is_empty():
         return [plain("No job matches.")]
     columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]
     more = [f"{table.frame.height:,} of {table.matching:,} jobs"] if table.matching > table.frame.height else []
-    return fit_table(columns, width).with_note(*more, width=width)
+    fitted = fit_table(columns, width)
+    legend = [
+        meaning
+        for name, meaning in _LEGEND.items()
+        if name in table.columns and column_heading(name) not in fitted.hidden
+    ]
+    lines = fitted.with_note(*more, width=width)
+    return [*lines, *(wrapped(f"{'; '.join(legend)}; 0: even", width, style="dim") if legend else [])]
 
 
 def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn:
     """One column; of those that were chosen by name none gives way."""
-    numeric = JOB_SUMMARIES.schema.get(name, pl.String()).is_numeric()
+    numeric = table.frame.schema[name].is_numeric()
+    unit, cells = _cells(table, name, ascii_only=ascii_only)
+    heading = column_heading(name)
     return TextColumn(
-        column_heading(name),
-        _cells(table, name, ascii_only=ascii_only),
+        f"{heading} ({unit})" if unit and not heading.endswith(f"-{unit}") else heading,
+        cells,
         right=numeric and name != _BAR_COLUMN,
         least=_NARROWEST_FINDINGS if name == FINDINGS_COLUMN and not table.chosen else None,
         hide=_EXPENDABLE.index(name) if name in _EXPENDABLE and not table.chosen else None,
     )
 
 
-def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
-    values = [
-        column_text(
-            name, row[name] or (row["job_id"] if name == "display_id" else row[name]), zone_name=table.zone_name
-        )
-        for row in table.frame.iter_rows(named=True)
-    ]
+def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[str]]:
+    """The unit for the title, and a text per job: numbers of one column are in one unit."""
+    column = table.frame[name]
     if name == FINDINGS_COLUMN:
-        return [" ".join(codes) for codes in table.frame[name]]
-    if name == "gpus" and not table.chosen:
-        return [share_text(row) or value for row, value in zip(table.frame.iter_rows(named=True), values, strict=True)]
+        return "", [" ".join(codes) for codes in _findings_and_answers(table)]
+    if name == "display_id":
+        return "", table.frame.select(pl.coalesce("display_id", "job_id")).to_series().to_list()
     if name == "start" and not table.chosen:
         local = zone(table.zone_name)
-        return [f"{moment.astimezone(local):%Y-%m-%d %H:%M}" for moment in table.frame[name]]
-    if name == _BAR_COLUMN:
-        bars = [bar(value, _BAR, ascii_only=ascii_only) for value in table.frame[name]]
-        return [f"{drawn} {value:>5}" for drawn, value in zip(bars, values, strict=True)]
-    return values if name in _IDS else [cut(value, _WIDEST.get(name, 60)) for value in values]
+        return "", [f"{moment.astimezone(local):%Y-%m-%d %H:%M}" for moment in column]
+    if column.dtype.is_numeric():
+        unit, cells = column_texts(column.to_list(), COLUMN_UNITS.get(name, ""))
+        if name == "gpus" and not table.chosen:
+            cells = [
+                share_text(row) or cell for row, cell in zip(table.frame.iter_rows(named=True), cells, strict=True)
+            ]
+        if name == _BAR_COLUMN:
+            bars = [bar(value, _BAR, ascii_only=ascii_only) for value in column]
+            cells = [f"{drawn} {cell:>5}" for drawn, cell in zip(bars, cells, strict=True)]
+        return unit, cells
+    texts = [printable(column_text(name, value, zone_name=table.zone_name)) for value in column.to_list()]
+    return "", texts if name in _IDS else [cut(value, _WIDEST.get(name, 60)) for value in texts]
+
+
+def _findings_and_answers(table: JobsTable) -> list[list[str]]:
+    """Codes of reported findings; before them those for which the job was selected, where they are not among them."""
+    pairs = zip(table.frame["job_key"], table.frame[FINDINGS_COLUMN], strict=True)
+    return [[*(answer for answer in table.answers.get(key, ()) if answer not in codes), *codes] for key, codes in pairs]
