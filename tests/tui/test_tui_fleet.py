@@ -207,6 +207,41 @@ def test_the_cursor_stays_on_its_gpu() -> None:
     asyncio.run(used())
 
 
+def test_keys_of_nvitop() -> None:
+    async def used() -> None:
+        app = app_of(64)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            for letter, column in (
+                ("g", "mem"),
+                ("u", "user"),
+                ("s", "sm"),
+                ("b", "dram"),
+                ("t", "held"),
+                ("n", "gpu"),
+            ):
+                await pilot.press("o", letter)
+                assert (fleet.sort, fleet.reverse) == (column, False)
+                await pilot.press("o", letter.upper())
+                assert (fleet.sort, fleet.reverse) == (column, True)
+            await pilot.press("o", "n", "tab", "tab", "shift+tab")
+            assert fleet.chosen == GpuId("sim001", 1)
+            await pilot.press("o", "down", "g")  # another key has its own meaning
+            assert fleet.chosen == GpuId("sim001", 2)
+            assert fleet.group == "node"
+            await pilot.press("dollar_sign")
+            await settled(pilot)
+            assert "GPU%" not in lines_of(app)[3]
+            await pilot.press("circumflex_accent")
+            await settled(pilot)
+            assert "GPU%" in lines_of(app)[3]
+            await pilot.press("ctrl+r")
+            await settled(pilot)
+            assert app.feed._wake.is_set()
+
+    asyncio.run(used())
+
+
 def test_mouse_chooses_sorts_and_opens() -> None:
     async def used() -> None:
         app = app_of(64)

@@ -31,6 +31,7 @@ from tachograph.tui.screens import (
     OpenScreen,
     ShowNote,
     ShowsView,
+    TakesKeys,
     make_screen,
     subject_of,
 )
@@ -258,6 +259,10 @@ class WatchApp(App[int]):
         self.feed.hold(self.paused)
         self.on_arrived()
 
+    def action_poll_now(self) -> None:
+        """Poll without waiting for the interval."""
+        self.feed.pace(self.feed.interval_s)
+
     def action_slower_polls(self) -> None:
         """Double the poll interval."""
         self.pace(self.feed.interval_s * 2)
@@ -335,6 +340,8 @@ class WatchApp(App[int]):
         if isinstance(event, events.Key) and not event.is_forwarded:  # a forwarded key bubbles up a second time
             if not self._takes_keys:
                 self._typed_ahead.append(event)
+                return
+            if not self._writing and isinstance(self.seen, TakesKeys) and self.seen.take_key(event.key):
                 return
             ends = self._writing and event.key in ("enter", "escape")
             if ends or (not self._writing and event.key in keys.prompting(self.place)):

@@ -32,6 +32,8 @@ from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
 from tachograph.tui.page import KeptLines, Pieces
 from tachograph.tui.screens import OpenPrompt, OpenScreen, ShowNote
 
+# second letter of `o`, as in nvitop -> column
+_ORDERS = {"n": "gpu", "u": "user", "g": "mem", "s": "sm", "b": "dram", "t": "held"}
 _EXPLAINED_FROM = 10  # lines of a screen that explains its columns
 
 
@@ -58,6 +60,7 @@ class FleetScreen(KeptLines, can_focus=True):
         self._cursor = 0  # line of the table, or row on the map
         self._target: GpuId | str | None = None  # target of the cursor: a GPU, a group; None: the first line
         self._sought = ""
+        self._orders = False  # `o` was pressed, its second letter is expected
         self.filtered = 0
 
     # --- content
@@ -354,6 +357,26 @@ class FleetScreen(KeptLines, can_focus=True):
     def action_reverse(self) -> None:
         """Reverse the order."""
         self.sort_by(self.sort, reverse=not self.reverse)
+
+    def action_order(self) -> None:
+        """Sort by the column that the next letter names."""
+        self._orders = True
+        self.post_message(ShowNote("sort by: n name, u user, g memory, s SM, b DRAM, t time; N, U, ... reversed"))
+
+    def take_key(self, key: str) -> bool:
+        """Take the letter behind `o`; any other key has its own meaning."""
+        column = _ORDERS.get(key.lower()) if self._orders else None
+        self._orders = False
+        if column is not None:
+            self.sort_by(column, reverse=key.isupper())
+            self.post_message(ShowNote(""))
+        return column is not None
+
+    def action_columns(self, direction: int) -> None:
+        """Show the first columns, or the last ones."""
+        if self._map is None:
+            self._skip = 0 if direction < 0 else len(COLUMNS) - 5
+            self._arrange()
 
     def action_group(self) -> None:
         """Group by the next: node, job, user, class, nothing."""

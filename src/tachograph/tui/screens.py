@@ -70,6 +70,15 @@ class TakesArguments(Protocol):
 
 
 @runtime_checkable
+class TakesKeys(Protocol):
+    """A screen with keys of two letters."""
+
+    def take_key(self, key: str) -> bool:
+        """Take the second letter; False where none is expected."""
+        ...
+
+
+@runtime_checkable
 class Dismissible(Protocol):
     """A screen with a state that Esc clears before it leads back: a filter, a selection."""
 
