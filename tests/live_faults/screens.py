@@ -338,8 +338,8 @@ def _wrong_cells(fleet: FleetScreen, snapshot: Snapshot, outcome: Outcome) -> It
     if fleet.heat or not fleet._places:
         return
     top = int(fleet.scroll_offset.y)
-    for y in range(1, len(fleet.lines)):
-        place = top + y - 1
+    for y in range(fleet._titles, len(fleet.lines)):
+        place = top + y - fleet._titles
         line = fleet._lines[place] if place < len(fleet._lines) else None
         if not isinstance(line, int):
             continue
