@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import polars as pl
 
@@ -53,6 +55,14 @@ def read_job(
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
             bound=configuration.bound,
+            runs_s=_run_times(summaries, chosen.row),
         )
 
     return read_consistently(lake, read)
+
+
+def _run_times(summaries: pl.DataFrame, row: Mapping[str, Any]) -> list[float]:
+    """Run times of the user's jobs of this name on as many GPUs that ended by themselves or at their limit, in s."""
+    same = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "user", "name", "gpus"))
+    ended = summaries.filter(same, pl.col("state").is_in(["COMPLETED", "TIMEOUT"]), pl.col("name").is_not_null())
+    return ended.get_column("elapsed_s").drop_nulls().to_list()

@@ -225,12 +225,13 @@ def build_job_report(
     other_runs: Sequence[Mapping[str, Any]] = (),
     evidence: str = "",
     bound: BoundOptions | None = None,
+    runs_s: Sequence[float] = (),
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see job_steps;
     `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence. `bound`:
-    what counts as near a peak.
+    what counts as near a peak; `runs_s`: see next_time.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
     reported = worst_first(worth_knowing(judged))
@@ -256,7 +257,7 @@ def build_job_report(
         memory=memory_sentence(summary),
         energy=energy_sentence(summary),
         caveats=caveat_sentences(summary, evidence),
-        next_time=next_time(summary, judged),
+        next_time=next_time(summary, judged, runs_s),
         timeline=timeline,
         steps=steps or JobSteps(),
         other_runs=tuple(other_runs),

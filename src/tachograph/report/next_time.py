@@ -37,8 +37,10 @@ class NextTime:
         return f"{message[:1].upper()}{message[1:]}."
 
 
-def next_time(row: Mapping[str, Any], findings: Sequence[Finding]) -> NextTime | None:
+def next_time(row: Mapping[str, Any], findings: Sequence[Finding], runs_s: Sequence[float] = ()) -> NextTime | None:
     """Return what to request next time; None where the job's record supports no change.
+
+    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too.
 
     >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
     >>> job = {"gpus": 8, "elapsed_s": 42732.0, "timelimit_s": 90000.0, "state": "COMPLETED"}
@@ -47,9 +49,13 @@ def next_time(row: Mapping[str, Any], findings: Sequence[Finding]) -> NextTime |
     '#SBATCH --gpus=1 --time=15:00:00'
     >>> made.why
     '1 of 8 GPUs worked; it ran for 11 h 52 min, 25 % on top.'
+    >>> next_time(job, [], [42732.0, 48000.0]).why
+    'The longest of 2 jobs of this name and size ran for 13 h 20 min, 25 % on top.'
+    >>> next_time(job, [], [42732.0, 90000.0]) is None
+    True
     """
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
-    chosen = [*_gpus(row, found), *_time(row)]
+    chosen = [*_gpus(row, found), *_time(row, runs_s)]
     large = found.get("low_memory")
     leave_out = None
     if large is not None:
@@ -70,17 +76,21 @@ def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[st
     return [(f"--gpus={used:.0f}", f"{used:.0f} of {plural(held, 'GPU')} worked")]
 
 
-def _time(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The run time and a margin, of a job that completed with much of its limit left."""
+def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, str]]:
+    """The longest run time and a margin, of a job that completed with much of its limit left."""
     elapsed, limit = number(row, "elapsed_s"), number(row, "timelimit_s")
     if row.get("state") != "COMPLETED" or elapsed is None or limit is None:
         return []
-    wanted = max(LEAST_S, elapsed * (1 + MARGIN))
+    longest = max([elapsed, *runs_s])
+    wanted = max(LEAST_S, longest * (1 + MARGIN))
     step = next(step for most, step in _STEPS if wanted <= most)
     wanted = math.ceil(wanted / step) * step
     if wanted > WORTH * limit:
         return []
-    return [(f"--time={_slurm_time(wanted)}", f"it ran for {text(elapsed, 's')}, {text(MARGIN, 'fraction')} on top")]
+    ran = f"it ran for {text(elapsed, 's')}"
+    if len(runs_s) > 1:
+        ran = f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
+    return [(f"--time={_slurm_time(wanted)}", f"{ran}, {text(MARGIN, 'fraction')} on top")]
 
 
 def _slurm_time(seconds: float) -> str:

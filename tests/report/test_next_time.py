@@ -1,0 +1,43 @@
+"""What is proposed for the next job rests on all jobs of its name and size, not on the shortest."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from madelake import fill, job, utc
+from tachograph.api.job_report import read_job
+from tachograph.catalog.config import Configuration
+from tachograph.cli import main
+from tachograph.lake.delta import Lake
+
+T = utc(23, 12)
+DAY = 86400.0
+
+
+@pytest.mark.parametrize(
+    ("others", "line"),
+    [
+        ((), "#SBATCH --time=01:15:00"),
+        (({"elapsed": 7200},), "#SBATCH --time=02:30:00"),
+        (({"elapsed": 7200, "user": "bob"},), "#SBATCH --time=01:15:00"),
+        (({"elapsed": 7200, "name": "other"},), "#SBATCH --time=01:15:00"),
+        (({"elapsed": 7200, "gpus": 2},), "#SBATCH --time=01:15:00"),
+        (({"elapsed": 7200, "state": "FAILED"},), "#SBATCH --time=01:15:00"),
+        (({"elapsed": DAY, "state": "TIMEOUT"},), ""),
+    ],
+)
+def test_time_is_of_the_longest_run(tmp_path: Path, others: tuple[dict[str, object], ...], line: str) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = []
+    for number, other in enumerate(({"elapsed": 3600}, *others)):
+        given = {"user": "anna", "name": "train", "gpus": 1, "state": "COMPLETED", "timelimit_s": DAY, **other}
+        elapsed = float(str(given.pop("elapsed")))
+        start = T + timedelta(days=number)
+        rows.append(job(str(number), start, start + timedelta(seconds=elapsed), elapsed_s=elapsed, **given))
+    fill(lake, {"jobs": rows}, chunk="jobs")
+    assert main(["analyze", "--lake", str(tmp_path / "lake"), "--as-of", "2026-05-30T00:00:00Z", "--quiet"]) == 0
+    report = read_job(lake, "0", now=T, configuration=Configuration())
+    assert (report.next_time.line if report.next_time else "") == line
