@@ -115,7 +115,7 @@ def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
     done = run("backtest", "hot_gpu", "--set", "hot_gpu.hot_c=75")
     assert done.code == 0
     (line,) = [line for line in done.out.splitlines() if line.startswith("2 ")]
-    assert line.split()[:6] == ["2", "hot_gpu", "1.0", "h", "no", "yes"]
+    assert line.split()[:8] == ["2", "user2", "–", "hot_gpu", "1.0", "h", "no", "yes"]
     Path("labels.csv").write_text("job_id,class,label\n1,hot_gpu,yes\n2,hot_gpu,no\n9,hot_gpu,yes\n")
     done = run("backtest", "hot_gpu", "--set", "hot_c=75", "--labels", "labels.csv", "--json")
     assert "labels.csv:4 (9)" in done.err

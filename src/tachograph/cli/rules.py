@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tachograph.judge.rules.ruleset import RuleSet
 
 _LIMIT = 40  # rows of a printed table
+_WHOSE = ("display_id", "user", "account")
 _BATCH = 10_000  # jobs whose GPUs are in memory at a time
 _PARAMETERS = "parameters.json"  # of ClusterCockpit
 
@@ -184,7 +185,7 @@ def _run(arguments: Arguments) -> int:
     ruleset = _changed(ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed)
     jobs = _jobs(arguments, opened)
     parts = [judge_rules(*tables, ruleset) for tables in _batches(opened, jobs, ruleset)]
-    names = jobs.select("job_key", "display_id", "user", "gpu_hours")
+    names = jobs.select("job_key", *_WHOSE, "gpu_hours")
     found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
     if arguments.show or not arguments.json:
         found = found.filter(pl.col("verdict") == (arguments.show or "yes"))
@@ -205,13 +206,23 @@ def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
     if found.is_empty():
         output.print_text(f"No job with verdict {arguments.show or 'yes'}.\n")
         return
-    rows = [
-        [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"), row["sentence"]]
-        for row in found.head(_LIMIT).iter_rows(named=True)
-    ]
-    output.print_table(("job", "rule", ">GPU-h", "finding"), rows, no_color=arguments.no_color)
-    if found.height > _LIMIT:
-        output.print_text(f"... and {found.height - _LIMIT} more: see --json\n")
+    _print_jobs(found, ("sentence",), ("finding",), arguments)
+
+
+def _print_jobs(
+    rows: pl.DataFrame, columns: Sequence[str], headings: Sequence[str], arguments: Arguments, *, title: str = ""
+) -> None:
+    """Print jobs with their users and the rule; on a terminal the first of them."""
+    shown = rows.head(_LIMIT) if output.is_shown() else rows
+    cells = [
+        [row["display_id"] or row["job_id"], row["user"], row["account"], row["code"],
+         text(row["gpu_hours"], "h"), *(row[name] for name in columns)]
+        for row in shown.iter_rows(named=True)
+    ]  # fmt: skip
+    output.print_table(("job", "user", "account", "rule", ">GPU-h", *headings), cells, title=title,
+                       no_color=arguments.no_color)  # fmt: skip
+    if rows.height > shown.height:
+        output.print_text(f"... and {rows.height - shown.height} more: see --json\n")
 
 
 def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Arguments) -> None:
@@ -239,8 +250,8 @@ def _backtest(arguments: Arguments) -> int:
     jobs = _jobs(arguments, opened)
     labels = _labels(arguments.labels, before, jobs)
     compared = pl.concat([compare(*tables, before, after) for tables in _batches(opened, jobs, before, after)])
-    compared = compared.join(jobs.select("job_key", "job_id", "display_id", "user"), on="job_key", how="left",
-                             maintain_order="left")  # fmt: skip
+    names = jobs.select("job_key", "job_id", *_WHOSE)
+    compared = compared.join(names, on="job_key", how="left", maintain_order="left")
     _show_backtest(compared, labels, arguments)
     return 0
 
@@ -252,15 +263,8 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
     if arguments.json:
         output.print_json({"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed})
         return
-    rows = [
-        [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"),
-         row["before"], row["after"], row["sentence_after"]]
-        for row in changed.head(_LIMIT).iter_rows(named=True)
-    ]  # fmt: skip
-    headings: Sequence[str] = ("job", "rule", ">GPU-h", "before", "after", "finding after")
-    output.print_table(headings, rows, title="Jobs whose verdict changes", no_color=arguments.no_color)
-    if changed.height > _LIMIT:
-        output.print_text(f"... and {changed.height - _LIMIT} more: see --json\n")
+    columns, headings = ("before", "after", "sentence_after"), ("before", "after", "finding after")
+    _print_jobs(changed, columns, headings, arguments, title="Jobs whose verdict changes")
     rows = [[row["code"], row["before"], row["after"], str(row["jobs"]), text(row["gpu_hours"], "h")]
             for row in counted.iter_rows(named=True)]  # fmt: skip
     output.print_text("\n")
