@@ -83,7 +83,7 @@ def test_strong_pairs_are_written_and_left_out_counters_named() -> None:
     texts = [text.get_text() for text in drawn.axes[0].texts]
     strong = [row["rho"] for row in made().tables["pairs"].to_dicts() if abs(row["rho"]) >= 0.7]
     assert sorted(text for text in texts if text != "–") == sorted(f"{r:.2f}".replace("-", "−") for r in strong)
-    assert drawn.get_supxlabel() == (
+    assert drawn.get_supxlabel() == "Numbers: |rho| of at least 0.7; –: other cells of -0.1 and below.\n" + (
         "left out: tensor activity (the same in all jobs), memory temperature (in fewer than 3 jobs)".replace(
             "),", ");"
         )

@@ -6,6 +6,8 @@ from statistics import median
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 from study_of import study_of
 
@@ -63,27 +65,24 @@ def test_groups_medians_and_sentences() -> None:
     )
 
 
-def test_shapes_of_many_jobs_and_points_of_few_or_equal_ones() -> None:
+def test_every_job_of_a_drawn_group_is_a_dot_of_its_strip() -> None:
     numbers = spatial_imbalance_by_type.compute(study_of(*STUDY))
-    assert set(numbers.tables["pipes_density"]["group"]) == {"FP64+T", "FP64"}
-    assert numbers.tables["pipes_points"].rows() == [
-        ("FP16", 0.7, 2),
-        ("FP16", 0.8, 1),
-        ("FP32", 0.9, 6),
-        ("none", 0.95, 1),
+    curves = numbers.tables["pipes_cumulative"]
+    assert curves.filter(pl.col("group") == "FP16").rows() == [
+        ("FP16", 0.7, pytest.approx(2 / 3)),
+        ("FP16", 0.7, pytest.approx(2 / 3)),
+        ("FP16", 0.8, 1.0),
     ]
     left, right = spatial_imbalance_by_type.draw(numbers).axes
-    assert [label.get_text() for label in left.get_xticklabels()] == [
-        "FP64+T\nn = 11",
-        "FP64\nn = 10",
-        "FP32\nn = 6",
-        "FP16\nn = 3",
-        "none\nn = 1",
-    ]
-    assert [label.get_text() for label in right.get_xticklabels()] == [
-        "compute-\nbound\nn = 11",
-        "memory-\nbound\nn = 16",
-    ]
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    assert labels == ["FP64+T\nn = 11", "FP64\nn = 10", "FP32\nn = 6", "FP16\nn = 3", "none\nn = 1"]
+    dots = [line for line in left.lines if line.get_marker() == "o" and line.get_alpha()]
+    assert [len(np.asarray(line.get_xdata())) for line in dots] == [11, 10, 6, 3, 1]
+    heights = np.asarray(dots[0].get_ydata())
+    assert -0.5 < heights.min() < heights.max() < 0.3
+    legend = right.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["compute-bound (n = 11)", "memory-bound (n = 16)"]
 
 
 def test_order_of_pipes_does_not_matter() -> None:
@@ -100,8 +99,8 @@ def test_groups_beyond_the_eighth_are_counted() -> None:
     assert numbers.tables["pipes"]["drawn"].to_list() == [True] * 8 + [False] * 2
     assert (numbers.facts["pipes_groups_not_drawn"], numbers.facts["pipes_jobs_not_drawn"]) == (2, 3)
     left, _ = spatial_imbalance_by_type.draw(numbers).axes
-    assert left.get_xlabel() == "pipes in use (T: tensor; not drawn: 3 jobs of other groups)"
-    assert "FP32+FP16\n+T\nn = 3" in [label.get_text() for label in left.get_xticklabels()]
+    assert left.get_ylabel() == "pipes in use (T: tensor)\n(not drawn: 3 jobs of other groups)"
+    assert "FP32+FP16+T\nn = 3" in [label.get_text() for label in left.get_yticklabels()]
 
 
 def test_equal_medians_and_too_few() -> None:
@@ -132,7 +131,7 @@ def test_type_by_the_pipe_that_was_asked_for() -> None:
     assert numbers.missing == {"pipes": "the activity of no pipe was measured"}
     left, right = spatial_imbalance_by_type.draw(numbers).axes
     assert "the activity of" in left.texts[0].get_text()
-    assert right.get_ylabel() == "spatial imbalance (0: even)"
+    assert right.get_xlabel() == "spatial imbalance (0: even)"
 
 
 def test_temporal_imbalance_of_a_single_gpu_counts() -> None:

@@ -56,31 +56,15 @@ def test_sizes_run_times_and_utilisation() -> None:
     assert right.get_ylim() == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("counts", "broken"), [([284, 21, 21, 2], (30, 260)), ([4, 1], (2, 3)), ([39, 10], None), ([7, 0], None)]
-)
-def test_axis_is_broken_where_one_bar_dwarfs_the_others(counts: list[int], broken: tuple[int, int] | None) -> None:
-    assert figure.axis_break(counts) == broken
-
-
-def test_a_broken_axis_shows_every_bar() -> None:
-    numbers = figure.compute(study_of(*({"gpus": 4} for _ in range(50)), {"gpus": 1}, {"gpus": 1}, {"gpus": 8}))
-    assert (numbers.facts["break_from"], numbers.facts["break_to"]) == (3, 46)
-    below, above = sorted(
-        (axes for axes in figure.draw(numbers).axes if axes.get_ylabel() == "jobs" or not axes.get_ylabel()),
-        key=lambda axes: axes.get_ylim()[0],
-    )[-2:]
-    assert below.get_ylim() == (0, 3)
-    assert above.get_ylim()[0] == 46
-    assert above.get_ylim()[1] > 50
-
-
-def test_break_lies_between_the_two_tallest_bars() -> None:
-    for second in range(1, 300):
-        for times in (4, 4.5, 10, 1000):
-            tallest = int(second * times)
-            start, end = figure.axis_break([second, tallest]) or (0, 0)
-            assert second < start < end <= tallest
+@pytest.mark.parametrize(("many", "scale"), [(9, "linear"), (10, "log"), (5000, "log")])
+def test_axis_of_jobs_is_logarithmic_where_they_differ_by_much(many: int, scale: str) -> None:
+    """Every bar stands on the axis, a single job too."""
+    numbers = figure.compute(study_of(*({"gpus": 4} for _ in range(many)), {"gpus": 1}))
+    left = figure.draw(numbers).axes[0]
+    low, high = left.get_ylim()
+    assert left.get_yscale() == scale
+    assert low < 1 < many < high
+    assert [text.get_text() for text in left.texts] == ["1", f"{many:,}"]
 
 
 def test_what_is_not_known_is_not_drawn() -> None:

@@ -23,20 +23,20 @@ def test_bands_shares_and_sentences() -> None:
     assert (facts["low_even_share"], facts["mid_even_share"], facts["high_even_share"]) == (0.5, 0.5, 1.0)
     assert facts["median"] == 0.2
     assert facts["low_median"] == pytest.approx(median([0.75, 0.1]))
-    table = numbers.tables["distribution"]
-    for band, found in (("low", [(0.1, 1), (0.75, 1)]), ("mid", [(0.2, 1), (0.4, 1)]), ("high", [(0.05, 1)])):
-        rows = [(row["low"], row["jobs"]) for row in table.to_dicts() if row["band"] == band and row["jobs"]]
-        assert rows == found
+    bands = {row["band"]: (row["jobs"], row["q1"], row["p95"]) for row in numbers.tables["bands"].to_dicts()}
+    assert bands["mid"] == (2, pytest.approx(0.25), pytest.approx(0.39))
+    assert (facts["uneven_jobs"], facts["low_uneven_share"], facts["mid_uneven_jobs"]) == (1, 0.5, 0)
     assert figure.sentences(numbers) == (
         "Of 5 jobs with more than one GPU, half have a spatial imbalance of at most 0.20.",
         (
             "Work is spread evenly (spatial imbalance under 0.30) in 50.0 % of the 2 jobs with utilisation under 30 %; "
             "50.0 % of the 2 jobs with utilisation 30 to 70 %; 100 % of the 1 job with utilisation over 70 %."
         ),
+        "Over 0.70: 20.0 % of the jobs with a spatial imbalance, 1 of 1 at a utilisation under 30 %.",
     )
     curve = [row for row in numbers.tables["cumulative"].rows() if row[0] == "low"]
     assert curve == [("low", 0.1, 0.5), ("low", 0.75, 1.0)]
-    assert len(figure.draw(numbers).axes) == 4
+    assert len(figure.draw(numbers).axes) == 2
 
 
 def test_one_gpu_of_many_where_all_were_seen() -> None:
@@ -48,7 +48,7 @@ def test_one_gpu_of_many_where_all_were_seen() -> None:
     ]
     numbers = figure.compute(study_of(*jobs))
     assert (numbers.facts["seen_jobs"], numbers.facts["one_gpu_jobs"]) == (2, 1)
-    assert figure.sentences(numbers)[2] == (
+    assert figure.sentences(numbers)[3] == (
         "Of 2 jobs with several GPUs, all of which were recorded, 50.0 % used only one."
     )
 
@@ -59,11 +59,10 @@ def test_one_gpu_of_many_where_all_were_seen() -> None:
 def test_axis_follows_the_data(most: float, top: float) -> None:
     """Rounding may take an imbalance below zero: it is at zero."""
     numbers = figure.compute(study_of(job(0.5, most), job(0.5, 0.0)))
-    rows = numbers.tables["distribution"]
-    assert (rows["low"].min(), rows["high"].max(), rows["jobs"].sum()) == (0.0, top, 2)
-    *bands, right = figure.draw(numbers).axes
-    assert all(axes.get_xlim() == (0, top) for axes in (*bands, right))
-    assert [text.get_text() for text in bands[0].texts] == ["no jobs"]
+    left, right = figure.draw(numbers).axes
+    assert right.get_xlim() == (0, top)
+    assert left.get_xlim()[0] < 0 < left.get_xlim()[1] == top
+    assert [text.get_text() for text in left.texts if "jobs" in text.get_text()] == ["no jobs"] * 2
 
 
 def test_one_job() -> None:
@@ -71,6 +70,7 @@ def test_one_job() -> None:
     assert figure.sentences(numbers) == (
         "The only job with more than one GPU has a spatial imbalance of 0.25.",
         "Work is spread evenly (spatial imbalance under 0.30) in 100 % of the 1 job with utilisation over 70 %.",
+        "Over 0.70: 0 % of the jobs with a spatial imbalance.",
     )
     assert figure.draw(numbers).axes
 
@@ -87,6 +87,6 @@ def test_one_job() -> None:
 )
 def test_why_nothing_is_drawn(jobs: list[dict[str, Any]], why: str) -> None:
     numbers = figure.compute(study_of(*jobs))
-    assert numbers.missing == {"distribution": why, "cumulative": why}
+    assert numbers.missing == {"bands": why, "cumulative": why}
     assert not numbers.tables
     assert figure.sentences(numbers) == ()

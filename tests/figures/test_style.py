@@ -31,3 +31,24 @@ def test_every_format_has_the_same_figure_twice(tmp_path: Path) -> None:
     assert once[0].startswith(b"%PDF")
     assert b"/FontFile2" in once[0]
     assert b"<text" not in once[1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.02, 40.0, ["0.03", "0.1", "0.3", "1", "3", "10", "30"]),
+        (0.9, 4.0, ["1", "1.5", "2", "3"]),
+        (0.5, 2e6, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]),
+    ],
+)
+def test_logarithmic_axes_have_ticks_at_round_numbers(low: float, high: float, ticks: list[str]) -> None:
+    with style.style():
+        figure, (axes,) = style.new_figure(style.COLUMN_IN, 2.0)
+        style.log_axis(axes, "x", low, high)
+        figure.draw_without_rendering()
+    shown = [
+        label.get_text()
+        for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert shown == ticks

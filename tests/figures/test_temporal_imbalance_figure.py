@@ -18,12 +18,15 @@ def test_bands_and_sentences() -> None:
             "Use is steady over time (temporal imbalance under 0.30) in 0 % of the 2 jobs with utilisation under 30 %; "
             "100 % of the 1 job with utilisation 30 to 70 %; 100 % of the 2 jobs with utilisation over 70 %."
         ),
+        "Over 0.70: 0 % of the jobs with a temporal imbalance.",
     )
-    assert figure.draw(numbers).axes[0].get_title(loc="left") == "utilisation under 30 %: n = 2, median 0.45"
+    left, _ = figure.draw(numbers).axes
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    assert labels == ["under 30 %\nn = 2", "30 to 70 %\nn = 1", "over 70 %\nn = 2"]
 
 
 def test_idle_jobs_have_none() -> None:
     numbers = figure.compute(study_of({"gpu_util_mean": 0.0}, {"gpu_util_mean": 0.0, "gpus": 1}))
     assert numbers.missing["cumulative"] == "no GPU was ever active"
     assert figure.sentences(numbers) == ()
-    assert figure.compute(study_of()).missing["distribution"] == "no jobs"
+    assert figure.compute(study_of()).missing["bands"] == "no jobs"

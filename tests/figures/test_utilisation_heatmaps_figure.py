@@ -72,6 +72,8 @@ def test_cells_and_correlations() -> None:
         (mesh,) = (one for one in axes.collections if isinstance(one, QuadMesh))
         drawn: list[float] = np.ma.masked_invalid(np.ma.asarray(mesh.get_array())).compressed().tolist()
         assert sorted(drawn) == pytest.approx(sorted(cells.filter(pl.col("type") == kind)["util_mean"].drop_nulls()))
+        counts = [int(text.get_text()) for text in axes.texts]
+        assert sorted(counts) == sorted(cells.filter((pl.col("type") == kind) & (pl.col("jobs") > 0))["jobs"])
 
 
 def test_the_pipe_of_the_options_decides() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TypeAlias
 
-from plain_statistics import Row, box, counts, density, grouped, spearman, steps
+from plain_statistics import Row, box, counts, grouped, spearman, steps
 from raw_jobs import ENDS, PEAK_B_PER_S, PEAK_FLOP_PER_S, PIPES, Job
 
 Tables: TypeAlias = dict[str, list[Row]]
@@ -230,26 +230,28 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
         found = grouped((_band(job["gpu_util_mean"]), max(0.0, job[column])) for job in mine)
         parts = {name: found.get(name, []) for name in ("low", "mid", "high")}
         everything = [value for values in parts.values() for value in values]
-        top = next(end for end in (0.1, 0.2, 0.5, 1.0) if max(everything) <= end)
-        edges = [round(top * k / 20, 6) for k in range(21)]
-        distribution, curves = [], []
-        facts: Row = {"jobs": len(mine), "median": median(everything)}
+        boxes, curves = [], []
+        facts: Row = {"jobs": len(mine), "median": median(everything), **_beyond("", everything)}
         for name, values in parts.items():
-            even = sum(value < 0.3 for value in values)
             facts |= {f"{name}_jobs": len(values), f"{name}_median": median(values) if values else None}
-            facts |= {f"{name}_even_jobs": even, f"{name}_even_share": share(even, len(values))}
+            facts |= _beyond(f"{name}_", values)
             curves += [{"band": name, **row} for row in steps(values)]
-            for low, high, number in zip(edges, edges[1:], counts(values, edges), strict=False):
-                part = number / max(1, len(values))
-                distribution.append({"band": name, "low": low, "high": high, "jobs": number, "share": part})
+            boxes += [{"band": name, **box(values)}] if values else []
         if column == "spatial_imbalance":
             seen = [job for job in jobs if job["gpus"] > 1 and job["gpus_seen"] == job["gpus"]]
             used = [job["gpus"] - job["gpus_never_used"] for job in known(seen, "gpus_never_used")]
             active, one = sum(number > 0 for number in used), used.count(1)
             facts |= {"seen_jobs": active, "one_gpu_jobs": one, "one_gpu_share": share(one, active)}
-        return facts, {"distribution": distribution, "cumulative": curves}
+        return facts, {"bands": boxes, "cumulative": curves}
 
     return figure
+
+
+def _beyond(prefix: str, values: Sequence[float]) -> Row:
+    found: Row = {}
+    for name, number in (("even", sum(v < 0.3 for v in values)), ("uneven", sum(v > 0.7 for v in values))):
+        found |= {f"{prefix}{name}_jobs": number, f"{prefix}{name}_share": share(number, len(values))}
+    return found
 
 
 def _band(util: float) -> str:
@@ -272,23 +274,16 @@ def by_type(column: str) -> Callable[[Jobs, str], Expected]:
             if part == "pipes":
                 rows.sort(key=lambda row: -row["jobs"])
             rows = [row | {"drawn": place < 8} for place, row in enumerate(rows)]
-            tables |= {part: rows, **_shapes(part, rows, grouped(members))}
+            tables |= {part: rows, f"{part}_cumulative": _curves(rows, grouped(members))}
             facts |= {f"{part}_jobs": len(members)} | _medians(part, rows)
         return facts, tables
 
     return figure
 
 
-def _shapes(part: str, rows: Sequence[Row], members: Mapping[str, list[float]]) -> Tables:
-    """A violin of a drawn group of five or more jobs that differ, points of the other drawn ones."""
-    shapes, points = [], []
-    for group in sorted(row["group"] for row in rows if row["drawn"]):
-        values = members[group]
-        if len(values) >= 5 and len(set(values)) > 1:
-            shapes += [{"group": group, **row} for row in density(values, 128)]
-        else:
-            points += [{"group": group, "value": v, "jobs": values.count(v)} for v in sorted(set(values))]
-    return {f"{part}_density": shapes, f"{part}_points": points}
+def _curves(rows: Sequence[Row], members: Mapping[str, list[float]]) -> list[Row]:
+    drawn = sorted(row["group"] for row in rows if row["drawn"])
+    return [{"group": group, **row} for group in drawn for row in steps(members[group])]
 
 
 def _medians(part: str, rows: Sequence[Row]) -> Row:
@@ -360,7 +355,11 @@ def figure_11(jobs: Jobs, pipe: str, compared: Sequence[str]) -> Expected:
         for other in order[place + 1 :]:
             rho, both = pair(one, other)
             pairs.append({"counter": one, "other": other, "rho": rho, "jobs": both})
-    facts: Row = {"constant": ", ".join(constant) or None, "too_few_jobs": ", ".join(few) or None}
+    facts: Row = {
+        "jobs": len(known(jobs, "gpu_util_mean")),
+        "constant": ", ".join(constant) or None,
+        "too_few_jobs": ", ".join(few) or None,
+    }
     partners = [row for row in pairs if row["counter"] == "gpu_util" and row["rho"] is not None]
     strong = sum(abs(row["rho"]) >= 0.7 for row in partners)
     facts |= {"compared": len(partners), "strong": strong, "partners": min(3, len(partners))}

@@ -1,11 +1,11 @@
-"""Statistics of jobs with loops: quartiles, whiskers, ranks, densities. No array library."""
+"""Statistics of jobs with loops: quartiles, whiskers, ranks. No array library."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median, quantiles, stdev
+from statistics import fmean, median, quantiles
 from typing import Any
 
 Row = dict[str, Any]
@@ -19,6 +19,14 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return first, third
 
 
+def between(values: Sequence[float], part: float) -> float:
+    """The percentile, linear between ranks."""
+    ordered = sorted(values)
+    place = part * (len(ordered) - 1)
+    low = math.floor(place)
+    return ordered[low] + (ordered[min(low + 1, len(ordered) - 1)] - ordered[low]) * (place - low)
+
+
 def box(values: Sequence[float]) -> Row:
     """Tukey's box: whiskers end at the last value within 1.5 times the length of the box."""
     q1, q3 = quartiles(values)
@@ -26,6 +34,7 @@ def box(values: Sequence[float]) -> Row:
     inside = [value for value in values if q1 - reach <= value <= q3 + reach]
     return {
         "jobs": len(values), "mean": fmean(values), "median": median(values), "q1": q1, "q3": q3,
+        "p5": between(values, 0.05), "p95": between(values, 0.95),
         "low": min(inside), "high": max(inside), "outside": len(values) - len(inside),
     }  # fmt: skip
 
@@ -71,17 +80,3 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
     together = math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
     length_a, length_b = (math.fsum((x - m) ** 2 for x in s) for s, m in ((a, mean_a), (b, mean_b)))
     return together / math.sqrt(length_a * length_b)
-
-
-def density(values: Sequence[float], points: int) -> list[Row]:
-    """Gaussian kernels of Silverman's width (1986, equation 3.31), at least a hundredth of the range they cover."""
-    low, high = min(values), max(values)
-    q1, q3 = quartiles(values)
-    spread = min(stdev(values), (q3 - q1) / 1.34) or stdev(values)
-    width = max(0.9 * spread * len(values) ** -0.2, (high - low) / 100)
-    rows = []
-    for place in range(points):
-        at = low + (high - low) * place / (points - 1)
-        total = math.fsum(math.exp(-0.5 * ((at - value) / width) ** 2) for value in values)
-        rows.append({"value": at, "density": total / (len(values) * width * math.sqrt(2 * math.pi))})
-    return rows

@@ -151,7 +151,7 @@ def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None
     from tachograph.report.study import study_lines
 
     rows = [
-        (str(figure.entry.number), figure.entry.name, f"{figure.numbers.jobs:,}", figure.status)
+        (str(figure.entry.number), figure.entry.name, f"{figure.shown_jobs:,}", figure.status)
         for figure in report.figures
     ]
     output.print_table((">", "figure", ">jobs", "status"), rows, no_color=no_color)

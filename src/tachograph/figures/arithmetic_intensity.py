@@ -122,12 +122,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         for upper, lower, pipe in zip(uppers, lowers, pipes, strict=True):
             for model, line in lines.items():
                 _draw_model(upper, lower, numbers, (pipe, model), line)
-            upper.set_title(f"{PIPE_NAMES[pipe]} ({count_jobs(numbers.facts[f'{pipe}_intensity_jobs'])})")
-            memory = numbers.facts[f"{pipe}_memory_share"]
-            if memory is not None:
-                among = count_jobs(numbers.facts[f"{pipe}_labelled_jobs"])
-                title = f"{percent(memory)} memory-bound\n(samples at work, {among})"
-                lower.set_title(title, fontsize=6.5, pad=3)
+            upper.set_title(f"{PIPE_NAMES[pipe]} (n = {count_jobs(numbers.facts[f'{pipe}_intensity_jobs'])})")
             limits[pipe] = _limits(numbers, pipe)
             _dress(upper, lower, limits[pipe])
             if not upper.lines:
@@ -305,10 +300,7 @@ def _draw_model(
 
 
 def _dress(upper: Axes, lower: Axes, limits: tuple[float, float]) -> None:
-    lower.set_xscale("log")
-    lower.set_xlim(limits)
-    lower.xaxis.set_major_locator(LogLocator(10, numticks=5))
-    lower.xaxis.set_minor_locator(NullLocator())
+    style.log_axis(lower, "x", *limits)
     lower.set_xlabel("intensity (FLOP/B)")
     style.percent_axis(lower, limits=False)
     for low, high in ((limits[0], _EDGES[0]), (_EDGES[-1], limits[1])):  # everything beyond the bins lies there

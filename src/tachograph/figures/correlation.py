@@ -76,7 +76,8 @@ def compute(study: Study) -> FigureNumbers:
     few = [name for name, values in columns.items() if len(values) - values.null_count() < LEAST_JOBS]
     constant = [name for name, values in columns.items() if name not in few and values.drop_nulls().n_unique() < 2]
     compared = {name: values for name, values in columns.items() if name not in few and name not in constant}
-    facts: dict[str, Fact] = {"constant": _listed(constant), "too_few_jobs": _listed(few)}
+    facts: dict[str, Fact] = {"jobs": study.jobs.height - study.jobs.get_column(f"{UTIL}_mean").null_count()}
+    facts |= {"constant": _listed(constant), "too_few_jobs": _listed(few)}
     if why := _why_not(study, compared, constant):
         return FigureNumbers({}, facts, study.jobs.height, {"counters": why, "pairs": why})
     names, rho, jobs = _correlations(compared)
@@ -118,11 +119,10 @@ def draw(numbers: FigureNumbers) -> Figure:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         bar = figure.colorbar(image, ax=axes, fraction=0.04 if wide else 0.08, pad=0.01, ticks=[-1, -0.7, 0, 0.7, 1])
-        bar.set_label("Spearman's rho (–: below zero)" if wide else "Spearman's rho")
+        bar.set_label("Spearman's rho")
         bar.outline.set_visible(False)
         axes.set_title(f"n = {_span(numbers)} per pair", loc="right", fontsize=7.5)
-        if notes := _notes(numbers):
-            figure.supxlabel(notes, fontsize=6.5, color=style.FAINT)
+        figure.supxlabel(_notes(numbers), fontsize=6.5, color=style.FAINT)
     return figure
 
 
@@ -231,7 +231,8 @@ def _notes(numbers: FigureNumbers) -> str:
     for fact, why in (("constant", "the same in all jobs"), ("too_few_jobs", f"in fewer than {LEAST_JOBS} jobs")):
         if numbers.facts[fact]:
             parts.append(f"{', '.join(map(_label, str(numbers.facts[fact]).split(', ')))} ({why})")
-    notes = [f"left out: {'; '.join(parts)}"] if parts else []
+    notes = [f"Numbers: |rho| of at least {STRONG}; –: other cells of -0.1 and below."]
+    notes += [f"left out: {'; '.join(parts)}"] if parts else []
     if numbers.tables["pairs"].get_column("rho").null_count():
         notes.append("hatched: no rho, too few jobs or all the same")
     return "\n".join(notes)

@@ -14,7 +14,6 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from tachograph.catalog.units import text
 from tachograph.figures import style
@@ -185,7 +184,7 @@ def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
         if rows.height:
             style.draw_boxes(axes, rows, at.tolist(), width=width * 0.85, colour=colour, hatch=hatch)
         _count_row(axes, rows, TYPES.get(kind, "jobs"), len(drawn) - 1 - place)
-        label = f"{TYPES.get(kind, 'type not known')} ({count_jobs(numbers.facts[f'{kind}_jobs'])})"
+        label = TYPES.get(kind, "type not known")
         handles.append(Patch(facecolor=colour, alpha=0.75, hatch=hatch, edgecolor=style.INK, label=label))
     _energy_axis(axes, table)
     axes.set_xlim(first, last + 1)
@@ -199,17 +198,9 @@ def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
 
 
 def _energy_axis(axes: Axes, table: pl.DataFrame) -> None:
-    """Logarithmic axis with at least two labels, also where all jobs are alike."""
+    """Logarithmic axis with room around what is drawn."""
     least, most = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
-    if most < 100 * least:
-        axes.set_ylim(least / 2, most * 2.5)  # before the scale, which cannot be set around a single value
-    axes.set_yscale("log")
-    if most < 100 * least:
-        axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    else:
-        axes.yaxis.set_major_locator(LogLocator(10, numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    style.log_axis(axes, "y", least / 2, most * 2.5)
     axes.grid(axis="y")
 
 
@@ -219,8 +210,7 @@ def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
     transform = axes.get_xaxis_transform()
     axes.text(-0.01, height, f"n {label}", transform=axes.transAxes, ha="right", fontsize=6, color=style.FAINT)
     for place, jobs in rows.select("bin", "jobs").iter_rows():
-        named = f"{jobs}" if jobs < 1000 else f"{jobs / 1000:.2g}k" if jobs < 10_000 else f"{jobs / 1000:.0f}k"
-        axes.text(place + 0.5, height, named, transform=transform, ha="center", fontsize=6)
+        axes.text(place + 0.5, height, style.short_count(jobs), transform=transform, ha="center", fontsize=6)
 
 
 def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
@@ -242,6 +232,7 @@ def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
     style.percent_axis(axes, "x")
     axes.set_xticks([0, 0.5, 1])
     axes.set_xlabel("share, of jobs of a known type")
+    axes.set_title(f"n = {count_jobs(numbers.facts['typed_jobs'])}")
 
 
 def _write_shares(axes: Axes, shares: Sequence[float] | np.ndarray, start: Sequence[float] | np.ndarray) -> None:
@@ -252,16 +243,13 @@ def _write_shares(axes: Axes, shares: Sequence[float] | np.ndarray, start: Seque
 
 
 def _hours(edge: int) -> str:
-    """A border of the bins as its label: two digits, as half decades are not round.
+    """A border of the bins as its label: half decades are written as 3, 30 and so on.
 
     >>> [_hours(edge) for edge in (-1, 0, 1, 3, 9, 10, 11)]
-    ['0.32', '1', '3.2', '32', '32k', '100k', '320k']
+    ['0.3', '1', '3', '30', '30k', '100k', '300k']
     """
     value = _border(edge)
-    if value < 10:
-        return f"{value:,.2g}"
-    rounded = float(f"{value:.2g}")
-    return f"{rounded:,.0f}" if value < 1e4 else f"{rounded / 1e3:,.0f}k"
+    return style.log_label(value) if value < 1e4 else f"{style.log_label(value / 1e3)}k"
 
 
 def _kwh(value: float | None) -> str:

@@ -1,7 +1,8 @@
 """How imbalance differs between jobs that use different pipes, and between job types: shared by two figures.
 
-Source: IPDPS 2026, figures 8 and 9: violins by exclusive group of pipes (every job is in the group of the set it uses)
-and by job type (compute-bound or memory-bound by the roofline of one pipe).
+Source: IPDPS 2026, figures 8 and 9: by exclusive group of pipes (every job is in the group of the set it uses) and by
+job type (compute-bound or memory-bound by the roofline of one pipe). Strips and cumulative distributions replace its
+violins, which collapse to a line where most jobs are alike.
 """
 
 from __future__ import annotations
@@ -9,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
-from tachograph.figures.imbalance_bands import axis_top, imbalanced, why_none
+from tachograph.figures.imbalance_bands import EVEN, STRIP_CAPTION, UNEVEN, axis_top, imbalanced, why_none
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs
-from tachograph.figures.statistics import boxes, densities
+from tachograph.figures.statistics import boxes, cumulative
 
 PIPE_LETTERS: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "T"}
-TYPE_NAMES: Mapping[str, str] = {"compute": "compute-\nbound", "memory": "memory-\nbound"}
+TYPE_NAMES: Mapping[str, str] = {"compute": "compute-bound", "memory": "memory-bound"}
 NO_PIPE = "none"
 MOST_GROUPS = 8  # that are drawn
-FEW = 5  # jobs of a group whose shape would mean nothing: each is a point
 ENOUGH = 10  # jobs of a group whose median is quoted
 WHY_NO_PIPES = "the activity of no pipe was measured"
 WHY_NO_TYPE = "no job is known to be compute-bound or memory-bound"
@@ -33,8 +32,7 @@ def compute_by_type(study: Study, column: str) -> FigureNumbers:
     """Return of one imbalance how it is distributed in each group of pipes, and in each job type.
 
     pipes (those with most jobs first), types: one row per group: statistics of `boxes`, and whether it is `drawn`.
-    <part>_density: (group, value, density) of drawn groups of at least FEW jobs that differ. <part>_points: (group,
-    value, jobs) of the other drawn ones.
+    <part>_cumulative: (group, value, share) of the drawn ones.
     """
     if why := why_none(study, column):
         return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
@@ -69,11 +67,7 @@ def _shapes(part: str, members: pl.DataFrame, column: str) -> dict[str, pl.DataF
         rows = rows.sort("jobs", "group", descending=[True, False])
     rows = rows.with_columns(drawn=pl.int_range(pl.len()) < MOST_GROUPS)
     drawn = members.join(rows.filter("drawn"), on="group", how="semi")
-    many = rows.filter(pl.col("jobs") >= FEW).select("group")
-    density = densities(drawn.join(many, on="group", how="semi"), "group", column)
-    rest = drawn.join(density.select("group").unique(), on="group", how="anti")
-    points = rest.group_by("group", value=column).agg(jobs=pl.len().cast(pl.Int64)).sort("group", "value")
-    return {part: rows, f"{part}_density": density, f"{part}_points": points}
+    return {part: rows, f"{part}_cumulative": cumulative(drawn.sort("group"), "group", column)}
 
 
 def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
@@ -95,67 +89,41 @@ def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
 
 
 def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
-    """Return violins of the groups of pipes beside those of the job types."""
-    shown = {part: _drawn(numbers, part) for part in _PARTS}
-    widths = [max(5, len(shown["pipes"])), 2.2]
+    """Return a strip of the jobs of each group of pipes beside the cumulative distributions of the job types."""
     with style.style():
-        figure, axes = style.new_figure(style.PAGE_IN, 2.9, 1, 2, sharey=True, width_ratios=widths)
-        top = axis_top(pl.concat([rows.get_column("most") for rows in shown.values()]))
-        for axis, part, title in zip(axes, _PARTS, (_pipes_title(numbers), "job type"), strict=True):
+        figure, (left, right) = style.new_figure(style.PAGE_IN, 3.1, 1, 2, width_ratios=(1.35, 1))
+        values = [numbers.tables[f"{part}_cumulative"].get_column("value") for part in _PARTS if part in numbers]
+        top = axis_top(pl.concat(values))
+        if "pipes" in numbers:
+            rows = numbers.tables["pipes"].filter("drawn")
+            style.draw_strips(left, numbers.tables["pipes_cumulative"], rows)
+            names = [f"{row['group']}\nn = {row['jobs']:,}" for row in rows.iter_rows(named=True)]
+            left.set_yticks(range(rows.height), names, fontsize=6.5)
+            left.set_ylabel(_pipes_title(numbers))
+        if "types" in numbers:
+            curves = numbers.tables["types_cumulative"]
+            looks = {
+                kind: (f"{named} (n = {numbers.facts[f'types_{kind}_jobs']:,})", style.BOUND_COLOURS[kind], dashes)
+                for (kind, named), dashes in zip(TYPE_NAMES.items(), ("-", "--"), strict=True)
+                if numbers.facts.get(f"types_{kind}_jobs")
+            }
+            style.draw_ecdf(right, curves, looks, top=top)
+            right.set_ylabel("cumulative share of the type's jobs")
+        for axes, part in ((left, "pipes"), (right, "types")):
             if part not in numbers:
-                style.not_drawn(axis, numbers.missing[part])
+                style.not_drawn(axes, numbers.missing[part])
                 continue
-            _draw_groups(axis, numbers, part, shown[part])
-            axis.set_xlabel(title)
-            axis.set_ylim(-0.03 * top, 1.03 * top)
-            axis.grid(axis="y")
-        first = next((axis for axis, part in zip(axes, _PARTS, strict=True) if part in numbers), axes[0])
-        first.set_ylabel(label)
-        first.tick_params(labelleft=True)
+            axes.set_xlim(-0.02 * top if axes is left else 0, top)
+            style.mark_limits(axes, (EVEN, UNEVEN))
+            axes.set_xlabel(label)
+        figure.supxlabel(STRIP_CAPTION, fontsize=6, color=style.FAINT)
     return figure
 
 
 def _pipes_title(numbers: FigureNumbers) -> str:
     groups, jobs = (numbers.facts.get(f"pipes_{what}_not_drawn") for what in ("groups", "jobs"))
-    rest = f"; not drawn: {count_jobs(jobs)} of other groups" if groups else ""
-    return f"pipes in use (T: tensor{rest})"
-
-
-def _drawn(numbers: FigureNumbers, part: str) -> pl.DataFrame:
-    """Rows of the groups that are drawn, and up to where each reaches."""
-    if part not in numbers:
-        return pl.DataFrame(schema={"group": pl.String(), "most": pl.Float64()})
-    reach = pl.concat([numbers.tables[f"{part}_{how}"].select("group", "value") for how in ("density", "points")])
-    most = reach.group_by("group").agg(most=pl.col("value").max())
-    return numbers.tables[part].filter("drawn").join(most, on="group", how="left", maintain_order="left")
-
-
-def _draw_groups(axes: Axes, numbers: FigureNumbers, part: str, rows: pl.DataFrame) -> None:
-    for place, row in enumerate(rows.iter_rows(named=True)):
-        colour = style.BOUND_COLOURS.get(row["group"], style.FAINT)
-        mine = pl.col("group") == row["group"]
-        density = numbers.tables[f"{part}_density"].filter(mine)
-        if density.height:
-            style.draw_violin(axes, density, place, colour=colour)
-            axes.plot([place, place], [row["q1"], row["q3"]], color=style.INK, linewidth=2.6, solid_capstyle="butt")
-            axes.plot(place, row["median"], "o", color="white", markeredgecolor=style.INK, markersize=4, zorder=3)
-        else:
-            points = numbers.tables[f"{part}_points"].filter(mine).get_column("value").to_numpy()
-            axes.plot([place] * len(points), points, "D", color=colour, markeredgecolor=style.INK, ms=3.5, mew=0.5)
-    names = [f"{_written(row['group'])}\nn = {row['jobs']:,}" for row in rows.iter_rows(named=True)]
-    axes.set_xticks(range(rows.height), names)
-    axes.tick_params(axis="x", length=0)
-    half = max(rows.height, 2 if part == "types" else 4) / 2
-    middle = (rows.height - 1) / 2
-    axes.set_xlim(middle - half, middle + half)
-
-
-def _written(group: str) -> str:
-    """A group's name in lines that fit below its violin."""
-    if group in TYPE_NAMES:
-        return TYPE_NAMES[group]
-    names = group.split("+")
-    return "\n+".join("+".join(names[at : at + 2]) for at in range(0, len(names), 2))
+    rest = f"\n(not drawn: {count_jobs(jobs)} of other groups)" if groups else ""
+    return f"pipes in use (T: tensor){rest}"
 
 
 def sentences_by_type(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:

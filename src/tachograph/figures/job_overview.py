@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import ceil, floor, log10
-from typing import TypeAlias
+from math import floor, log10
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
@@ -18,11 +18,10 @@ from tachograph.figures.statistics import BOX_CAPTION, boxes
 
 Bin: TypeAlias = tuple[int, int]
 
-DWARFED = 4  # times as many jobs as in the next bin: the axis is broken
+WIDE = 10  # times the jobs of the smallest bin with jobs: from here on the axis of jobs is logarithmic
 MANY_SIZES = 8  # sizes: from here on what is written at them is upright
 LEAST_JOBS = 10  # of a size, to be named for its utilisation
 _STEPS = (1.0, 2.0, 5.0, 10.0)
-_FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def size_bins(largest: int) -> list[Bin]:
@@ -35,19 +34,6 @@ def size_bins(largest: int) -> list[Bin]:
     while bins[-1][1] < largest:
         bins.append((bins[-1][1] + 1, bins[-1][1] * 2))
     return bins
-
-
-def axis_break(counts: list[int]) -> Bin | None:
-    """Return where the axis of counts is broken: from, to. None where the tallest bar does not dwarf the others.
-
-    >>> axis_break([64183, 5021, 300]), axis_break([10, 8]), axis_break([10])
-    ((8000, 59000), None, None)
-    """
-    second, tallest = [0, 0, *sorted(counts)][-2:]
-    if not second or tallest < DWARFED * second:
-        return None
-    digit = 10.0 ** max(0, floor(log10(tallest)) - 1)
-    return ceil(_round_up(second * 1.25, _FINE)), floor(tallest * 0.92 / digit) * int(digit)
 
 
 def compute(study: Study) -> FigureNumbers:
@@ -80,7 +66,6 @@ def compute(study: Study) -> FigureNumbers:
             "share": [number / sized.height for number in counts],
         }
     )
-    broken = axis_break(counts)
     facts: dict[str, Fact] = {
         "jobs": sized.height,
         "jobs_of_unknown_size": study.jobs.height - sized.height,
@@ -88,8 +73,6 @@ def compute(study: Study) -> FigureNumbers:
         "common_size": labels[int(np.argmax(counts))],
         "common_jobs": max(counts),
         "common_share": share(max(counts), sized.height),
-        "break_from": broken[0] if broken else None,
-        "break_to": broken[1] if broken else None,
     }
     tables, missing = {"sizes": sizes}, {}
     for part, column, source in (("duration", "hours", "elapsed_s"), ("utilisation", "gpu_util_mean", "gpu_util_mean")):
@@ -106,7 +89,7 @@ def draw(numbers: FigureNumbers) -> Figure:
     """Return bars of jobs per size beside the boxes of their run times and utilisation."""
     with style.style():
         figure, (left, middle, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1))
-        lowest = _draw_sizes(figure, left, numbers)
+        _draw_sizes(left, numbers)
         for part, axes in (("duration", middle), ("utilisation", right)):
             if part in numbers:
                 table = numbers.tables[part]
@@ -120,7 +103,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         if "utilisation" in numbers:
             right.set_ylabel("mean GPU utilisation")
             style.percent_axis(right)
-        for axes in (lowest, *(axes for axes in (middle, right) if axes.axison)):
+        for axes in (left, *(axes for axes in (middle, right) if axes.axison)):
             _size_axis(axes, numbers.tables["sizes"])
         if "duration" in numbers or "utilisation" in numbers:
             figure.supxlabel(BOX_CAPTION, fontsize=6, color=style.FAINT)
@@ -178,62 +161,26 @@ def _quoted(numbers: FigureNumbers, name: str) -> str:
     return f"{numbers.facts[f'{name}_size']} GPUs ({median}, {count_jobs(numbers.facts[f'{name}_jobs'])})"
 
 
-def _draw_sizes(figure: Figure, axes: Axes, numbers: FigureNumbers) -> Axes:
-    """Draw the bars, in two pieces where the axis is broken; return the axes at the bottom."""
+def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
+    """Draw the bars, on a logarithmic axis where the jobs of the bins differ by much."""
     counts = numbers.tables["sizes"].get_column("jobs").to_list()
-    start, end = numbers.number("break_from"), numbers.number("break_to")
     many = len(counts) >= MANY_SIZES
-    pieces = [axes]
-    if start and end:
-        place = axes.get_subplotspec()
-        assert place is not None
-        axes.remove()
-        grid = place.subgridspec(2, 1, height_ratios=(1, 3), hspace=0.06)
-        pieces = [figure.add_subplot(grid[1]), figure.add_subplot(grid[0])]
-        pieces[0].set_ylim(0, start)
-        pieces[1].set_ylim(end, end + (max(counts) - end) * 1.9)
-        _mark_break(*pieces)
+    least = min(number for number in counts if number)
+    axes.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
+    if max(counts) >= WIDE * least:
+        style.log_axis(axes, "y", 0.5 if least == 1 else 1 if least < 5 else least / 3, max(counts) * 2)
+        axes.set_ylabel("jobs (logarithmic)")
     else:
         axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))
-    for piece in pieces:
-        piece.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
-        piece.grid(axis="y")
-        style.thousands_axis(piece)
-        low, high = piece.get_ylim()
-        for place_x, number in enumerate(counts):
-            if low <= number < high:
-                piece.annotate(
-                    f"{number:,}",
-                    (place_x, number),
-                    (0, 1.5),
-                    textcoords="offset points",
-                    ha="center",
-                    va="bottom",
-                    fontsize=6.5,
-                    rotation=90 if many and piece is pieces[0] else 0,
-                )
-    pieces[0].yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    pieces[0].set_ylabel("jobs")
-    pieces[-1].set_title(f"n = {numbers.facts['jobs']:,} jobs")
-    return pieces[0]
-
-
-def _mark_break(below: Axes, above: Axes) -> None:
-    above.sharex(below)
-    above.spines["bottom"].set_visible(False)
-    above.tick_params(axis="x", bottom=False, labelbottom=False)
-    above.yaxis.set_major_locator(MaxNLocator(1, integer=True, min_n_ticks=1))
-    for axes, height in ((below, 1), (above, 0)):
-        axes.plot(
-            [0],
-            [height],
-            marker=[(-1, -0.6), (1, 0.6)],
-            markersize=6,
-            linestyle="none",
-            color=style.INK,
-            transform=axes.transAxes,
-            clip_on=False,
-        )
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        style.thousands_axis(axes)
+        axes.set_ylabel("jobs")
+    axes.grid(axis="y")
+    for place, number in enumerate(counts):
+        look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6.5, "rotation": 90 if many else 0}
+        if number:
+            axes.annotate(f"{number:,}", (place, number), (0, 1.5), textcoords="offset points", **look)
+    axes.set_title(f"n = {numbers.facts['jobs']:,} jobs")
 
 
 def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
@@ -252,9 +199,5 @@ def _hours_axis(axes: Axes, table: pl.DataFrame) -> None:
     """Logarithmic, from the lowest to the highest of what is drawn."""
     drawn = table.select("low", "high", "mean").to_numpy()
     low, high = 1 / _round_up(1 / drawn.min() * 1.1, _STEPS), _round_up(drawn.max() * 1.1, _STEPS)
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0,) if high / low >= 100 else (1.0, 2.0, 5.0), numticks=20))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    style.log_axis(axes, "y", low, high)
     axes.set_ylabel("run time (h)")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of
+from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of, uneven_jobs
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, percent, share
 
 
@@ -40,6 +40,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     phrases = [
         half_of(numbers, "with more than one GPU", "spatial imbalance"),
         f"Work is spread evenly (spatial imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
+        uneven_jobs(numbers, "spatial imbalance"),
     ]
     if facts["seen_jobs"]:
         of = f"{count_jobs(facts['seen_jobs'])} with several GPUs, all of which were recorded"

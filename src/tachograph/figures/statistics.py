@@ -1,4 +1,4 @@
-"""Statistics of jobs as tables: boxes, cumulative distributions, histograms, densities. Pure."""
+"""Statistics of jobs as tables: boxes, cumulative distributions, histograms. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ BOX_CAPTION = (
     "Boxes: first to third quartile; line: median; dot: mean; whiskers: last job within 1.5 times the length of the "
     "box; jobs beyond are counted, not drawn."
 )
-DENSITY_POINTS = 128
-MANY_JOBS = 4096  # in one group of a density
 LEAST_JOBS = 3  # of a correlation: two jobs always have a rho of 1 or -1
 
 
 def boxes(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
-    """Return one row per value of `group`, in its order: jobs, mean, median, q1, q3, low, high, outside.
+    """Return one row per value of `group`, in its order: jobs, mean, median, p5, q1, q3, p95, low, high, outside.
 
     `low` and `high` end the whiskers: the last values within 1.5 times the interquartile range of the box (Tukey,
-    "Exploratory Data Analysis", 1977); `outside` counts the jobs beyond. Quartiles are interpolated linearly. Nulls of
-    either column are left out.
+    "Exploratory Data Analysis", 1977); `outside` counts the jobs beyond. Quartiles and percentiles are interpolated
+    linearly. Nulls of either column are left out.
     """
     known = jobs.select(group, value).drop_nulls()
     column = pl.col(value)
@@ -31,8 +29,10 @@ def boxes(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
         jobs=pl.len().cast(pl.Int64),
         mean=column.mean(),
         median=column.median(),
+        p5=column.quantile(0.05, "linear"),
         q1=column.quantile(0.25, "linear"),
         q3=column.quantile(0.75, "linear"),
+        p95=column.quantile(0.95, "linear"),
     )
     reach = WHISKER * (pl.col("q3") - pl.col("q1"))
     inside = (column >= pl.col("q1") - reach) & (column <= pl.col("q3") + reach)
@@ -98,39 +98,3 @@ def rank_correlation(jobs: pl.DataFrame, one: str, other: str) -> float | None:
         return None
     rho = float((unit_ranks(known.get_column(one)) * unit_ranks(known.get_column(other))).sum())
     return None if np.isnan(rho) else float(np.clip(round(rho, 12), -1, 1))
-
-
-def densities(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
-    """Return (group, value, density): a Gaussian kernel estimate over the range of each group's values.
-
-    Bandwidth by Silverman's rule (0.9 of the lesser of standard deviation and interquartile range / 1.34, times
-    n**-0.2), which a few distant jobs do not widen. A group of fewer than two different values has no rows: there is
-    no shape to show.
-    """
-    rows = []
-    for (name,), part in jobs.select(group, value).drop_nulls().sort(group).group_by(group, maintain_order=True):
-        values = part.get_column(value).cast(pl.Float64).to_numpy()
-        if len(np.unique(values)) > 1:
-            at = np.linspace(values.min(), values.max(), DENSITY_POINTS)
-            estimate = _estimate(values, at)
-            rows.append(pl.DataFrame({"value": at, "density": estimate}).with_columns(pl.lit(name).alias(group)))
-    empty = pl.DataFrame(schema={group: jobs.schema[group], "value": pl.Float64(), "density": pl.Float64()})
-    return pl.concat([empty, *(row.select(*empty.columns).cast(empty.schema) for row in rows)])
-
-
-def _estimate(values: Floats, at: Floats) -> Floats:
-    """Density of the values at some places; of many values those in a 512th of the range are taken together."""
-    bandwidth = _bandwidth(values)
-    weights = np.ones(len(values))
-    if len(values) > MANY_JOBS:  # far below the bandwidth
-        weights, edges = np.histogram(values, 512)
-        values = (edges[:-1] + edges[1:]) / 2
-    distance = (at[:, None] - values[None, :]) / bandwidth
-    return np.asarray(np.exp(-0.5 * distance**2) @ weights / (weights.sum() * bandwidth * np.sqrt(2 * np.pi)))
-
-
-def _bandwidth(values: Floats) -> float:
-    """Silverman, "Density Estimation for Statistics and Data Analysis" (1986), equation 3.31; at least a hundredth."""
-    low, high = np.percentile(values, [25, 75])
-    spread = min(values.std(ddof=1), (high - low) / 1.34) or values.std(ddof=1)
-    return float(max(0.9 * spread * len(values) ** -0.2, (values.max() - values.min()) / 100))

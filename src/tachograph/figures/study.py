@@ -55,6 +55,11 @@ class MadeFigure:
         return any(part in self.numbers for part in self.numbers.tables)
 
     @property
+    def shown_jobs(self) -> int:
+        """Jobs that it shows: those of the study in which what it needs is known."""
+        return int(self.numbers.number("jobs") or 0) if self.drawn else 0
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Each part that is not drawn, and why; a reason that several share is given once."""
         reasons: dict[str, list[str]] = {}

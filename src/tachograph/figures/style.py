@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16  # widths of one and of two columns of a paper
 PAD_IN = 0.06  # around everything: text is a little wider in one format than in another
@@ -29,6 +29,7 @@ SEQUENTIAL = "cividis"  # for values from low to high; readable by everybody and
 DIVERGING = "PuOr"  # for values on both sides of zero
 FORMATS = ("pdf", "svg", "png")
 DPI = 200
+GOLDEN = (5**0.5 - 1) / 2  # its multiples spread dots evenly, however many there are
 
 
 def style() -> AbstractContextManager[None]:
@@ -102,6 +103,40 @@ def thousands_axis(axes: Axes, which: str = "y") -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
+def log_axis(axes: Axes, which: str, low: float, high: float) -> None:
+    """Make one axis logarithmic from `low` to `high`, with ticks at 0.03, 0.1, 0.3, 1, 3, 10 and so on.
+
+    Over more than five decades only these have a tick; within one decade there are more.
+    """
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    (axes.set_ylim if which == "y" else axes.set_xlim)(low, high)  # first: a scale cannot be set around nothing
+    (axes.set_yscale if which == "y" else axes.set_xscale)("log")
+    decades = np.log10(high / low)
+    steps = (1.0,) if decades > 5 else (1.0, 3.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    axis.set_major_locator(LogLocator(10, subs=steps, numticks=20))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: log_label(value)))
+
+
+def log_label(value: float) -> str:
+    """Return a tick of a logarithmic axis as text.
+
+    >>> [log_label(value) for value in (0.003, 0.3, 10**0.5, 30, 1.5, 30_000)]
+    ['0.003', '0.3', '3', '30', '1.5', '30,000']
+    """
+    digits = f"{value:.1g}" if not 1 < value < 2 else f"{value:.2g}"
+    return f"{float(digits):,.10g}"
+
+
+def short_count(jobs: int) -> str:
+    """Return a number of jobs in few characters, for cells and rows of numbers.
+
+    >>> short_count(7), short_count(999), short_count(1234), short_count(64183)
+    ('7', '999', '1.2k', '64k')
+    """
+    return f"{jobs}" if jobs < 1000 else f"{jobs / 1000:.2g}k" if jobs < 10_000 else f"{jobs / 1000:.0f}k"
+
+
 def not_drawn(axes: Axes, why: str) -> None:
     """Write in the place of a part why it is missing, in lines that fit into it."""
     axes.set_axis_off()
@@ -151,14 +186,58 @@ def draw_boxes(
         box.set(facecolor=colour, alpha=0.75, hatch=hatch)
 
 
-def draw_violin(
-    axes: Axes, density: pl.DataFrame, position: float, *, width: float = 0.8, colour: str = ACCENT
+def draw_strips(
+    axes: Axes, curves: pl.DataFrame, rows: pl.DataFrame, *, colours: Mapping[str, str] | None = None
 ) -> None:
-    """Draw one group's rows of `statistics.densities` as an upright violin."""
-    if not density.height:
-        return
-    value, height = (density.get_column(name).to_numpy() for name in ("value", "density"))
-    half = height / np.max(height) * width / 2
-    axes.fill_betweenx(value, position - half, position + half, color=colour, alpha=0.45, linewidth=0)
-    axes.plot(position - half, value, color=colour, linewidth=0.7)
-    axes.plot(position + half, value, color=colour, linewidth=0.7)
+    """Draw a row of dots per group, the first at the top: jobs at their value, a bar from first to third quartile.
+
+    rows: (group, jobs, median, q1, q3), all null in a group without jobs. curves: (group, value), rows of
+    `statistics.cumulative`: of a group with more jobs, evenly spaced ranks. Dots are spread over the height of a row.
+    """
+    for place, row in enumerate(rows.iter_rows(named=True)):
+        if not row["jobs"]:
+            axes.text(
+                0.5, place, "no jobs", ha="center", va="center", color=FAINT, transform=axes.get_yaxis_transform()
+            )
+            continue
+        values = curves.filter(pl.col("group") == row["group"]).get_column("value").to_numpy()
+        spread = (np.arange(1, len(values) + 1) * GOLDEN) % 1 - 0.5
+        colour = (colours or {}).get(row["group"], FAINT)
+        axes.plot(values, place - 0.08 + 0.5 * spread, "o", color=colour, markersize=2.4, alpha=0.6, markeredgewidth=0)
+        below = place + 0.32
+        axes.plot([row["q1"], row["q3"]], [below, below], color=INK, linewidth=2.2, solid_capstyle="butt")
+        axes.plot(row["median"], below, "o", color="white", markeredgecolor=INK, markersize=3.6, zorder=3)
+    axes.set_ylim(rows.height - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+
+
+def draw_ecdf(
+    axes: Axes, curves: pl.DataFrame, looks: Mapping[str, tuple[str, str, str]], *, top: float, title: str = ""
+) -> None:
+    """Draw the cumulative share of each group's jobs from 0 to `top`; looks: {group: (label, colour, dashes)}.
+
+    curves: (group, value, share), rows of `statistics.cumulative`.
+    """
+    for group, (label, colour, dashes) in looks.items():
+        curve = curves.filter(pl.col("group") == group)
+        if curve.height:
+            values = np.concatenate([[0.0], curve.get_column("value").to_numpy(), [top]])
+            shares = np.concatenate([[0.0], curve.get_column("share").to_numpy(), [1.0]])
+            axes.step(values, shares, dashes, where="post", color=colour, linewidth=1.5, label=label)
+    axes.set_xlim(0, top)
+    percent_axis(axes)
+    axes.set_ylim(0, 1.02)
+    axes.grid(axis="y")
+    axes.legend(title=title or None, alignment="left", loc="lower right", handlelength=2.6, borderaxespad=0.3)
+
+
+def mark_limits(axes: Axes, limits: Sequence[float], *, named: bool = True) -> None:
+    """Draw upright lines at limits that lie inside the axis, with their numbers at the top where `named`."""
+    for limit in limits:
+        if limit < axes.get_xlim()[1]:
+            axes.axvline(limit, color=FAINT, linewidth=0.7, linestyle=":")
+            if named:
+                look: dict[str, Any] = {"color": FAINT, "fontsize": 7, "ha": "center", "va": "bottom"}
+                axes.annotate(f"{limit:.2f}", (limit, 1), (0, 1.5), axes.get_xaxis_transform(), "offset points", **look)

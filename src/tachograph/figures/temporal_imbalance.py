@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of
+from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of, uneven_jobs
 from tachograph.figures.numbers import FigureNumbers, Study
 
 
@@ -26,4 +26,5 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     return (
         half_of(numbers, "that used a GPU", "temporal imbalance"),
         f"Use is steady over time (temporal imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
+        uneven_jobs(numbers, "temporal imbalance"),
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from tachograph.catalog.tables import PIPES
@@ -61,7 +61,7 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def draw(numbers: FigureNumbers) -> Figure:
-    """Return a map per job type; bins without jobs are hatched."""
+    """Return a map per job type, with the number of jobs in each bin; bins without jobs are empty."""
     with style.style():
         figure, panels = style.new_figure(style.PAGE_IN, 3.2, 1, 2, sharex=True, sharey=True)
         meshes = [_draw_type(axes, numbers, kind) for axes, kind in zip(panels, TYPES, strict=True)]
@@ -70,7 +70,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         bar.set_label("mean GPU utilisation")
         bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
         figure.supxlabel(
-            "Hatched: no jobs. Dashed: pipe and memory are equally active, the ridge point.",
+            "Numbers: jobs of the bin; empty: no jobs. Dashed: pipe and memory are equally active, the ridge point.",
             fontsize=6.5,
             color=style.FAINT,
         )
@@ -137,7 +137,7 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
     cells = numbers.tables["cells"].filter(pl.col("type") == kind).sort("dram_low", "pipe_low")
     pipe, dram = (np.append(0.0, np.unique(cells.get_column(f"{axis}_high").to_numpy())) for axis in ("pipe", "dram"))
     means = cells.get_column("util_mean").to_numpy().reshape(BINS, BINS)
-    axes.add_patch(Rectangle((0, 0), pipe[-1], dram[-1], facecolor="#f3f3f3", edgecolor="#c4c4c4", hatch="/////", lw=0))
+    axes.set_facecolor("#f3f3f3")
     mesh = axes.pcolormesh(
         pipe,
         dram,
@@ -148,7 +148,18 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
         edgecolors="white",
         linewidth=0.4,
     )
-    axes.axline((0, 0), slope=1, color=style.INK, linestyle="--", linewidth=0.8)
+    colours = colormaps[style.SEQUENTIAL]
+    for low, high, below, above, jobs, mean in cells.drop("type").filter(pl.col("jobs") > 0).iter_rows():
+        dark = np.dot(colours(mean)[:3], (0.299, 0.587, 0.114)) < 0.5
+        look: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": 5.8,
+            "zorder": 4,
+            "color": "white" if dark else style.INK,
+        }
+        axes.text((low + high) / 2, (below + above) / 2, style.short_count(jobs), **look)
+    axes.axline((0, 0), slope=1, color=style.INK, linestyle="--", linewidth=0.8, alpha=0.6)
     axes.set_xlim(0, pipe[-1])
     axes.set_ylim(0, dram[-1])
     for axis, edges in ((axes.xaxis, pipe), (axes.yaxis, dram)):

@@ -84,8 +84,9 @@ def choice_sentence(report: StudyReport) -> str:
 def caption(figure: MadeFigure) -> str:
     """Return what stands under a figure."""
     missing = "".join(f" Not drawn: {one}." for one in figure.missing)
-    jobs = count_jobs(figure.numbers.jobs)
-    return f"Figure {figure.entry.number}. {figure.entry.title}. From {jobs} of the study.{missing}"
+    shown, jobs = figure.shown_jobs, figure.numbers.jobs
+    of = f"{shown:,} of the {count_jobs(jobs)}" if shown < jobs else f"all {count_jobs(jobs)}"
+    return f"Figure {figure.entry.number}. {figure.entry.title}. From {of} of the study.{missing}"
 
 
 def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
