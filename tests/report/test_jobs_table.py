@@ -191,6 +191,12 @@ def test_table_fits_and_says_what_it_left_out(width: int) -> None:
     assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
 
 
+@pytest.mark.parametrize(("width", "hidden"), [(80, {"start", "state"}), (100, {"state"}), (170, set[str]())])
+def test_name_and_severity_stay_longer_than_start_and_state(width: int, hidden: set[str]) -> None:
+    titles = jobs_text(build_jobs_table(JOBS, FOUND), width=width).splitlines()[0].split()
+    assert {"name", "user", "worst", "start", "state"} - set(titles) == hidden
+
+
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_the_id_of_a_job_is_never_cut(width: int) -> None:
     recorded = "local-20261122-003730-3738"

@@ -46,9 +46,9 @@ _EXPENDABLE = (
     "energy_j",
     "spatial_imbalance",
     "hbm_peak_fraction",
-    SEVERITY_COLUMN,
     "state",
     "start",
+    SEVERITY_COLUMN,
     "name",
     "user",
 )
