@@ -25,7 +25,7 @@ WASTE_LABELS: Mapping[str, str] = MappingProxyType(
         "never_used": "never used",
         "hung": "hung",
         "cold_start": "cold start",
-        "idle": "idle",
+        "idle": "held, idle",
         "imbalance": "imbalance",
         "productive": "productive",
         "unmeasured": "not measured",

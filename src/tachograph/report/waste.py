@@ -15,7 +15,9 @@ from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
-_SHORT = {"never_used": "unused"}  # in tables with many columns
+WASTE_HELD = "Only GPU time that jobs held is here; GPUs that were free, held by no job, are in no line."
+WASTE_NO_PRICE = "No price is set: waste.price_per_gpu_hour or waste.prices in tachograph.toml add what it cost."
+_SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
 _SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}  # in narrow ones
 _BAR = 8
 _WIDEST = 16  # characters of a name
@@ -33,7 +35,9 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
         lines += wrapped(f"{message.words} ({message.key}, {message.source})", width, first=cause, indent="    ")
     if report.unpriced_jobs and report.priced:
         lines += wrapped(unpriced(report), width)
-    lines += _left_out(report, width)
+    if not report.priced:
+        lines += wrapped(WASTE_NO_PRICE, width)
+    lines += [*wrapped(WASTE_HELD, width, style="dim"), *_left_out(report, width)]
     if report.groups is not None:
         lines += [plain(""), *fit_table(_group_columns(report, report.groups), width).with_note(width=width)]
     if report.concerned is not None:
@@ -47,9 +51,14 @@ def waste_headline(report: WasteReport) -> str:
         return "No GPU time."
     begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
     share = text(report.lost / report.gpu_hours, "fraction")
+    back = text(report.recoverable, "h")
+    if report.priced:
+        lost = report.causes.filter(pl.col("cause").is_in(WASTE)).get_column("money").sum()
+        share = f"{share}, {money(lost, report.currency)}"
+        back = f"{back} ({money(report.total('recoverable_money'), report.currency)})"
     return (
-        f"{begin} to {end}: {plural(report.jobs, 'job')} used {gpu_hours_text(report.gpu_hours)}; "
-        f"{text(report.lost, 'h')} ({share}) lost, {text(report.recoverable, 'h')} of them recoverable."
+        f"{begin} to {end}: {plural(report.jobs, 'job')} held {gpu_hours_text(report.gpu_hours)}; "
+        f"{text(report.lost, 'h')} ({share}) lost, {back} of them recoverable."
     )
 
 

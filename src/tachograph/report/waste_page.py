@@ -14,7 +14,15 @@ from tachograph.catalog.version import __version__
 from tachograph.figures import waste_page
 from tachograph.judge.ledger import WASTE_LEFT_OUT, WasteReport
 from tachograph.report.pages import environment
-from tachograph.report.waste import cause_label, group_name, money, unpriced, waste_headline
+from tachograph.report.waste import (
+    WASTE_HELD,
+    WASTE_NO_PRICE,
+    cause_label,
+    group_name,
+    money,
+    unpriced,
+    waste_headline,
+)
 
 
 def waste_html(report: WasteReport) -> str:
@@ -46,5 +54,13 @@ def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
 def _environment() -> Environment:
     made = environment()
     made.filters["quantity"] = text
-    made.globals.update(label=cause_label, money=money, group_name=group_name, plural=plural, unpriced=unpriced)
+    made.globals.update(
+        label=cause_label,
+        money=money,
+        group_name=group_name,
+        plural=plural,
+        unpriced=unpriced,
+        held=WASTE_HELD,
+        no_price=WASTE_NO_PRICE,
+    )
     return made

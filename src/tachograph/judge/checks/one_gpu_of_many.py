@@ -16,7 +16,7 @@ def decide(job: CheckedJob) -> Found | None:
     idle, measured, lost = some.idle, some.measured, some.gpu_hours
     busy = measured[:1]
     mean = float(busy[0]["activity_mean"])
-    cost = "" if lost is None else f" The others used {text(lost, 'h')} of GPU time."
+    cost = "" if lost is None else f" {text(lost, 'h')} of the others' GPU time were unused."
     return Found(
         f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, "
         f"the other {len(idle)} stayed "
