@@ -92,7 +92,7 @@ def test_some_gpus_never_used() -> None:
 def test_a_single_gpu_never_used_is_told_of_as_one() -> None:
     found_one = found(summary(gpu_util_mean=0.15, gpus_seen=4, spatial_imbalance=0.6), used(0.4, 0.3, 0.2, 0))
     assert found_one["gpus_never_used"].sentence.startswith("1 of 4 GPUs (")
-    assert " It used 2.0 h of GPU time." in found_one["gpus_never_used"].sentence
+    assert " 2.0 h of its GPU time were unused." in found_one["gpus_never_used"].sentence
 
 
 def test_a_gpu_of_a_job_on_two_nodes_is_named_with_its_node() -> None:

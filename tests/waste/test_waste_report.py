@@ -183,9 +183,9 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
     assert found.concerned["gpu_hours_lost"].sum() == pytest.approx(found.lost)
     top = report(*jobs, jobs_of="all", top=2)
     text, page = to_text(waste_lines(top)), waste_html(top)
-    assert re.search(r"GPU-h +lost +recoverable +main cause\n1 .*10.5 h +4.8 h +idle\n4 .*imbalance\n2 of 4", text)
+    assert re.search(r"lost +recoverable +main cause\n1 .*10.5 h +4.8 h +held, idle\n4 .*imbalance\n2 of 4", text)
     assert page.count("<th>main cause</th>") == 1
-    assert page.split("<th>main cause</th>")[1].count("<td>idle</td>") == 1
+    assert page.split("<th>main cause</th>")[1].count("<td>held, idle</td>") == 1
     assert "<th>main cause</th>" not in waste_html(report(*jobs, jobs_of="idle"))
     assert [row["cause"] for row in waste_json(top)["concerned"]] == ["idle", "imbalance"]
     assert [row["cause"] for row in csv.DictReader(io.StringIO(waste_csv(top)))] == ["idle", "imbalance"]
