@@ -11,7 +11,9 @@ from madelake import fill, job, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration
 from tachograph.cli import main
+from tachograph.judge.finding import Finding
 from tachograph.lake.delta import Lake
+from tachograph.report.next_time import next_time
 
 T = utc(23, 12)
 DAY = 86400.0
@@ -41,3 +43,14 @@ def test_time_is_of_the_longest_run(tmp_path: Path, others: tuple[dict[str, obje
     assert main(["analyze", "--lake", str(tmp_path / "lake"), "--as-of", "2026-05-30T00:00:00Z", "--quiet"]) == 0
     report = read_job(lake, "0", now=T, configuration=Configuration())
     assert (report.next_time.line if report.next_time else "") == line
+
+
+@pytest.mark.parametrize(
+    ("seen", "held_mib", "proposed"),
+    [(4.0, 300.0, True), (3.0, 300.0, False), (4.0, 16_000.0, False), (4.0, None, False)],
+)
+def test_no_gpus_only_where_none_worked_or_held_memory(seen: float, held_mib: float | None, proposed: bool) -> None:
+    idle = Finding("idle_job", "problem", "", "", evidence={"gpus_seen": seen})
+    made = next_time({"gpus": 4, "hbm_used_mib_max": held_mib}, [idle])
+    assert (made is not None) is proposed
+    assert made is None or (made.line, "none, if" in made.why) == ("", True)

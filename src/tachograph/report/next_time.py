@@ -9,6 +9,7 @@ from typing import Any
 
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import number
+from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.finding import Finding
 
 MARGIN = 0.25  # of the run time, on top of it
@@ -56,14 +57,22 @@ def next_time(row: Mapping[str, Any], findings: Sequence[Finding], runs_s: Seque
     """
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
     chosen = [*_gpus(row, found), *_time(row, runs_s)]
-    large = found.get("low_memory")
-    leave_out = None
-    if large is not None:
+    leave_out = _without_gpus(row, found)
+    if leave_out is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
         leave_out = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
     if not chosen and leave_out is None:
         return None
     return NextTime(tuple(option for option, _ in chosen), tuple(reason for _, reason in chosen), leave_out)
+
+
+def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str | None:
+    """That no GPU is needed, where every one was measured, none worked, and none held what a program had loaded."""
+    idle, held = found.get("idle_job"), number(row, "gpus")
+    used = number(row, "hbm_used_mib_max")
+    if idle is None or held is None or idle.evidence.get("gpus_seen") != held or used is None or used >= HELD_MIB:
+        return None
+    return f"none of {plural(held, 'GPU')} worked: request none, if the program is not meant to use them"
 
 
 def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[str, str]]:
