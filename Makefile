@@ -69,6 +69,9 @@ docs: $(VENV)/dev.stamp ## write the generated pages anew, and what commands pri
 	$(BIN)/python docs/generate.py
 	$(BIN)/python tests/doc_pages.py
 
+site: $(VENV)/dev.stamp ## build the documentation with search into site/ (site/index.html); broken links fail
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs -d .doctrees . site
+
 man: $(VENV)/run.stamp ## write the manual page, tachograph.1
 	$(BIN)/tachograph help --man > tachograph.1
 
@@ -78,10 +81,10 @@ lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade fo
 	$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/run.txt
 
 clean: ## remove .venv, caches and the demo
-	rm -rf $(VENV) dist tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test test-all lint bench month chaos readers fuzz screens docs man lock clean
+.PHONY: help setup demo test test-all lint bench month chaos readers fuzz screens docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

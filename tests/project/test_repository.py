@@ -106,6 +106,7 @@ TARGETS = [
     "fuzz",
     "screens",
     "docs",
+    "site",
     "man",
     "lock",
     "help",
