@@ -72,7 +72,8 @@ def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str |
     used = number(row, "hbm_used_mib_max")
     if idle is None or held is None or idle.evidence.get("gpus_seen") != held or used is None or used >= HELD_MIB:
         return None
-    return f"none of {plural(held, 'GPU')} worked: request none, if the program is not meant to use them"
+    worked = "the GPU did not work" if held == 1 else f"no GPU of {held:.0f} worked"
+    return f"{worked}: request none, if the program is not meant to use any"
 
 
 def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[str, str]]:
