@@ -40,7 +40,7 @@ def test_shares_of_the_jobs_that_asked_for_the_large_memory() -> None:
     shares, unknown = figure.sentences(numbers)
     assert shares == (
         "Of 10 jobs that requested GPUs with 80 GB, 20.0 % use less than 20 % of the GPU memory at their peak, "
-        "50.0 % less than 50 %, 20.0 % at least 80 %; the median is 50 %."
+        "50.0 % less than 50 %, 20.0 % at least 80 % and 10.0 % at least 90 %; the median is 50 %."
     )
     assert unknown == "Of 1 job more of this kind the peak is not known."
     assert figure.draw(numbers).axes[0].get_title() == "n = 10 jobs that requested GPUs with 80 GB"
@@ -74,7 +74,7 @@ def test_sentences_name_the_capacities() -> None:
     numbers = figure.compute(study_of(job(0.3, 140), job(0.9, 144), job(0.1, 40)))
     assert figure.sentences(numbers)[0] == (
         "Of 2 jobs on the largest GPUs (140 to 144 GiB), 0 % use less than 20 % of the GPU memory at their peak, "
-        "50.0 % less than 50 %, 50.0 % at least 80 %; the median is 60 %."
+        "50.0 % less than 50 %, 50.0 % at least 80 % and 50.0 % at least 90 %; the median is 60 %."
     )
     assert figure.sentences(figure.compute(study_of(job(0.1, 40))))[0].startswith("Of 1 job, 100 % use less than 20 %")
 

@@ -66,9 +66,35 @@ def test_the_data_are_told_in_every_form(report: StudyReport) -> None:
         assert "2026-04-01 14:00:00 CEST to 2026-04-01 14:30:00 CEST" in form
 
 
+def test_answers_stand_first_with_what_follows_and_provenance_last(report: StudyReport) -> None:
+    page, markdown, values = study_html(report, {}), study_markdown(report, ["png"]), study_json(report)
+    page = page.replace("\xa0", " ").replace("&#39;", "&#x27;")
+    assert page.index("Answers</h2>") < page.index("Overview</h2>") < page.index("The data</h2>")
+    assert markdown.index("## Answers") < markdown.index("## Overview") < markdown.index("## The data")
+    follows = report.consequences()
+    assert follows
+    for name, one in values["questions"].items():
+        assert one["consequence"] == follows.get(name)
+        if name in follows:
+            assert f'<p class="follows">→ {html.escape(follows[name])}</p>' in page
+            assert f"**What follows**: {escaped(follows[name])}" in markdown
+        assert f'href="#{name}"' in page
+        assert f'<section id="{name}">' in page
+
+
+def test_drawings_take_the_colours_of_the_page(report: StudyReport) -> None:
+    use = '<use href="#a" style="fill: #222222; stroke: #ffffff"/>'
+    drawn = f'<?xml?><svg width="10pt" viewBox="0 0 10 10"><g id="a"/>{use}</svg>'.encode()
+    page = study_html(report, {"spatial_imbalance": ("svg", drawn)})
+    expected = '<use href="#spatial_imbalance-a" style="fill: var(--ink); stroke: var(--paper)"/>'
+    assert expected in page
+    assert 'role="img" aria-label="Spatial imbalance by utilisation"' in page
+    assert '<meta name="color-scheme" content="light dark">' in page
+
+
 def test_the_page_is_self_contained(report: StudyReport) -> None:
     page = study_html(report, {"spatial_imbalance": ("png", b"\x89PNG")})
-    assert re.findall(r'(?:src|href)="(?!data:)[^"]*"', page) == []
+    assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page) == []
     assert "<script" not in page
     assert "url(" not in page
     assert 'src="data:image/png;base64,iVBORw=="' in page

@@ -114,8 +114,11 @@ def figure_3(jobs: Jobs, pipe: str) -> Expected:
         ("under_20", sum(peak < 0.2 for peak in peaks)),
         ("under_50", sum(peak < 0.5 for peak in peaks)),
         ("at_least_80", sum(peak >= 0.8 for peak in peaks)),
+        ("at_least_90", sum(peak >= 0.9 for peak in peaks)),
     ):
         facts |= {f"{name}_jobs": number, f"{name}_share": number / len(peaks)}
+    fits = sum(peak * 80 <= 0.9 * 40 for peak in peaks)
+    facts |= {"smaller_gib": 40.0, "fits_smaller_jobs": fits, "fits_smaller_share": fits / len(peaks)}
     return facts | {"median": median(peaks)}, {"histogram": bins, "cumulative": steps(peaks)}
 
 
@@ -239,9 +242,12 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
             boxes += [{"band": name, **box(values)}] if values else []
         if column == "spatial_imbalance":
             seen = [job for job in jobs if job["gpus"] > 1 and job["gpus_seen"] == job["gpus"]]
-            used = [job["gpus"] - job["gpus_never_used"] for job in known(seen, "gpus_never_used")]
-            active, one = sum(number > 0 for number in used), used.count(1)
-            facts |= {"seen_jobs": active, "one_gpu_jobs": one, "one_gpu_share": share(one, active)}
+            used = [(job["gpus"] - job["gpus_never_used"], job) for job in known(seen, "gpus_never_used")]
+            active, one = sum(number > 0 for number, _ in used), [job for number, job in used if number == 1]
+            facts |= {"seen_jobs": active, "one_gpu_jobs": len(one), "one_gpu_share": share(len(one), active)}
+            facts["one_gpu_unused_gpu_hours"] = math.fsum(
+                job["gpu_hours"] / job["gpus"] * (job["gpus"] - 1) for job in one
+            )
         return facts, {"bands": boxes, "cumulative": curves}
 
     return figure

@@ -12,8 +12,9 @@ from tachograph.figures import style
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 from tachograph.figures.statistics import cumulative, histogram
 
-LITTLE, HALF, MUCH = 0.20, 0.50, 0.80  # of the capacity
+LITTLE, HALF, MUCH, FULL = 0.20, 0.50, 0.80, 0.90  # of the capacity
 SAME = 0.9  # capacities from this fraction of the largest on count as it: drivers report up to a tenth less
+FIT = 0.9  # of a smaller capacity, up to which a job would fit: peaks between samples are not seen
 BIN = 0.05
 REQUESTED, LARGEST, ALL = "requested", "largest_capacity", "all"  # which jobs
 _PARTS = ("histogram", "cumulative")
@@ -25,6 +26,7 @@ def compute(study: Study) -> FigureNumbers:
     Which jobs these are, by the first rule that fits (fact `population`): requested: those whose hbm_request is the
     largest tier, where that is one for a large memory (the largest capacity there is, or more than the smallest);
     largest_capacity: those on GPUs of the largest capacity, where there are several; all.
+    Facts `fits_smaller_...`: jobs that would fit on the next smaller GPUs of the study, with a tenth of these to spare.
     histogram: (low, high, jobs, share). cumulative: (value, share). Shares are of the jobs whose peak is known.
     """
     if not study.jobs.height:
@@ -45,9 +47,11 @@ def compute(study: Study) -> FigureNumbers:
         ("under_20", int((values < LITTLE).sum())),
         ("under_50", int((values < HALF).sum())),
         ("at_least_80", int((values >= MUCH).sum())),
+        ("at_least_90", int((values >= FULL).sum())),
     ):
         facts |= {f"{name}_jobs": number, f"{name}_share": share(number, peaks.len())}
     facts["median"] = float(np.median(values))
+    facts |= _smaller(study.jobs, jobs)
     return FigureNumbers({"histogram": table, "cumulative": curve}, facts, study.jobs.height)
 
 
@@ -72,23 +76,24 @@ def draw(numbers: FigureNumbers) -> Figure:
         shares.set_ylim(0, 1.05)
         shares.set_ylabel("cumulative share (line)")
         shares.spines["right"].set_visible(True)
-        for at, name, arrow, side in (
-            (LITTLE, "under_20", "← {}", "right"),
-            (HALF, "under_50", "← {}", "right"),
-            (MUCH, "at_least_80", "{} →", "left"),
+        for at, name, arrow, side, above in (
+            (LITTLE, "under_20", "← {}", "right", 2),
+            (HALF, "under_50", "← {}", "right", 2),
+            (MUCH, "at_least_80", "{} →", "left", 2),
+            (FULL, "at_least_90", "{} →", "left", 12),
         ):
             axes.axvline(at, color=style.FAINT, linestyle=":", linewidth=0.9)
             message = arrow.format(percent(numbers.facts[f"{name}_share"]))
             axes.annotate(
                 message,
                 (at, 1),
-                (0, 2),
+                (0, above),
                 xycoords=axes.get_xaxis_transform(),
                 textcoords="offset points",
                 ha=side,
                 fontsize=7,
             )
-        axes.set_title(f"n = {_jobs(numbers)}", pad=14)
+        axes.set_title(f"n = {_jobs(numbers)}", pad=24)
     return figure
 
 
@@ -97,10 +102,12 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
-    little, half, much = (percent(facts[f"{name}_share"]) for name in ("under_20", "under_50", "at_least_80"))
+    little, half, much, full = (
+        percent(facts[f"{name}_share"]) for name in ("under_20", "under_50", "at_least_80", "at_least_90")
+    )
     message = (
         f"Of {_jobs(numbers)}, {little} use less than 20 % of the GPU memory at their peak, {half} less than 50 %, "
-        f"{much} at least 80 %; the median is {text(numbers.number('median'), 'fraction')}."
+        f"{much} at least 80 % and {full} at least 90 %; the median is {text(numbers.number('median'), 'fraction')}."
     )
     unknown = (numbers.number("population_jobs") or 0) - (numbers.number("jobs") or 0)
     return (message, f"Of {count_jobs(unknown)} more of this kind the peak is not known.") if unknown else (message,)
@@ -119,6 +126,19 @@ def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:
         least = float(large.select(capacity.min()).item())
         return large, {"population": LARGEST, "capacity_gib_min": least, "capacity_gib_max": float(largest)}
     return jobs, {"population": ALL}
+
+
+def _smaller(every: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, Fact]:
+    """The next smaller capacity than those of the jobs, and which of them would fit; empty without one."""
+    least = jobs.select(pl.col("hbm_mib").min()).item()
+    if least is None:
+        return {}
+    smaller = every.filter(pl.col("hbm_mib") < SAME * least).select(pl.col("hbm_mib").max()).item()
+    if smaller is None:
+        return {}
+    used = jobs.select(pl.col("hbm_peak_fraction") * pl.col("hbm_mib")).to_series().drop_nulls()
+    fits = int((used <= FIT * smaller).sum())
+    return {"smaller_gib": smaller / KI, "fits_smaller_jobs": fits, "fits_smaller_share": share(fits, len(used))}
 
 
 def _jobs(numbers: FigureNumbers) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from html import escape
+from types import MappingProxyType
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -26,6 +27,8 @@ _CSS = {
     WARNING: "var(--problem)",
     PAPER: "var(--paper)",
 }
+_ID = re.compile(r'(id="|url\(#|href="#)([^")]*)')
+_HASHED = re.compile(r"[a-z][0-9a-f]{10}")
 WIDTH_IN = 7.6  # of a plot; the page scales it
 
 
@@ -94,16 +97,31 @@ def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -
     buffer = io.StringIO()
     with _style():
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    svg = buffer.getvalue()
+    box = plot.get_position() if plot is not None else None
+    return inlined(
+        buffer.getvalue(),
+        name=name,
+        label=label,
+        attributes=f'data-begin="{box.x0:.5f}" data-end="{box.x1:.5f}" ' if box is not None else "",
+    )
+
+
+def _stable(drawn: str, numbered: dict[str, int]) -> str:
+    """An id that is the same in every process: Matplotlib makes those of clipped paths from addresses in memory."""
+    return f"{drawn[0]}{numbered.setdefault(drawn, len(numbered))}" if _HASHED.fullmatch(drawn) else drawn
+
+
+def inlined(
+    svg: str, *, name: str, label: str, colours: Mapping[str, str] = MappingProxyType(_CSS), attributes: str = ""
+) -> str:
+    """Return a file of SVG that Matplotlib wrote as an element of a page; colours: {drawn: in the page}."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    for drawn, css in _CSS.items():
+    numbered: dict[str, int] = {}
+    svg = _ID.sub(lambda found: f"{found[1]}{name}-{_stable(found[2], numbered)}", svg)
+    for drawn, css in colours.items():
         svg = svg.replace(drawn, css)
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
-    opening = f'<svg role="img" aria-label="{escape(label, quote=True)}" '
-    if plot is not None:
-        box = plot.get_position()
-        opening += f'data-begin="{box.x0:.5f}" data-end="{box.x1:.5f}" '
+    opening = f'<svg role="img" aria-label="{escape(label, quote=True)}" {attributes}'
     svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'{opening}viewBox="\1">', svg, count=1)
     return svg.strip()

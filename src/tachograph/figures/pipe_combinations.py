@@ -191,7 +191,7 @@ def _bars(axes: Axes, heights: Sequence[float], labels: Sequence[str], colour: s
 def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
     """A column of dots per combination: dark where the pipe is in use, joined by a line."""
     for row in range(0, len(pipes), 2):
-        axes.axhspan(row - 0.5, row + 0.5, color="#f3f3f3", linewidth=0)
+        axes.axhspan(row - 0.5, row + 0.5, color=style.STRIPE, linewidth=0)
     for place, combination in enumerate(table.iter_rows(named=True)):
         used = [row for row, pipe in enumerate(pipes) if combination[pipe]]
         free = [row for row in range(len(pipes)) if row not in used]

@@ -1,7 +1,7 @@
 """The figures of a study, in their order; a figure is added by one file and one line here.
 
 A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.numbers.StudyFigure) and is imported when it
-is used. Figures and questions are those of IPDPS 2026.
+is used. Questions and figures 1 to 11 are those of IPDPS 2026.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ FIGURES: tuple[FigureEntry, ...] = (
     FigureEntry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
     FigureEntry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
     FigureEntry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
+    FigureEntry(12, "bounds", "What limits jobs: the published type and the limiter", "RQ3"),
 )
 
 

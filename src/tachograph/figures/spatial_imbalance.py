@@ -23,8 +23,14 @@ def compute(study: Study) -> FigureNumbers:
 def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
     used = pl.col("gpus_seen") - pl.col("gpus_never_used")
     known = jobs.filter((pl.col("gpus") > 1) & (pl.col("gpus_seen") == pl.col("gpus")) & (used > 0))
-    one = known.filter(used == 1).height
-    return {"seen_jobs": known.height, "one_gpu_jobs": one, "one_gpu_share": share(one, known.height)}
+    one = known.filter(used == 1)
+    unused = one.select((pl.col("gpu_hours") * (1 - 1 / pl.col("gpus"))).sum()).item()
+    return {
+        "seen_jobs": known.height,
+        "one_gpu_jobs": one.height,
+        "one_gpu_share": share(one.height, known.height),
+        "one_gpu_unused_gpu_hours": unused,
+    }
 
 
 def draw(numbers: FigureNumbers) -> Figure:

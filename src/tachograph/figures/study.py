@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.config import AnalysisOptions, StudyFilters
+from tachograph.figures.consequences import consequence
 from tachograph.figures.dataset import Dataset
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, StudyOptions
 from tachograph.figures.registry import FIGURES, QUESTIONS, FigureEntry, find_figure, load_figure
@@ -112,6 +113,12 @@ class StudyReport:
             for name in QUESTIONS
             if self.of_question(name)
         }
+
+    def consequences(self) -> dict[str, str]:
+        """Return {RQ1: what follows from its answer, ...}, without the questions from whose answer nothing does."""
+        numbers = {figure.entry.name: figure.numbers for figure in self.figures}
+        found = {name: consequence(name, numbers) for name in self.answers()}
+        return {name: sentence for name, sentence in found.items() if sentence}
 
     def facts(self) -> dict[str, Mapping[str, Fact]]:
         """Return {figure: its single numbers}."""

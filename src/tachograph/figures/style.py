@@ -27,6 +27,18 @@ BOUND_COLOURS: Mapping[str, str] = {"compute": COMPUTE, "memory": MEMORY}
 HATCHES: Mapping[str, str] = {"compute": "", "memory": "////"}
 SEQUENTIAL = "cividis"  # for values from low to high; readable by everybody and in grey
 DIVERGING = "PuOr"  # for values on both sides of zero
+ON_DARK, ON_LIGHT = "#fefefe", "#212121"  # text on a coloured cell, on dark and on light pages
+STRIPE = "#f3f3f3"
+# what follows the page's own colours where a figure is part of one; all others are the same on a dark page
+PAGE_COLOURS: Mapping[str, str] = {
+    INK: "var(--ink)",
+    "#000000": "var(--ink)",
+    FAINT: "var(--faint)",
+    GRID: "var(--line)",
+    "#ffffff": "var(--paper)",
+    STRIPE: "var(--soft)",
+    "#00204d": "var(--darkest)",
+}
 FORMATS = ("pdf", "svg", "png")
 DPI = 200
 GOLDEN = (5**0.5 - 1) / 2  # its multiples spread dots evenly, however many there are

@@ -137,7 +137,7 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
     cells = numbers.tables["cells"].filter(pl.col("type") == kind).sort("dram_low", "pipe_low")
     pipe, dram = (np.append(0.0, np.unique(cells.get_column(f"{axis}_high").to_numpy())) for axis in ("pipe", "dram"))
     means = cells.get_column("util_mean").to_numpy().reshape(BINS, BINS)
-    axes.set_facecolor("#f3f3f3")
+    axes.set_facecolor(style.STRIPE)
     mesh = axes.pcolormesh(
         pipe,
         dram,
@@ -156,7 +156,7 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
             "va": "center",
             "fontsize": 5.8,
             "zorder": 4,
-            "color": "white" if dark else style.INK,
+            "color": style.ON_DARK if dark else style.ON_LIGHT,
         }
         axes.text((low + high) / 2, (below + above) / 2, style.short_count(jobs), **look)
     axes.axline((0, 0), slope=1, color=style.INK, linestyle="--", linewidth=0.8, alpha=0.6)

@@ -188,7 +188,8 @@ def _partly_measured_row(dataset: Dataset) -> str:
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
     """Return the content of a study: dataset, settings, {figure: facts, missing, sentences}, {question: answers}.
 
-    `files`: what was written beside it. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
+    `files`: what was written beside it. `consequence` of a question is null where nothing follows from its answers.
+    Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """
     settings, dataset = report.settings, report.dataset
     return json_values(
@@ -213,7 +214,12 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
             },
             "figures": {figure.entry.name: figure_json(figure) for figure in report.figures},
             "questions": {
-                name: {"question": QUESTIONS[name], "answers": message} for name, message in report.answers().items()
+                name: {
+                    "question": QUESTIONS[name],
+                    "answers": message,
+                    "consequence": report.consequences().get(name),
+                }
+                for name, message in report.answers().items()
             },
             "files": files,
         }
@@ -241,18 +247,24 @@ def json_text(value: Mapping[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
+def first_sentences(figures: Sequence[MadeFigure]) -> list[str]:
+    """Return the answer to a question in short: the first sentence of each figure that has one."""
+    return [figure.sentences[0] for figure in figures if figure.sentences]
+
+
 def study_lines(report: StudyReport, width: int) -> list[Line]:
     """Return what was studied, and to each question the first sentence of each figure that answers it."""
-    dataset = report.dataset
+    dataset, follows = report.dataset, report.consequences()
     removed = [f"{one.reason} {one.removed:,}" for one in dataset.removals if one.removed]
     left_out = f"; filters left out {', '.join(removed)}" if removed else ""
     lines = [plain("")]
     lines += wrapped(f"{count_jobs(dataset.jobs)} studied{left_out}. {choice_sentence(report)}", width)
     for name in report.answers():
         lines += [plain(""), *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", first="", style="bold")]
-        phrases = [figure.sentences[0] for figure in report.of_question(name) if figure.sentences]
-        for sentence in phrases or [NOT_ANSWERED]:
+        for sentence in first_sentences(report.of_question(name)) or [NOT_ANSWERED]:
             lines += wrapped(sentence, width, indent="     ")
+        if name in follows:
+            lines += wrapped(follows[name], width, indent="     ", first="  -> ")
     return [*lines, plain("")]
 
 
@@ -267,21 +279,25 @@ def study_markdown(report: StudyReport, formats: Sequence[str]) -> str:
 
 def _markdown_lines(report: StudyReport, formats: Sequence[str]) -> Iterator[str]:
     yield from (f"# {escaped(report.title)}", "", f"Jobs that ran {report.span}.", "")
-    yield from (
-        "## The data",
-        "",
-        *_markdown_table(("", ""), data_rows(report)),
-        "",
-        escaped(choice_sentence(report)),
-        "",
-    )
-    yield from _removals(report)
+    yield from _markdown_answers(report)
     yield from _markdown_section("Overview", report.of_question(None), formats)
     for name, question in QUESTIONS.items():
         yield from _markdown_section(f"{name}: {question}", report.of_question(name), formats)
+    yield from ("## The data", "", *_markdown_table(("", ""), data_rows(report)), "")
+    yield from (escaped(choice_sentence(report)), "")
+    yield from _removals(report)
     yield from ("## How it was computed", "")
     yield from (f"- **{escaped(term)}**: {escaped(message)}." for term, message in methods(report.settings))
     yield from ("", f"Tachograph {__version__}, {local_time(report.now, report.zone_name)}.")
+
+
+def _markdown_answers(report: StudyReport) -> Iterator[str]:
+    follows = report.consequences()
+    yield from ("## Answers", "")
+    for name in report.answers():
+        answer = first_sentences(report.of_question(name)) or [NOT_ANSWERED]
+        yield from (f"**{name}: {escaped(QUESTIONS[name])}**", "", escaped(" ".join(answer)), "")
+        yield from ((f"**What follows**: {escaped(follows[name])}", "") if name in follows else ())
 
 
 def _removals(report: StudyReport) -> Iterator[str]:

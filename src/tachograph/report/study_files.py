@@ -16,11 +16,13 @@ from typing import Any
 
 import polars as pl
 from jinja2 import Environment
+from markupsafe import Markup
 
 from tachograph.catalog.columns import joined_lists, local_time
 from tachograph.catalog.errors import ExportError, UsageError
 from tachograph.catalog.version import __version__
 from tachograph.figures import style
+from tachograph.figures.inline_svg import inlined
 from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.study import MadeFigure, Progress, StudyReport
 from tachograph.figures.style import PAGE_IN
@@ -31,6 +33,7 @@ from tachograph.report.study import (
     choice_sentence,
     data_rows,
     figure_json,
+    first_sentences,
     json_text,
     methods,
     study_json,
@@ -54,7 +57,8 @@ def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -
             data_rows=data_rows(report),
             choice=choice_sentence(report),
             sections=[section for section in sections if section[2]],
-            pictures={name: (_source(*picture), _width(*picture)) for name, picture in pictures.items()},
+            pictures={name: _picture(report, name, *picture) for name, picture in pictures.items()},
+            consequences=report.consequences(),
             not_answered=NOT_ANSWERED,
             methods=methods(report.settings),
             version=__version__,
@@ -63,22 +67,27 @@ def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -
     )
 
 
-def _source(suffix: str, content: bytes) -> str:
-    kind = {"svg": "image/svg+xml", "png": "image/png"}[suffix]
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> tuple[Markup, int]:
+    """A figure as an element of the page, and how wide it is."""
+    (title,) = (figure.entry.title for figure in report.figures if figure.entry.name == name)
+    if suffix == "svg":
+        drawn = inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
+        return Markup(drawn), _width(suffix, content)
+    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    return Markup('<img src="{}" alt="{}">').format(source, title), _width(suffix, content)
 
 
-def _width(suffix: str, content: bytes) -> str:
-    """How wide a picture is on the page: all of it for one made for two columns of a paper, others in proportion."""
+def _width(suffix: str, content: bytes) -> int:
+    """Percent of the page that a picture takes: all for one made for two columns of a paper, others in proportion."""
     found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
     share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
-    return f"{100 * min(1.0, share):.0f}%"
+    return round(100 * min(1.0, share))
 
 
 @cache
 def _study_environment() -> Environment:
     made = environment()
-    made.globals.update(caption=caption)
+    made.globals.update(caption=caption, first_sentences=first_sentences)
     return made
 
 
