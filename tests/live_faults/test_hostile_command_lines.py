@@ -58,7 +58,7 @@ def test_streams_that_are_closed_are_no_defect(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
         "simulated: 2 GPUs; all shown",
-        "  real = 35 % SM + 35 % TENS + 20 % DRAM + 10 % GR",
+        "  real utilisation = 35 % SM + 35 % TENS + 20 % DRAM + 10 % GR activity",
     ]
     done = subprocess.run(["sh", "-c", f"{script} --gpus 9 >&- 2>&- <&-"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (6, "", "")

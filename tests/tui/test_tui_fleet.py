@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -11,7 +12,7 @@ from tachograph.live.snapshot import GpuId
 from tachograph.tui.fleet import FleetScreen
 from tachograph.tui.header import footer
 from tachograph.tui.screens import SCREENS
-from tui_screens import ByHand, app_of, lines_of, settled, watching
+from tui_screens import ByHand, app_of, lines_of, screen, settled, watching
 
 SIZES = ((80, 24), (120, 40), (200, 50))
 # keys that lead from each to the next
@@ -50,6 +51,16 @@ def test_the_fleet_is_drawn(size: tuple[int, int], snapshot: SnapshotAssertion) 
                 assert "\n".join(lines) == snapshot(name=name)
 
     asyncio.run(used())
+
+
+@pytest.mark.parametrize("heat", ["", "h"])
+def test_every_letter_in_view_is_named_at_80_columns(heat: str) -> None:
+    lines = screen(*heat, gpus=1000, polls=1)
+    assert lines[1].startswith("1,000 GPUs  │ CRIT !! 1  HOT ^ 1  OK 998")
+    found = dict(re.findall(r"(\S) [\d,]+ (held idle|\S+)", lines[2]))
+    assert found == {"_": "free", "H": "held idle", "C": "compute", "I": "I/O", "M": "memory", "X": "mixed"}
+    assert lines[3].endswith("^ hot  ! !! fault" if heat else "20 % DRAM + 10 % GR activity")
+    assert heat or lines[3].startswith("real utilisation = ")
 
 
 def test_sizes_that_nobody_likes_are_drawn() -> None:
@@ -231,10 +242,10 @@ def test_keys_of_nvitop() -> None:
             assert fleet.group == "node"
             await pilot.press("dollar_sign")
             await settled(pilot)
-            assert "GPU%" not in lines_of(app)[3]
+            assert "GPU%" not in lines_of(app)[4]
             await pilot.press("circumflex_accent")
             await settled(pilot)
-            assert "GPU%" in lines_of(app)[3]
+            assert "GPU%" in lines_of(app)[4]
             await pilot.press("ctrl+r")
             await settled(pilot)
             assert app.feed._wake.is_set()
@@ -250,7 +261,7 @@ def test_mouse_chooses_sorts_and_opens() -> None:
             await pilot.click(FleetScreen, offset=(2, 5))
             await settled(pilot)
             assert fleet.chosen == GpuId("sim001", 3)
-            title = lines_of(app)[3]
+            title = lines_of(app)[4]
             await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 1))
             await settled(pilot)
             assert fleet.sort == "dram"

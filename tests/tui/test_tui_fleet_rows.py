@@ -11,6 +11,7 @@ import pytest
 from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui import commands
 from tachograph.tui.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
@@ -208,7 +209,9 @@ def test_free_and_held_idle_gpus_differ() -> None:
     assert "".join(text for text, _ in made.pieces(0, None)).split() == ["n1", "H", "_", "."]
 
 
-@pytest.mark.parametrize(("gpus", "width", "height"), [(8, 80, 18), (24, 80, 18), (24, 200, 44), (24, 30, 8)])
+@pytest.mark.parametrize(
+    ("gpus", "width", "height"), [(1, 80, 18), (8, 80, 18), (8, 200, 55), (24, 80, 18), (24, 200, 44), (24, 30, 8)]
+)
 def test_a_map_fills_the_screen(gpus: int, width: int, height: int) -> None:
     made = HeatMap(ROWS, range(gpus), by="class", width=width, height=height)
     assert height / 2 < made.height <= height
@@ -223,6 +226,24 @@ def test_a_map_fills_the_screen(gpus: int, width: int, height: int) -> None:
         assert made.at(spot.x, spot.y) == row
         below = made.moved(row, 0, 1)
         assert below == row or (made.spot(below) or spot).y > spot.y
+
+
+def test_large_cells_hold_memory_power_and_temperature() -> None:
+    made = HeatMap(ROWS, range(8), by="class", width=80, height=18)
+    spot = made.spot(0)
+    assert spot is not None
+    lines = ["".join(text for text, _ in made.pieces(spot.y + below, None)) for below in (1, 2, 3)]
+    shown = [line[spot.x :].split()[0] for line in lines]
+    assert shown == [cells(ROWS, 0, 80)[name] for name in ("mem", "power", "temp")]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_nodes_stay_on_one_line_where_cells_are_hardly_smaller(width: int) -> None:
+    source = SimulatedSource(64, clock=Clock())
+    rows = FleetRows(StandIn(source.about).step(source.read()))
+    made = HeatMap(rows, range(64), by="class", width=width, height=width // 4)
+    nodes = rows.text("node")
+    assert len({(nodes[row], spot.y) for row in range(64) if (spot := made.spot(row))}) == 8
 
 
 def test_a_map_without_room_has_the_least_cells_and_scrolls() -> None:

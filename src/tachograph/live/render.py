@@ -293,10 +293,10 @@ def real_definition(weights: Weights) -> str:
     """Return what the column of real utilisation holds, in the titles of the others.
 
     >>> real_definition((0.5, 0.0, 0.5, 0.0))
-    'real = 50 % SM + 50 % DRAM'
+    'real utilisation = 50 % SM + 50 % DRAM activity'
     """
     parts = [f"{weight * 100:.3g} % {name}" for name, weight in zip(WEIGHED, weights, strict=True) if weight]
-    return f"real = {' + '.join(parts)}"
+    return f"real utilisation = {' + '.join(parts)} activity"
 
 
 # title of a column; where the table is too wide, they are removed in this order

@@ -13,7 +13,7 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST
 from tachograph.live.render import real_definition
 from tachograph.live.view import View
 from tachograph.report.lines import THIN, bar
-from tachograph.report.tables import fitted_widths
+from tachograph.report.tables import cut, fitted_widths
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import FleetGroup, FleetRows
 from tachograph.tui.page import MISSING, Pieces, filled
@@ -397,16 +397,8 @@ def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
 
 
 def legend(rows: FleetRows | None, *, width: int) -> Pieces:
-    """Return what `real` is, and the letters of classes in view where there is room for all."""
-    if rows is None:
-        return []
-    found: Pieces = [(real_definition(rows.view.settings.weights), colours.DIM)]
-    marks = _marks_of_group(rows, FleetGroup("", np.arange(len(rows), dtype=np.int64)))
-    letters: Pieces = []
-    for look in colours.SHOWN_LOOKS:
-        if look.mark in marks:
-            letters += [("  ", colours.PLAIN), (look.mark, look.style), (f" {look.name}", colours.DIM)]
-    return [*found, *letters] if sum(len(text) for text, _ in (*found, *letters)) <= width else found
+    """Return what `real` is; the letters of classes are named by the counts of the header."""
+    return [] if rows is None else [(cut(real_definition(rows.view.settings.weights), width), colours.DIM)]
 
 
 MORE = "›"  # columns did not fit

@@ -67,7 +67,7 @@ def header(view: View | None, reported: HeaderState, *, width: int) -> list[Piec
     """Return the lines above a screen."""
     if view is None:
         return [[("tachograph watch", colours.BOLD)], *_problems(reported.problems, width=width)]
-    lines = [_source(view, reported, width=width), _counts(view, width=width)]
+    lines = [_source(view, reported, width=width), *_counts(view, width=width)]
     unsupported = _unsupported(view, width=width)
     return [*lines, *([unsupported] if unsupported else []), *_problems(reported.problems, width=width)]
 
@@ -100,28 +100,31 @@ def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
     return [(cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
 
 
-def _counts(view: View, *, width: int) -> Pieces:
-    """Number of GPUs by limit, and by health: in words, or in letters where words do not fit."""
+def _counts(view: View, *, width: int) -> list[Pieces]:
+    """Number of GPUs by limit, and by health: in words, on two lines where one is too short; else in letters."""
     by_look = np.bincount(colours.looks(view), minlength=len(colours.LOOKS)).tolist()
     counts = dict.fromkeys((look.mark for look in colours.SHOWN_LOOKS), 0)
     for look, count in zip(colours.LOOKS, by_look, strict=True):
         counts[look.mark] += count
     states = dict(zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True))
     healths = [(state, states[state]) for state in WORST_FIRST if states[state]]
-    for wordy, gap in ((True, "  "), (True, " "), (False, "  ")):
-        found: Pieces = [(f"{plural(len(view.snapshot.gpus), 'GPU')}{gap}", colours.PLAIN)]
+    lost = int((~view.reported).sum())
+    for lines, wordy, gap in ((1, True, "  "), (1, True, " "), (2, True, "  "), (2, True, " "), (2, False, " ")):
+        gpus: Pieces = [(f"{plural(len(view.snapshot.gpus), 'GPU')}{gap}", colours.PLAIN)]
+        limits: Pieces = []
         for look in colours.SHOWN_LOOKS:
             if count := counts[look.mark]:
                 name = f" {look.name}" if wordy else ""
-                found.append((f"{look.mark} {count}{name}{gap}", look.style))
-        found.append(("│ ", colours.DIM))
+                limits.append((f"{look.mark} {count}{name}{gap}", look.style))
+        states_of: Pieces = [("│ ", colours.DIM)]
         for state, count in healths:
-            found.append((f"{colours.state_text(state)} {count}", colours.HEALTH_STYLES[state]))
-            found.append((gap, colours.PLAIN))
-        if sum(cell_len(text) for text, _ in found) <= width:
+            states_of.append((f"{colours.state_text(state)} {count}", colours.HEALTH_STYLES[state]))
+            states_of.append((gap, colours.PLAIN))
+        states_of += [(f"{lost} without values", colours.ALARM)] if lost else []
+        found = [[*gpus, *limits, *states_of]] if lines == 1 else [[*gpus, *states_of], limits]
+        if all(sum(cell_len(text) for text, _ in line) - len(gap) <= width for line in found):
             break
-    lost = int((~view.reported).sum())
-    return [*found, (f"{lost} without values", colours.ALARM)] if lost else found
+    return found
 
 
 def _unsupported(view: View, *, width: int) -> Pieces:

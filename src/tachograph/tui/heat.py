@@ -17,16 +17,21 @@ from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, OK, STATES
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import COLUMN_ALIASES, FleetRows, number_name
-from tachograph.tui.fleet_table import percent, short
+from tachograph.tui.fleet_table import COLUMNS, percent, short
 from tachograph.tui.page import filled
 
 BY_CLASS = "class"
 CELL = 2  # characters, of the smallest
-_WIDEST, _VALUED = 20, 7  # characters of the largest cell, and of one that holds a value
+_VALUED, _TALLEST = 7, 3  # characters of a cell that holds a value; lines of one by its characters
+# columns in the lower lines of a cell that holds values
+_BELOW = tuple(column for column in COLUMNS if column.name in ("mem", "power", "temp"))
+_SPLIT = 0.75  # worth of the area of a cell where nodes are split over lines
 _GAP = 2  # between blocks
 _LABEL = 20  # of a node's name, at most
 _LEVELS = 10
 _ABSENT = -1
+_SIGNS = ("^ hot  ! !! fault", colours.ALARM)
+_ABOVE = "letters as counted above  "
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class HeatMap:
     """
 
     def __init__(self, rows: FleetRows, order: Sequence[int], *, by: str, width: int, height: int = 0) -> None:
-        self.rows, self.by = rows, by
+        self.rows, self.by, self._width = rows, by, width
         self._label = min(_LABEL, max((len(rows.text("node")[row]) for row in order), default=0))
         nodes = self._nodes(order)
         self._cells = self._fitted([len(members) for members in nodes], width, height)
@@ -118,12 +123,14 @@ class HeatMap:
         found: list[tuple[str, Style]] = [(f"{self.by}  ", colours.BOLD)]
         if self._levels is None:
             marks = {colours.LOOKS[look].mark for look in np.unique(self.rows.looks).tolist()}
-            found += [piece for look in colours.SHOWN_LOOKS if look.mark in marks for piece in _explained(look)]
+            letters = [piece for look in colours.SHOWN_LOOKS if look.mark in marks for piece in _explained(look)]
+            fits = sum(len(text) for text, _ in [*found, *letters, _SIGNS]) <= self._width
+            found += letters if fits else [(_ABOVE, colours.PLAIN)]
         else:
             written = percent if self._high == 1.0 else short
             found += [(str(level), _level_style(level)) for level in range(_LEVELS)]
             found.append((f" from {written(self._low)} to {written(self._high)}, - not reported ", colours.PLAIN))
-        return [*found, ("^ hot  ! !! fault", colours.ALARM)]
+        return [*found, _SIGNS]
 
     def _nodes(self, order: Sequence[int]) -> list[list[int]]:
         """The rows of each node."""
@@ -134,15 +141,19 @@ class HeatMap:
         return list(nodes.values())
 
     def _fitted(self, counts: Sequence[int], width: int, height: int) -> CellSize:
-        """The largest cells that fit, of about equal sides; the least where all do not fit. counts: GPUs by node."""
+        """The largest cells that fit, the least where all do not fit. counts: GPUs by node.
+
+        A node is split over lines where its cells become much larger by it.
+        """
         longest = min(max(1, (width - self._label - 1) // CELL), max(counts, default=1))
-        best, most = CellSize(CELL, 1, longest), (0, 0)
+        best, most = CellSize(CELL, 1, longest), (0.0, 0)
         for members in dict.fromkeys((longest, -(-longest // 2), -(-longest // 4))):
             blocks = sum(-(-count // members) for count in counts)
-            for wide in range(CELL, _WIDEST + 1):
+            for wide in range(CELL, max(CELL + 1, width - self._label)):
                 across = self._across(width, wide * members)
-                high = min(wide, height // -(-blocks // across)) if across and blocks else 0
-                if (size := (wide * high, -abs(wide - 2 * high))) > most and high:
+                high = min(_TALLEST * wide, height // -(-blocks // across)) if across and blocks else 0
+                area = wide * high * (1.0 if members == longest else _SPLIT)
+                if (size := (area, -abs(wide - 2 * high))) > most and high:
                     best, most = CellSize(wide, high, members), size
         return best
 
@@ -184,10 +195,15 @@ class HeatMap:
         return [(f"{mark} {more}", style), *end]
 
     def _rest(self, row: int, below: int) -> list[tuple[str, Style]]:
-        """A lower line of a cell: its colour; the last of three or more stays empty."""
+        """A lower line of a cell: its colour, and a value where it is wide; the last of three or more stays empty."""
         width, last = self._cells.width, self._cells.height >= 3 and below == self._cells.height - 1
+        if last:
+            return [(" " * width, colours.PLAIN)]
         style = colours.HEALTH_STYLES[CRIT] if self.rows.view.state(row) == CRIT else self._mark(row)[1]
-        return [(" " * width, colours.PLAIN)] if last else [(" " * (width - 1), style), (" ", colours.PLAIN)]
+        value = ""
+        if width >= _VALUED and below <= len(_BELOW):
+            value = _BELOW[below - 1].of_gpu(self.rows, row)
+        return [(f"{value if len(value) < width else '':>{width - 1}}", style), (" ", colours.PLAIN)]
 
     def _value(self, row: int) -> str:
         """The number of a cell: that of the map, utilisation of a map by class; filled to the cell."""
