@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CONTENTS = {
-    "Tutorial": ("getting-started",),
+    "Tutorial": ("tutorial", "getting-started"),
     "How-to: get data in": (
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-nvidia-smi", "ingest-table"),
         *("accounting", "collect", "simulate"),
