@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 from html.parser import HTMLParser
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 from jobframes import START, gpus, measured, minutes, summary
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
+from tachograph.figures.job_page import OverTime
 from tachograph.figures.timeline import MAX_BINS, build_timeline
 from tachograph.report.findings import check_text, checks_text, evidence_texts
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
@@ -292,3 +294,13 @@ def test_values_under_the_pointer_are_those_of_the_plots() -> None:
     assert hovered["series"]["imbalance across GPUs"][1] == imbalance
     begin, end = (float(value) for value in re.findall(r'data-(?:begin|end)="([\d.]+)"', page))
     assert 0 < begin < end < 1
+    assert hovered["length_s"] == report.timeline.bins * report.timeline.bin_s
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "length_s"), [(89.0, 89.0), (120.0, 120.0), (20.0, 120.0), (float("nan"), 120.0)]
+)
+def test_axes_end_with_the_job(elapsed_s: float, length_s: float) -> None:
+    none = np.empty(0)
+    shown = OverTime(60.0, elapsed_s, "use", np.zeros((1, 2)), ["GPU 0"], {}, none, none, none, 1.0, (none, none, none))
+    assert shown.length_s == length_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,12 +32,13 @@ DAY = 86400.0
         (({"elapsed": DAY, "state": "TIMEOUT"},), ""),
     ],
 )
-def test_time_is_of_the_longest_run(tmp_path: Path, others: tuple[dict[str, object], ...], line: str) -> None:
+def test_time_is_of_the_longest_run(tmp_path: Path, others: tuple[dict[str, Any], ...], line: str) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     rows = []
     for number, other in enumerate(({"elapsed": 3600}, *others)):
-        given = {"user": "anna", "name": "train", "gpus": 1, "state": "COMPLETED", "timelimit_s": DAY, **other}
-        elapsed = float(str(given.pop("elapsed")))
+        given: dict[str, Any] = {"user": "anna", "name": "train", "gpus": 1, "state": "COMPLETED", "timelimit_s": DAY}
+        given |= other
+        elapsed = float(given.pop("elapsed"))
         start = T + timedelta(days=number)
         rows.append(job(str(number), start, start + timedelta(seconds=elapsed), elapsed_s=elapsed, **given))
     fill(lake, {"jobs": rows}, chunk="jobs")

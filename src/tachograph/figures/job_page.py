@@ -100,11 +100,14 @@ def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
 class OverTime:
     """What is drawn over the time of a job. Shapes: `levels` (GPUs, bins), the others (bins,); missing is NaN.
 
-    levels: activity of each GPU, named by `labels`. means: {counter: mean over the GPUs}. spatial, temporal: imbalance.
+    elapsed_s: run time (NaN: not known). levels: `activity` of each GPU, named by `labels`.
+    means: {counter: mean over the GPUs}. spatial, temporal: imbalance.
     memory_mib: most used of a GPU, `capacity_mib` its capacity (NaN: not known). power: mean, lowest, highest (W).
     """
 
     bin_s: float
+    elapsed_s: float
+    activity: str
     levels: Floats
     labels: Sequence[str]
     means: Mapping[str, Floats]
@@ -113,6 +116,12 @@ class OverTime:
     memory_mib: Floats
     capacity_mib: float
     power: tuple[Floats, Floats, Floats]
+
+    @property
+    def length_s(self) -> float:
+        """Seconds of the axis: to the end of the job, where this is within the last bin."""
+        whole = max(self.levels.shape[1], self.power[0].size) * self.bin_s
+        return self.elapsed_s if whole - self.bin_s < self.elapsed_s < whole else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = ()) -> str | None:
     panels = list(_panels(shown))
     if not panels:
         return None
-    length_s = max(shown.levels.shape[1], shown.power[0].size) * shown.bin_s
+    length_s = shown.length_s
     above = _lanes_in(marks, length_s)
     figure, every = new_panels([panel.height_in for panel in panels], above_in=above)
     for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
@@ -144,13 +153,13 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = ()) -> str | None:
 
 def _panels(shown: OverTime) -> Iterator[_Panel]:
     """The panels of which anything was measured, from top to bottom."""
-    gpus = shown.levels.shape[0]
+    gpus, what = shown.levels.shape[0], f"{shown.activity[:1].upper()}{shown.activity[1:]}"
     if shown.levels.size and not np.isnan(shown.levels).all():
         if gpus == 1:
-            yield _Panel("Utilisation", 0.9, lambda axes: _area(axes, shown.levels[0], shown.bin_s))
+            yield _Panel(what, 0.9, lambda axes: _area(axes, shown.levels[0], shown.bin_s))
         else:
             height = min(4.5, max(0.7, 0.2 * gpus))
-            title = "Utilisation of each GPU: yellow is 100 %, dark is 0 %, blank was not measured"
+            title = f"{what} of each GPU: yellow is 100 %, dark is 0 %, blank was not measured"
             yield _Panel(
                 title, height, lambda axes: _strips(axes, shown.levels, shown.labels, shown.bin_s), ground=False
             )

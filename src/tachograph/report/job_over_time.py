@@ -10,10 +10,11 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.figures.job_page import OverTime
 from tachograph.figures.timeline import Series
-from tachograph.judge.activity import number
+from tachograph.judge.activity import ACTIVITY_NAMES, number
 from tachograph.report.job import JobReport
 
 WINDOW = 12  # bins
+BUSY = 0.01  # of GPUs all less active than this no imbalance is drawn
 HOVERED_GPUS = 16  # up to here each GPU has its value
 
 
@@ -24,9 +25,11 @@ def over_time(report: JobReport) -> OverTime:
     drawn = [(gpu, series) for gpu, series in by_key if series is not None]
     levels = np.vstack([floats(series) for _, series in drawn]) if drawn else np.empty((0, 0))
     means = {name: floats(series) for name, series in timeline.means.items()}
-    capacity = number(report.summary, "hbm_mib")
+    capacity, elapsed_s = number(report.summary, "hbm_mib"), number(report.summary, "elapsed_s")
     return OverTime(
         timeline.bin_s,
+        np.nan if elapsed_s is None else elapsed_s,
+        ACTIVITY_NAMES.get(timeline.counter or "", "activity"),
         levels,
         [gpu.label for gpu, _ in drawn],
         means,
@@ -39,11 +42,11 @@ def over_time(report: JobReport) -> OverTime:
 
 
 def _imbalance(levels: Floats, *, axis: int) -> Floats:
-    """1 - mean / max; NaN where nothing was measured or all was idle."""
+    """1 - mean / max; NaN where nothing was measured or all were idle."""
     known = ~np.isnan(levels)
     count = known.sum(axis=axis)
     total, most = np.nansum(levels, axis=axis), np.where(known, levels, -1.0).max(axis=axis, initial=-1.0)
-    busy = (count > 0) & (most > 0)
+    busy = (count > 0) & (most >= BUSY)
     return np.where(busy, 1 - total / np.where(busy, count * most, 1.0), np.nan)
 
 
@@ -72,7 +75,12 @@ def hover_json(report: JobReport) -> dict[str, Any]:
     values = {
         label: [unit, [None if x != x else round(float(x), 4) for x in of]] for label, (unit, of) in known.items()
     }
-    return {"bin_s": shown.bin_s, "start": report.local(report.summary.get("start")), "series": values}
+    return {
+        "bin_s": shown.bin_s,
+        "length_s": shown.length_s,
+        "start": report.local(report.summary.get("start")),
+        "series": values,
+    }
 
 
 def floats(series: Series) -> Floats:

@@ -100,7 +100,10 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
     ran = f"it ran for {text(elapsed, 's')}"
     if len(runs_s) > 1:
         ran = f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
-    return [(f"--time={_slurm_time(wanted)}", f"{ran}, {text(MARGIN, 'fraction')} on top")]
+    margin = (
+        f"{text(MARGIN, 'fraction')} on top" if longest * (1 + MARGIN) >= LEAST_S else f"{text(LEAST_S, 's')} at least"
+    )
+    return [(f"--time={_slurm_time(wanted)}", f"{ran}, {margin}")]
 
 
 def _slurm_time(seconds: float) -> str:

@@ -6,6 +6,7 @@ for (const figure of document.querySelectorAll("figure[data-hover]")) {
   const series = Object.entries(data.series);
   if (!svg || !series.length) continue;
   const bins = Math.max(...series.map(([, [, values]]) => values.length));
+  const wide = data.length_s / data.bin_s;  // of the axis, in bins
   const [begin, end] = [Number(svg.dataset.begin), Number(svg.dataset.end)];
   const box = svg.viewBox.baseVal;
   const line = document.createElementNS(svg.namespaceURI, "line");
@@ -20,7 +21,7 @@ for (const figure of document.querySelectorAll("figure[data-hover]")) {
   let place = 0;
   const show = (at) => {
     place = Math.min(bins - 1, Math.max(0, at));
-    const x = box.width * (begin + (end - begin) * (place + 0.5) / bins);
+    const x = box.width * (begin + (end - begin) * Math.min(1, (place + 0.5) / wide));
     line.setAttribute("x1", x);
     line.setAttribute("x2", x);
     svg.append(line);
@@ -31,7 +32,7 @@ for (const figure of document.querySelectorAll("figure[data-hover]")) {
   svg.addEventListener("pointermove", (event) => {
     const frame = svg.getBoundingClientRect();
     const share = ((event.clientX - frame.left) / frame.width - begin) / (end - begin);
-    if (share >= 0 && share <= 1) show(Math.floor(share * bins));
+    if (share >= 0 && share <= 1) show(Math.floor(share * wide));
   });
   const steps = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -bins, End: bins };
   figure.tabIndex = 0;
