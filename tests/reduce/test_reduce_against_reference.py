@@ -34,6 +34,7 @@ VARIANTS = {
 }
 # what other tests are about, or what is the same by construction
 ELSEWHERE = {"pipes", "excluded", "seq", "as_of", "job_key", "attribution", "gpu_model", "hbm_mib", "time_precision_s"}
+ELSEWHERE |= {"ambiguous_because"}
 IDENTITY = {"job_id", "display_id", "state", "submit", "start", "end", "nodes", "shards", "mps"}
 
 
