@@ -77,6 +77,19 @@ def test_text_of_a_version(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_steps_have_the_peak_of_their_largest_task(version: str) -> None:
+    written = {
+        (row["JobIDRaw"].partition(".")[0], row["JobIDRaw"].partition(".")[2], row["State"].split()[0]): row["MaxRSS"]
+        for row in written_rows(version)
+        if "." in row["JobIDRaw"]
+    }
+    steps = reading_of(MADE / version / "sacct.parsable2.txt").steps
+    read = {(row["job_id"], row["step"], row["state"]): row["max_rss_mib"] for row in steps}
+    assert read == {key: mib(largest) or None if largest else None for key, largest in written.items()}
+    assert sum(size is not None for size in read.values()) > 10
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_text_and_json_differ_by_less_than_the_seconds_of_text(version: str) -> None:
     text, document = (
         {row["job_id"]: row for row in reading_of(MADE / version / name).jobs}

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.config import Configuration
-from tachograph.judge.steps import job_steps
+from tachograph.judge.steps import job_steps, node_memory_mib
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import choose_job
 from tachograph.lake.query import (
@@ -22,6 +22,7 @@ from tachograph.lake.query import (
     read_verdicts,
 )
 from tachograph.report.job import JobReport, build_job_report
+from tachograph.report.next_time import LEAST_S, HostMemory
 
 
 def read_job(
@@ -44,6 +45,7 @@ def read_job(
         chosen = choose_job(summaries, job, cluster=cluster, run=run)
         mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
         minutes = read_minutes(lake, mine)
+        same = _same_jobs(summaries, chosen.row)
         return build_job_report(
             chosen.row,
             read_gpus(lake, mine),
@@ -55,14 +57,32 @@ def read_job(
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
             bound=configuration.bound,
-            runs_s=_run_times(summaries, chosen.row),
+            runs_s=_run_times(same),
+            host_memory=_host_memory(lake, summaries, same, chosen.row),
         )
 
     return read_consistently(lake, read)
 
 
-def _run_times(summaries: pl.DataFrame, row: Mapping[str, Any]) -> list[float]:
-    """Run times of the user's jobs of this name on as many GPUs that ended by themselves or at their limit, in s."""
+def _same_jobs(summaries: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
+    """The user's jobs of this name on as many GPUs, of a job without a name itself."""
     same = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "user", "name", "gpus"))
-    ended = summaries.filter(same, pl.col("state").is_in(["COMPLETED", "TIMEOUT"]), pl.col("name").is_not_null())
+    return summaries.filter((same & pl.col("name").is_not_null()) | (pl.col("job_key") == row["job_key"]))
+
+
+def _run_times(same: pl.DataFrame) -> list[float]:
+    """Run times of the jobs that ended by themselves or at their limit, in s."""
+    ended = same.filter(pl.col("state").is_in(["COMPLETED", "TIMEOUT"]))
     return ended.get_column("elapsed_s").drop_nulls().to_list()
+
+
+def _host_memory(lake: Lake, summaries: pl.DataFrame, same: pl.DataFrame, row: Mapping[str, Any]) -> HostMemory:
+    """Host memory of those of the `same` jobs that had as many nodes, and the most that its partition gave."""
+    of_node = pl.col("mem_requested_mib") / pl.col("nodes")
+    alike = same.filter(pl.col("nodes") == row["nodes"])
+    completed = alike.filter(pl.col("state") == "COMPLETED", pl.col("elapsed_s") >= LEAST_S)
+    peaks = node_memory_mib(read_steps(lake, completed))
+    killed = alike.filter(pl.col("state") == "OUT_OF_MEMORY").select(of_node).to_series().drop_nulls()
+    beside = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition"))
+    most = summaries.filter(beside).select(of_node.max()).item()
+    return HostMemory(peaks.get(row["job_key"]), tuple(peaks.values()), killed.to_list(), most)

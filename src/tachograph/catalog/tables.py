@@ -214,6 +214,7 @@ STEPS = LakeTable(
         text("node_list", "Node list as written."),
         _count("tasks", "Tasks it started.", "count"),
         _count("gpus", "GPUs allocated to it.", "count"),
+        _number("max_rss_mib", "MiB", "Host memory of its largest task at its peak, as polled.", "not polled"),
         text("state", "State, as those of jobs."),
         _count("exit_code", "Exit code.", "code"),
         _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
@@ -432,6 +433,7 @@ JOB_GPUS = LakeTable(
     completes=False,
 )
 
+_STEP_FACTS = ("step", "name", "start", "end", "nodes", "tasks", "state", "exit_code", "max_rss_mib")
 STEP_SUMMARIES = LakeTable(
     "step_summaries",
     "one row per (job_key, step, start): what a step did with the GPUs of its job",
@@ -439,8 +441,7 @@ STEP_SUMMARIES = LakeTable(
     (
         _JOB_KEY,
         _COMPUTED_JOB_ID,
-        TableColumn("step", pl.String(), "", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
-        *(c for c in STEPS.columns if c.name in {"name", "start", "end", "nodes", "tasks", "state", "exit_code"}),
+        *(c for c in STEPS.columns if c.name in _STEP_FACTS),
         real("elapsed_s", "s", "From its start to its end, or to the analysis while it runs.", "not known"),
         TableColumn(
             "attribution",

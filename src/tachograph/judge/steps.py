@@ -168,3 +168,32 @@ def _step_gap(start: datetime, begin: float, end: float, idle: Mapping[int, bool
     inside = [idle[minute] for minute in range(int(-(-begin // 60)), int(end // 60)) if minute in idle]
     begun, ended = (start + timedelta(seconds=seconds) for seconds in (begin, end))
     return StepGap(begun, ended, 60.0 * len(inside), 60.0 * sum(inside))
+
+
+def node_memory_mib(steps: pl.DataFrame) -> dict[str, float]:
+    """Return {job_key: host memory that the tasks of a job held on one node at a time, at most}, in MiB, as polled.
+
+    `steps`: rows of step_summaries. Tasks of a step count with the peak of its largest one, as many as one node may
+    have had: every node of a step runs one at least. Steps that overlap add up. Jobs are left out where a step has no
+    peak or no number of tasks; only an extern step without a peak holds nothing.
+
+    >>> from datetime import UTC
+    >>> day = [datetime(2026, 4, 23, hour, tzinfo=UTC) for hour in range(4)]
+    >>> times = {"start": [day[0], day[0], day[2]], "end": [day[3], day[2], day[3]]}
+    >>> counts = {"nodes": [1, 2, 2], "tasks": [1, 2, 8], "max_rss_mib": [8.0, 100.0, 20.0]}
+    >>> node_memory_mib(pl.DataFrame({"job_key": ["a"] * 3, "step": ["batch", "0", "1"], **times, **counts}))
+    {'a': 148.0}
+    """
+    single = pl.col("step").is_in(["batch", "interactive"])  # one task on the first node
+    tasks = pl.when(single).then(1).when(pl.col("step") == "extern").then("nodes").otherwise("tasks")
+    nodes = pl.when(single).then(1).otherwise("nodes")
+    used = (
+        steps.filter((pl.col("step") != "extern") | (pl.col("max_rss_mib") > 0))
+        .with_columns(held=pl.col("max_rss_mib") * (tasks - nodes + 1).clip(lower_bound=1))
+        .filter(pl.col("held").is_not_null().all().over("job_key"))
+    )
+    own = used.filter((pl.col("step") != "extern").any().over("job_key"))
+    begun = own.select("job_key", t="start", change="held")
+    ended = own.filter(pl.col("end").is_not_null()).select("job_key", t="end", change=-pl.col("held"))
+    sums = pl.concat([begun, ended]).sort("job_key", "t", "change").group_by("job_key", maintain_order=True)
+    return dict(sums.agg(pl.col("change").cum_sum().max()).iter_rows())

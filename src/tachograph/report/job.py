@@ -45,7 +45,7 @@ from tachograph.report.job_sentences import (
     use_sentence,
 )
 from tachograph.report.json_values import json_values, public_row
-from tachograph.report.next_time import NextTime, next_time
+from tachograph.report.next_time import HostMemory, NextTime, next_time
 from tachograph.report.steps import steps_json
 from tachograph.report.verdict import verdict_sentence, worst_first
 
@@ -226,12 +226,13 @@ def build_job_report(
     evidence: str = "",
     bound: BoundOptions | None = None,
     runs_s: Sequence[float] = (),
+    host_memory: HostMemory | None = None,
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see job_steps;
     `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence. `bound`:
-    what counts as near a peak; `runs_s`: see next_time.
+    what counts as near a peak; `runs_s`, `host_memory`: see next_time.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
     reported = worst_first(worth_knowing(judged))
@@ -257,7 +258,7 @@ def build_job_report(
         memory=memory_sentence(summary),
         energy=energy_sentence(summary),
         caveats=caveat_sentences(summary, evidence),
-        next_time=next_time(summary, judged, runs_s),
+        next_time=next_time(summary, judged, runs_s, host_memory),
         timeline=timeline,
         steps=steps or JobSteps(),
         other_runs=tuple(other_runs),

@@ -13,9 +13,26 @@ from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.finding import Finding
 
 MARGIN = 0.25  # of the run time, on top of it
+MEMORY_MARGIN = 0.5  # of host memory: peaks are polled, every 30 s by default, and may lack memory that tasks share
 LEAST_S = 600.0
 WORTH = 0.75  # of the limit: a request that is longer is not worth a change
+_GIB = 1024.0  # MiB
 _STEPS = ((7200.0, 300.0), (43200.0, 900.0), (float("inf"), 3600.0))  # up to so long rounded up to so many seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Host memory on a node, in MiB, of the user's jobs of this name on as many GPUs and nodes, this one too.
+
+    own: what the tasks of this job held at most, None: not known. peaks: the same of those that completed after
+    `LEAST_S` or more, this one too. killed: what those requested that were killed for lack of it. most: what any job
+    of the partition requested.
+    """
+
+    own: float | None = None
+    peaks: Sequence[float] = ()
+    killed: Sequence[float] = ()
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +55,15 @@ class NextTime:
         return f"{message[:1].upper()}{message[1:]}."
 
 
-def next_time(row: Mapping[str, Any], findings: Sequence[Finding], runs_s: Sequence[float] = ()) -> NextTime | None:
+def next_time(
+    row: Mapping[str, Any],
+    findings: Sequence[Finding],
+    runs_s: Sequence[float] = (),
+    memory: HostMemory | None = None,
+) -> NextTime | None:
     """Return what to request next time; None where the job's record supports no change.
 
-    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too.
+    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; `memory`: their host memory.
 
     >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
     >>> job = {"gpus": 8, "elapsed_s": 42732.0, "timelimit_s": 90000.0, "state": "COMPLETED"}
@@ -54,9 +76,17 @@ def next_time(row: Mapping[str, Any], findings: Sequence[Finding], runs_s: Seque
     'The longest of 2 jobs of this name and size ran for 13 h 20 min, 25 % on top.'
     >>> next_time(job, [], [42732.0, 90000.0]) is None
     True
+    >>> job |= {"nodes": 2, "mem_requested_mib": 2 * 245760.0}
+    >>> made = next_time(job, [], [90000.0], HostMemory(9000.0, [9000.0]))
+    >>> made.line
+    '#SBATCH --mem=14G'
+    >>> made.why
+    'Its tasks held at most 8.8 GiB of host memory on a node when polled, 50 % on top.'
     """
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
-    chosen = [*_gpus(row, found), *_time(row, runs_s)]
+    fewer = _gpus(row, found)
+    divided = fewer and number(row, "nodes") != 1  # how many tasks a node will have is not known
+    chosen = [*fewer, *_time(row, runs_s), *(_memory(row, memory) if memory and not divided else [])]
     leave_out = _without_gpus(row, found)
     if leave_out is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
@@ -104,6 +134,29 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
         f"{text(MARGIN, 'fraction')} on top" if longest * (1 + MARGIN) >= LEAST_S else f"{text(LEAST_S, 's')} at least"
     )
     return [(f"--time={_slurm_time(wanted)}", f"{ran}, {margin}")]
+
+
+def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
+    """Per node: the largest peak and a margin, of a job that completed; of one that was killed, more than it had."""
+    total, nodes = number(row, "mem_requested_mib"), number(row, "nodes")
+    if total is None or not nodes:
+        return []
+    requested = total / nodes
+    peak, killed = max(memory.peaks, default=0.0), max(memory.killed, default=0.0)
+    wanted = math.ceil(max(peak, killed) * (1 + MEMORY_MARGIN) / _GIB) * _GIB
+    of_node = "" if nodes == 1 else " on a node"
+    if row.get("state") == "OUT_OF_MEMORY" and killed:
+        reason = f"{text(killed, 'MiB')} of host memory{of_node} did not suffice"
+    elif row.get("state") == "COMPLETED" and memory.own is not None and peak > killed and wanted <= WORTH * requested:
+        count = len(memory.peaks)
+        whose = f"the tasks of {count} jobs of this name and size" if count > 1 else "its tasks"
+        reason = f"{whose} held at most {text(peak, 'MiB')} of host memory{of_node} when polled"
+    else:
+        return []
+    reason = f"{reason}, {text(MEMORY_MARGIN, 'fraction')} on top"
+    if memory.most is not None and wanted > memory.most:
+        reason = f"{reason} (no job of the partition requested more than {text(memory.most, 'MiB')} of a node)"
+    return [(f"--mem={wanted / _GIB:.0f}G", reason)]
 
 
 def _slurm_time(seconds: float) -> str:

@@ -16,7 +16,7 @@ from tachograph.simulate.workload import LARGE_MEMORY_MIB, SimulatedRun
 FIELDS = (
     *("JobID", "JobIDRaw", "Cluster", "Partition", "QOS", "Account", "User", "Submit", "Eligible", "Start", "End"),
     *("Elapsed", "State", "ExitCode", "NNodes", "NodeList", "AllocTRES", "ReqTRES", "Constraints", "Timelimit"),
-    *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "JobName", "SubmitLine"),
+    *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "NTasks", "JobName", "SubmitLine"),
 )
 CPU_NODE = "cpu0001"
 _CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
@@ -171,6 +171,7 @@ def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNo
         "TotalCPU": elapsed(0),  # with steps: `_with_steps`
         "MaxRSS": "",
         "TRESUsageInTot": "",
+        "NTasks": "",
         "JobName": request.name,
         "SubmitLine": submit_line,
     }
@@ -262,6 +263,7 @@ def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, 
         row = record | dict.fromkeys(blank, "") | {"JobName": name, "State": state}
         row |= {"TotalCPU": elapsed(counted_s), "MaxRSS": f"{kib}K" if kib else ""}
         row["TRESUsageInTot"] = f"cpu={elapsed(cpu_s)},energy=0,mem={kib}K" if kib else ""
+        row["NTasks"] = "1" if step == "batch" else record["NNodes"]
         row["JobID"], row["JobIDRaw"] = f"{record['JobID']}.{step}", f"{record['JobIDRaw']}.{step}"
         row["Submit"] = row["Eligible"] = record["Start"]
         row["SubmitLine"] = "srun ./app" if step == "0" else ""

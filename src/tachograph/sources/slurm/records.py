@@ -423,6 +423,7 @@ def step_row(step: JobRecord) -> SlurmRow:
         "node_list": step.node_list if named else None,
         "tasks": step.tasks,
         "gpus": None if step.allocated is None else gpus(step.allocated)[0] or 0,
+        "max_rss_mib": step.usage.max_rss_mib,
         "state": step.state,
         "exit_code": step.exit_code if step.end else None,
         "exit_signal": step.exit_signal if step.end else None,
