@@ -5,7 +5,7 @@ import statistics
 import polars as pl
 import pytest
 
-from tachograph.figures.statistics import boxes, cumulative, rank_correlation
+from tachograph.figures.statistics import box_caption, boxes, cumulative, rank_correlation
 
 
 def jobs_of(values: list[float | None], group: str = "a") -> pl.DataFrame:
@@ -24,6 +24,14 @@ def test_boxes_have_the_whiskers_they_state() -> None:
     assert row["mean"] == pytest.approx(statistics.fmean(values))
     assert (row["p5"], row["p95"]) == pytest.approx((-10.55, 20.1))
     assert (row["low"], row["high"], row["outside"]) == (min(inside), max(inside), 2)
+
+
+def test_whiskers_of_percentiles_end_there() -> None:
+    values = [float(value) for value in range(101)]
+    (row,) = boxes(jobs_of(list(values)), "group", "value", whiskers="percentile").to_dicts()
+    assert (row["low"], row["high"], row["outside"]) == (row["p5"], row["p95"], 10) == (5.0, 95.0, 10)
+    assert "5th to 95th percentile" in box_caption("percentile")
+    assert "1.5 times" in box_caption("tukey")
 
 
 def test_cumulative_shares_count_ties_and_end_at_one() -> None:

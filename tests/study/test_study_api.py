@@ -103,6 +103,7 @@ def test_the_variant_of_the_notebooks(opened: OpenLake) -> None:
     ("options", "message"),
     [
         ({"pipe": "fp8"}, "no pipe 'fp8'; use fp64, fp32, fp16, tensor"),
+        ({"whiskers": "long"}, "use tukey, percentile"),
         ({"window": 7}, "use 1, 5, 15, 30"),
         ({"variant": "mine"}, "no variant 'mine'; use paper, notebooks"),
         ({"no_filter": "lazy"}, "no filter 'lazy'"),
@@ -146,3 +147,17 @@ def test_a_misspelt_option_is_told(opened: OpenLake) -> None:
         opened.jobs(pipe="fp32")  # type: ignore[call-arg]
     (one,), (same,) = opened.study("energy").report.figures, opened.study(["05"]).report.figures
     assert one.entry == same.entry
+
+
+def test_windows_of_every_length_are_compared(opened: OpenLake) -> None:
+    """Each median is that of a study with windows of this length."""
+    facts = opened.numbers("window_lengths").facts
+    for minutes in (1, 5, 15, 30):
+        assert facts[f"{minutes}min_median"] == opened.numbers("spatial_imbalance", window=minutes).facts["median"]
+
+
+def test_whiskers_are_those_of_the_option(opened: OpenLake) -> None:
+    numbers = opened.numbers("job_overview", whiskers="percentile")
+    assert numbers.facts["whiskers"] == "percentile"
+    row = numbers.tables["utilisation"].row(0, named=True)
+    assert (row["low"], row["high"]) == (row["p5"], row["p95"])

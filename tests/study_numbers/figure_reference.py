@@ -45,6 +45,7 @@ def figure_1(jobs: Jobs, pipe: str) -> Expected:
     ]  # fmt: skip
     common = max(sizes, key=lambda row: row["jobs"])
     facts: Row = {
+        "whiskers": "tukey",
         "jobs": len(jobs), "jobs_of_unknown_size": 0, "largest_gpus": max(job["gpus"] for job in jobs),
         "common_size": common["size"], "common_jobs": common["jobs"], "common_share": common["share"],
     }  # fmt: skip
@@ -193,7 +194,7 @@ def figure_5(jobs: Jobs, pipe: str) -> Expected:
     mine = [job for job in whole if job["gpu_hours"] > 0 and job["energy_j"] > 0]
     facts: Row = {
         "energy_unknown_jobs": len(jobs) - len(with_energy), "energy_partly_known_jobs": len(with_energy) - len(whole),
-        "nothing_used_jobs": len(whole) - len(mine), "jobs": len(mine), "pipe": pipe,
+        "nothing_used_jobs": len(whole) - len(mine), "jobs": len(mine), "pipe": pipe, "whiskers": "tukey",
     }  # fmt: skip
     typed = [job for job in mine if job[bound(pipe)] is not None]
     boxes, totals = [], []

@@ -14,6 +14,7 @@ from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import parse_time
 from tachograph.figures.dataset import FILTER_REASONS
 from tachograph.figures.numbers import StudyOptions
+from tachograph.figures.statistics import WHISKERS
 from tachograph.figures.study import VARIANTS, StudySettings
 from tachograph.lake.filters import FILTER_KINDS, JobFilter, parse_condition
 
@@ -38,11 +39,12 @@ class JobChoice(TypedDict, total=False):
 
 
 class StudyChoice(JobChoice, total=False):
-    """How a study is made: jobs, pipe of the roofline, window (min), variant, filters that do not count."""
+    """How a study is made: jobs, pipe of the roofline, window (min), variant, whiskers, filters that do not count."""
 
     pipe: str
     window: int | None
     variant: str
+    whiskers: str
     no_filter: Names
 
 
@@ -96,13 +98,15 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
 def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configuration) -> StudySettings:
     """Return how the study is to be made; what is not given is as configured.
 
-    Errors: UsageError for a pipe, a window, a variant or a filter that does not exist.
+    Errors: UsageError for a pipe, a window, a variant, whiskers or a filter that does not exist.
     """
     analysis, window = configuration.analysis, options.get("window")
     pipe, variant = options.get("pipe", "fp64"), options.get("variant", "paper")
+    whiskers = options.get("whiskers", "tukey")
     for what, given, known in (
         ("pipe", pipe, tuple(PIPES)),
         ("variant", variant, tuple(VARIANTS)),
+        ("whiskers", whiskers, tuple(WHISKERS)),
         ("window (min)", window, (None, *WINDOWS_MIN)),
     ):
         if given not in known:
@@ -110,7 +114,7 @@ def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configur
     no_filter = several(options.get("no_filter"))
     must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
     return StudySettings(
-        StudyOptions(pipe=pipe, window_s=analysis.window_s if window is None else window * 60),
+        StudyOptions(pipe=pipe, window_s=analysis.window_s if window is None else window * 60, whiskers=whiskers),
         variant,
         analysis,
         configuration.filters,

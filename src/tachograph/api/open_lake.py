@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Unpack
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.api.choices import JobChoice, StudyChoice, check_names, job_filter, settings_of
+from tachograph.api.choices import WINDOWS_MIN, JobChoice, StudyChoice, check_names, job_filter, settings_of
 from tachograph.api.job_report import read_job
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
@@ -32,7 +32,7 @@ from tachograph.catalog.tables import COMPUTED, GPU_SAMPLES, JOB_GPUS, JOB_MINUT
 from tachograph.catalog.units import plural, text
 from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
 from tachograph.figures.numbers import FigureNumbers, Study
-from tachograph.figures.registry import find_figure
+from tachograph.figures.registry import FigureEntry, find_figure
 from tachograph.figures.study import (
     MadeFigure,
     Progress,
@@ -304,7 +304,7 @@ class OpenLake:
         Errors: those of `jobs`; NotFoundError where no job is left to study.
         """
         entries = chosen_figures(figures)
-        settings, chosen, jobs = self._studied(wanted, options)
+        settings, chosen, jobs, windows = self._studied(entries, wanted, options)
         with lake_errors(self.lake.uri(JOB_GPUS)):
             units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
         site = self.configuration.site
@@ -316,6 +316,7 @@ class OpenLake:
             now=self.now,
             zone_name=site.time_zone,
             figures=entries,
+            windows=windows,
             progress=progress,
         )
         return StudyPage(report)
@@ -351,23 +352,37 @@ class OpenLake:
 
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
         entry = find_figure(figure)
-        settings, _, jobs = self._studied(None, options)
-        return make_figure(entry, Study(jobs, settings.options))
+        settings, _, jobs, windows = self._studied([entry], None, options)
+        return make_figure(entry, Study(jobs, settings.options, windows))
 
-    def _studied(self, wanted: JobFilter | None, options: StudyChoice) -> tuple[StudySettings, JobSet, pl.DataFrame]:
-        """The settings, the jobs that they choose, and these with the metrics that they define."""
+    def _studied(
+        self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
+    ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
+        """The settings, the jobs that they choose, these with the metrics that they define, and compared windows."""
         check_names(options, StudyChoice)
         wanted = self._filter(options) if wanted is None else wanted
         settings = settings_of(options, wanted, self.configuration)
 
-        def read() -> tuple[JobSet, pl.DataFrame]:
+        compared = any(entry.name == "window_lengths" for entry in entries)
+
+        def read() -> tuple[JobSet, pl.DataFrame, pl.DataFrame | None]:
             chosen = choose_jobs(
                 *self._summaries_and_answers(wanted), wanted, filters=settings.filters, no_filter=settings.no_filter
             )
-            return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
+            jobs = as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
+            return chosen, jobs, self._compared_windows(chosen.jobs, settings) if compared else None
 
-        chosen, jobs = self._of_one_moment(read)
-        return settings, chosen, jobs
+        chosen, jobs, windows = self._of_one_moment(read)
+        return settings, chosen, jobs, windows
+
+    def _compared_windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame:
+        """Spatial imbalance over windows of every length that can be chosen."""
+        parts = []
+        for minutes in WINDOWS_MIN:
+            other = replace(settings, options=replace(settings.options, window_s=60 * minutes))
+            defined = as_defined(jobs, other, self._windows(jobs, other))
+            parts.append(defined.select("job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"))
+        return pl.concat(parts)
 
     def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
         """Spatial imbalance over windows other than those of the analysis; None where they are the same."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # profiles in the printed table
 FOLDER, RADAR_FOLDER = "tachograph-study", "tachograph-radar"
-_OF_STUDY = ("figure", "pipe", "window", "variant", "no_filter")
+_OF_STUDY = ("figure", "pipe", "window", "variant", "whiskers", "no_filter")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,6 +44,12 @@ def add_arguments(parser: Parser) -> None:
         "--window", type=int, metavar="MIN", help="window of spatial imbalance: 1, 5, 15, 30 (default: as configured)"
     )
     parser.add_argument("--variant", default="paper", metavar="NAME", help="metrics as in the paper or the notebooks")
+    parser.add_argument(
+        "--whiskers",
+        default="tukey",
+        metavar="NAME",
+        help="ends of whiskers: tukey (1.5 box lengths), percentile (5, 95)",
+    )
     parser.add_argument(
         "--no-filter",
         action="append",
@@ -135,6 +141,7 @@ def _study(arguments: Arguments) -> int:
             pipe=arguments.pipe,
             window=arguments.window,
             variant=arguments.variant,
+            whiskers=arguments.whiskers,
             no_filter=arguments.no_filter,
         )
         written = study.write(folder, formats=formats, progress=progress)

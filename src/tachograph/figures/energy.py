@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from tachograph.catalog.units import text
 from tachograph.figures import style
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent
-from tachograph.figures.statistics import BOX_CAPTION, boxes
+from tachograph.figures.statistics import box_caption, boxes
 
 J_PER_KWH = 3.6e6
 BINS_PER_DECADE = 2
@@ -61,10 +61,10 @@ def compute(study: Study) -> FigureNumbers:
         return FigureNumbers({}, facts, study.jobs.height, {"boxes": why, "totals": why})
     jobs = jobs.with_columns(_bins(jobs.get_column("gpu_hours")))
     totals = _totals(jobs)
-    facts["pipe"] = study.options.pipe
+    facts |= {"pipe": study.options.pipe, "whiskers": study.options.whiskers}
     facts |= _total_facts(totals)
     missing = {} if facts["typed_jobs"] else {"totals": "no job of a known type"}
-    tables = {"boxes": _boxes(jobs), "totals": totals}
+    tables = {"boxes": _boxes(jobs, study.options.whiskers), "totals": totals}
     return FigureNumbers(tables, facts, study.jobs.height, missing)
 
 
@@ -78,7 +78,7 @@ def draw(numbers: FigureNumbers) -> Figure:
             style.not_drawn(right, numbers.missing["totals"])
         else:
             _draw_shares(right, numbers)
-        figure.supxlabel(BOX_CAPTION, fontsize=6, color=style.FAINT)
+        figure.supxlabel(box_caption(numbers.facts["whiskers"]), fontsize=6, color=style.FAINT)
     return figure
 
 
@@ -124,11 +124,11 @@ def _border(place: int) -> float:
     return float(10.0 ** (place / BINS_PER_DECADE))
 
 
-def _boxes(jobs: pl.DataFrame) -> pl.DataFrame:
+def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
     """Boxes of energy of each type and bin, with the bin's ends in GPU-hours."""
     parts = []
     for (kind,), part in jobs.sort("type").group_by("type", maintain_order=True):
-        parts.append(boxes(part, "bin", "energy_kwh").select(pl.lit(kind).alias("type"), pl.all()))
+        parts.append(boxes(part, "bin", "energy_kwh", whiskers=whiskers).select(pl.lit(kind).alias("type"), pl.all()))
     table = pl.concat(parts)
     places = table.get_column("bin").to_list()
     low, high = ([_border(place + end) for place in places] for end in (0, 1))

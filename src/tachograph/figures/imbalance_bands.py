@@ -22,8 +22,8 @@ EVEN = 0.30  # imbalance below which a job counts as even, or steady
 UNEVEN = 0.70  # imbalance above which one counts as uneven, or unsteady
 BANDS = pl.Enum(["low", "mid", "high"])
 BAND_NAMES: Mapping[str, str] = {"low": "under 30 %", "mid": "30 to 70 %", "high": "over 70 %"}
-_COLOURS: Mapping[str, str] = {"low": "#00204d", "mid": "#7c7b78", "high": "#dcae00"}  # cividis, dark to light
-_LINES: Mapping[str, str] = {"low": "-", "mid": "--", "high": "-."}
+BAND_COLOURS: Mapping[str, str] = {"low": "#00204d", "mid": "#7c7b78", "high": "#dcae00"}  # cividis, dark to light
+BAND_LINES: Mapping[str, str] = {"low": "-", "mid": "--", "high": "-."}
 STRIP_CAPTION = (
     "Dots: jobs (of more than 200 in a row, evenly spaced ranks); bar: first to third quartile; circle: median."
 )
@@ -38,20 +38,24 @@ def compute_bands(study: Study, column: str) -> FigureNumbers:
     """
     if why := why_none(study, column):
         return FigureNumbers({}, {}, study.jobs.height, {"bands": why, "cumulative": why})
-    util = pl.col("gpu_util_mean")
-    band = pl.when(util < LOW).then(pl.lit("low")).when(util <= HIGH).then(pl.lit("mid")).otherwise(pl.lit("high"))
-    jobs = imbalanced(study, column).select(column, band=band.cast(BANDS))
+    jobs = imbalanced(study, column).select(column, band=band_of(pl.col("gpu_util_mean")))
     parts = {name: jobs.filter(pl.col("band") == name).get_column(column) for name in BAND_NAMES}
     facts: dict[str, Fact] = {"jobs": jobs.height, "median": _median(jobs.get_column(column))}
-    facts |= _beyond("", jobs.get_column(column))
+    facts |= beyond("", jobs.get_column(column))
     for name, values in parts.items():
-        facts |= {f"{name}_jobs": len(values), f"{name}_median": _median(values), **_beyond(f"{name}_", values)}
+        facts |= {f"{name}_jobs": len(values), f"{name}_median": _median(values), **beyond(f"{name}_", values)}
     tables = {"bands": boxes(jobs, "band", column), "cumulative": cumulative(jobs, "band", column)}
     return FigureNumbers(tables, facts, study.jobs.height)
 
 
-def _beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
-    """How many of the jobs are even, and how many uneven."""
+def band_of(util: pl.Expr) -> pl.Expr:
+    """Return the band of a mean utilisation."""
+    band = pl.when(util < LOW).then(pl.lit("low")).when(util <= HIGH).then(pl.lit("mid")).otherwise(pl.lit("high"))
+    return band.cast(BANDS)
+
+
+def beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
+    """Return how many of these imbalances are even, and how many uneven, and their shares."""
     counted = {"even": int((values < EVEN).sum()), "uneven": int((values > UNEVEN).sum())}
     return {
         f"{prefix}{name}_{what}": number if what == "jobs" else share(number, len(values))
@@ -99,13 +103,13 @@ def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
     with style.style():
         figure, (left, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
         top = axis_top(curves.get_column("value"))
-        style.draw_strips(left, curves, rows, colours=_COLOURS)
+        style.draw_strips(left, curves, rows, colours=BAND_COLOURS)
         left.set_yticks(
             range(rows.height),
             [f"{BAND_NAMES[band]}\nn = {numbers.facts[f'{band}_jobs']:,}" for band in BAND_NAMES],
         )
         left.set_ylabel("mean GPU utilisation")
-        looks = {band: (named, _COLOURS[band], _LINES[band]) for band, named in BAND_NAMES.items()}
+        looks = {band: (named, BAND_COLOURS[band], BAND_LINES[band]) for band, named in BAND_NAMES.items()}
         title = f"mean GPU utilisation\nn = {count_jobs(numbers.facts['jobs'])}"
         style.draw_ecdf(right, curves, looks, top=top, title=title)
         right.set_ylabel("cumulative share of the band's jobs")

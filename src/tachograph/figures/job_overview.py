@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
-from tachograph.figures.statistics import BOX_CAPTION, boxes
+from tachograph.figures.statistics import box_caption, boxes
 
 Bin: TypeAlias = tuple[int, int]
 
@@ -68,6 +68,7 @@ def compute(study: Study) -> FigureNumbers:
     )
     facts: dict[str, Fact] = {
         "jobs": sized.height,
+        "whiskers": study.options.whiskers,
         "jobs_of_unknown_size": study.jobs.height - sized.height,
         "largest_gpus": max(counted),
         "common_size": labels[int(np.argmax(counts))],
@@ -78,7 +79,7 @@ def compute(study: Study) -> FigureNumbers:
     for part, column, source in (("duration", "hours", "elapsed_s"), ("utilisation", "gpu_util_mean", "gpu_util_mean")):
         known = jobs.get_column(column).drop_nulls()
         if known.len():
-            tables[part] = boxes(jobs, "size", column)
+            tables[part] = boxes(jobs, "size", column, whiskers=study.options.whiskers)
             facts |= {f"{part}_jobs": known.len(), f"{part}_median": float(np.median(known.to_numpy()))}
         else:
             missing[part] = not_recorded([source])
@@ -106,7 +107,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         for axes in (left, *(axes for axes in (middle, right) if axes.axison)):
             _size_axis(axes, numbers.tables["sizes"])
         if "duration" in numbers or "utilisation" in numbers:
-            figure.supxlabel(BOX_CAPTION, fontsize=6, color=style.FAINT)
+            figure.supxlabel(box_caption(numbers.facts["whiskers"]), fontsize=6, color=style.FAINT)
     return figure
 
 

@@ -22,18 +22,26 @@ Fact: TypeAlias = float | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """Options of a study. pipe: the roofline that decides compute-bound or memory-bound; window_s: of SI."""
+    """Options of a study. pipe: the roofline that decides compute-bound or memory-bound; window_s: of SI.
+
+    whiskers: where those of boxes end (`statistics.WHISKERS`).
+    """
 
     pipe: str = "fp64"  # fp64, fp32, fp16, tensor
     window_s: int = 60  # 60, 300, 900, 1800
+    whiskers: str = "tukey"  # tukey, percentile
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The jobs of a study: rows of job_summaries that no filter leaves out, one per run of a job."""
+    """The jobs of a study: rows of job_summaries that no filter leaves out, one per run of a job.
+
+    windows: (job_key, window_s, spatial_imbalance), one row per job and length of windows; None where not read.
+    """
 
     jobs: pl.DataFrame
     options: StudyOptions = field(default_factory=StudyOptions)
+    windows: pl.DataFrame | None = None
 
     @property
     def bound(self) -> str:

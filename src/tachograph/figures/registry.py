@@ -58,6 +58,7 @@ FIGURES: tuple[FigureEntry, ...] = (
     FigureEntry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
     FigureEntry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
     FigureEntry(12, "bounds", "What limits jobs: the published type and the limiter", "RQ3"),
+    FigureEntry(13, "window_lengths", "Spatial imbalance by length of windows", "RQ4"),
 )
 
 

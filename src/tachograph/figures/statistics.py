@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -9,19 +11,26 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 WHISKER = 1.5
-BOX_CAPTION = (
-    "Boxes: first to third quartile; line: median; dot: mean; whiskers: last job within 1.5 times the length of the "
-    "box; jobs beyond are counted, not drawn."
-)
+WHISKERS: Mapping[str, str] = {
+    "tukey": "last job within 1.5 times the length of the box",
+    "percentile": "5th to 95th percentile",
+}
 LEAST_JOBS = 3  # of a correlation: two jobs always have a rho of 1 or -1
 
 
-def boxes(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
+def box_caption(whiskers: object) -> str:
+    """Return what boxes with these whiskers show; ones that do not exist are those of Tukey."""
+    ends = WHISKERS.get(str(whiskers), WHISKERS["tukey"])
+    box = "Boxes: first to third quartile; line: median; dot: mean"
+    return f"{box}; whiskers: {ends}; jobs beyond are counted, not drawn."
+
+
+def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey") -> pl.DataFrame:
     """Return one row per value of `group`, in its order: jobs, mean, median, p5, q1, q3, p95, low, high, outside.
 
     `low` and `high` end the whiskers: the last values within 1.5 times the interquartile range of the box (Tukey,
-    "Exploratory Data Analysis", 1977); `outside` counts the jobs beyond. Quartiles and percentiles are interpolated
-    linearly. Nulls of either column are left out.
+    "Exploratory Data Analysis", 1977), or the 5th and 95th percentile with `whiskers` "percentile"; `outside` counts
+    the jobs beyond. Quartiles and percentiles are interpolated linearly. Nulls of either column are left out.
     """
     known = jobs.select(group, value).drop_nulls()
     column = pl.col(value)
@@ -35,8 +44,11 @@ def boxes(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
         p95=column.quantile(0.95, "linear"),
     )
     reach = WHISKER * (pl.col("q3") - pl.col("q1"))
-    inside = (column >= pl.col("q1") - reach) & (column <= pl.col("q3") + reach)
-    whiskers = (
+    ends = pl.col("q1") - reach, pl.col("q3") + reach
+    if whiskers == "percentile":
+        ends = pl.col("p5"), pl.col("p95")
+    inside = (column >= ends[0]) & (column <= ends[1])
+    within = (
         known.join(quartiles, on=group)
         .group_by(group)
         .agg(
@@ -45,7 +57,8 @@ def boxes(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
             outside=(~inside).sum().cast(pl.Int64),
         )
     )
-    return quartiles.join(whiskers, on=group).sort(group)
+    found = quartiles.join(within, on=group).sort(group)
+    return found.with_columns(low="p5", high="p95") if whiskers == "percentile" else found
 
 
 def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200) -> pl.DataFrame:

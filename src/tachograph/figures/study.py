@@ -150,10 +150,14 @@ def build_study(
     now: datetime,
     zone_name: str = "UTC",
     figures: Sequence[FigureEntry] = FIGURES,
+    windows: pl.DataFrame | None = None,
     progress: Progress | None = None,
 ) -> StudyReport:
-    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics."""
-    study = Study(jobs, settings.options)
+    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics.
+
+    `windows`: spatial imbalance over windows of several lengths (`Study.windows`), where a figure compares them.
+    """
+    study = Study(jobs, settings.options, windows)
     made = []
     for place, entry in enumerate(figures):
         if progress:

@@ -15,7 +15,7 @@ from tachograph.catalog.version import __version__
 from tachograph.figures.dataset import LOW_COVERAGE, Dataset
 from tachograph.figures.numbers import count_jobs, percent
 from tachograph.figures.registry import QUESTIONS
-from tachograph.figures.statistics import BOX_CAPTION
+from tachograph.figures.statistics import box_caption
 from tachograph.figures.study import VARIANTS, MadeFigure, StudyReport, StudySettings
 from tachograph.pipeline.summaries import PIPE_THRESHOLD
 from tachograph.report.json_values import json_values
@@ -102,7 +102,7 @@ def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
         ("Energy", _ENERGY[notebooks]),
         ("GPU-hours", _HOURS[notebooks]),
         ("Coverage", "samples over those expected at the job's own interval"),
-        ("Boxes", BOX_CAPTION.removeprefix("Boxes: ").rstrip(".")),
+        ("Boxes", box_caption(settings.options.whiskers).removeprefix("Boxes: ").rstrip(".")),
         ("Shares", "of the jobs that a sentence names, in which the value is known; a missing value is never 0"),
         ("Variant", VARIANTS[settings.variant]),
         ("Filters switched off", ", ".join(settings.no_filter) or "none"),
@@ -202,6 +202,7 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
                 "variant": settings.variant,
                 "pipe": settings.options.pipe,
                 "window_s": settings.options.window_s,
+                "whiskers": settings.options.whiskers,
                 "chosen_by": dict(settings.choices),
                 "no_filter": settings.no_filter,
                 "filters": settings.filters,
