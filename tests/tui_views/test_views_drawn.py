@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from scenes import JOB, Scene, drawn, text_of, view_of
 from syrupy.assertion import SnapshotAssertion
 
-from tachograph.live.snapshot import GpuId
+from tachograph.live.snapshot import GpuId, SourceInfo
+from tachograph.live.unsupported import unsupported_counters
+from tachograph.tui.fleet_rows import FleetRows, absent_columns
+from tachograph.tui.fleet_table import MORE, fit, pieces, titles
 from tachograph.tui.focus import focus
+from tachograph.tui.header import HeaderState, header
+from tachograph.tui.help import help_rows
 from tachograph.tui.job import JobLines, job_lines, nothing
 from tachograph.tui.job_table import job_facts
 from tachograph.tui.plot import PlotChoice, plots
@@ -52,6 +59,26 @@ def test_an_unsupported_counter_is_a_dash_with_how_to_enable_it(width: int, snap
     text = text_of(focus(view, view.snapshot.gpus[0], width=width))
     assert text == snapshot
     assert "DCGM_FI_PROF_SM_ACTIVE" in text
+
+
+@pytest.mark.parametrize("width", [79, 250])
+def test_nothing_of_dcgm_is_shown_of_another_exporter(width: int) -> None:
+    clock, amd = Clock(), "AMD device-metrics-exporter"
+    reported = {"gpu_util", "dram_active", "hbm_used_mib", "power_w", "gpu_temp_c"}
+    missing = unsupported_counters(reported, "dcgm-exporter", exporters=[amd])
+    view = view_of(Scene(4, clock=clock), clock)
+    values = {name: column for name, column in view.snapshot.values.items() if name in reported}
+    about = SourceInfo("dcgm-exporter", f"{amd} at n1", unsupported=missing, exporters=(amd,))
+    view = replace(view, about=about, snapshot=replace(view.snapshot, values=values))
+    text = text_of([*focus(view, view.snapshot.gpus[0], width=width), *help_rows(view, width=width)])
+    fleet = FleetRows(view)
+    places, absent = fit(fleet, width, group="node"), absent_columns(view)
+    lines = [*header(view, HeaderState(""), width=width), *(pieces(fleet, row, places) for row in range(4))]
+    lines += [titles(places, sort="gpu", reverse=False, group="node", width=width, absent=absent)]
+    text += "\n".join("".join(part for part, _ in line) for line in lines)
+    assert "counters that AMD device-metrics-exporter has no metric for" in text
+    assert not re.search("DCGM|NVML|CSV|NVLnk|nvlink_|hmma", text)
+    assert width < 200 or not text.endswith(MORE)  # all columns are shown
 
 
 @pytest.mark.parametrize("width", [79, 199])

@@ -7,9 +7,11 @@ import re
 import pytest
 
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
+from tachograph.judge.workload.classes import DECIDING
 from tachograph.live.snapshot import SourceInfo
 from tachograph.live.unsupported import (
     CounterFix,
+    absent_counters,
     brief_fix,
     brief_reason,
     counter_fix,
@@ -140,7 +142,7 @@ def stock(source: str = "dcgm-exporter") -> SourceInfo:
 def test_a_stock_exporter_lacks_two_lines_that_classes_need(source: str) -> None:
     (line,) = unsupported_summary(stock(source))
     assert line.startswith(
-        "11 counters unsupported; for workload classes add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to "
+        "11 counters unsupported; for workload classes: add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to "
     )
     assert len(line) < 240
 
@@ -171,11 +173,38 @@ def test_other_exporters_get_no_advice_for_dcgm(mapping: ExporterMapping) -> Non
     missing = unsupported_counters([], "dcgm-exporter", exporters=[mapping.name])
     about = SourceInfo("dcgm-exporter", "", unsupported=missing, exporters=(mapping.name,))
     said = " ".join([*unsupported_lines(about), *unsupported_summary(about), *missing.values()])
-    assert not re.search("DCGM|dcgm-exporter|NVML|Hopper", said)
+    assert not re.search("DCGM|dcgm-exporter|NVML|Hopper|CSV", said)
+    unnamed = set(COUNTER_NAMES) - readable_of(mapping) - set(DECIDING)
+    assert not unnamed & set(re.split(r"[^a-z0-9_]+", said))
     assert missing_csv_lines(about) == ()
-    readable = {given[0] for given in mapping.metrics.values()} & set(COUNTER_NAMES)
+    readable = readable_of(mapping)
     assert {name for name, how in missing.items() if how} == readable
     assert all(mapping.name in missing[name] for name in readable)
+    assert absent_counters(about) == set(COUNTER_NAMES) - readable
+    fields = [
+        name
+        for line in unsupported_lines(about)
+        if " report " in line
+        for name in line.split(" report ")[1].split(", ")
+    ]
+    assert len(fields) == len(set(fields))
+
+
+def readable_of(mapping: ExporterMapping) -> set[str]:
+    return {given[0] for given in mapping.metrics.values()} & set(COUNTER_NAMES)
+
+
+@pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus"])
+def test_profiling_comes_before_the_lines_that_need_it(source: str) -> None:
+    about = SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, source))
+    first, second = unsupported_summary(about)
+    assert "for workload classes: DCGM profiling reports nothing; it needs its lines in the CSV file, a data-" in first
+    assert second.startswith("and add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to the CSV file")
+
+
+def test_dcgm_has_a_metric_for_every_counter_of_a_gpu() -> None:
+    for source in ("nvml", "dcgm-exporter", "dmon", "recording"):
+        assert absent_counters(SourceInfo(source, "", unsupported=unsupported_counters([], source))) == frozenset()
 
 
 def test_dcgm_exporter_beside_others_is_advised() -> None:

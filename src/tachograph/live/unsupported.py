@@ -59,7 +59,7 @@ class CounterFix(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _FixText:
-    """Texts of a fix: for a line with counters, for a screen. {lines}: names in DCGM or of metrics; {source}."""
+    """Texts of a fix: for a line with counters, for a screen. {lines}: names in DCGM or of metrics; {source}; {csv}."""
 
     message: str
     brief: str
@@ -70,8 +70,8 @@ _FIX_TEXTS: Mapping[CounterFix, _FixText] = {
     CounterFix.CSV: _FixText("add {lines} to the CSV file of dcgm-exporter (option -f) and restart it", "exporter CSV"),
     CounterFix.METRIC: _FixText("have {source} report {lines}", "exporter field"),
     CounterFix.PROFILING: _FixText(
-        "DCGM profiling reports nothing: it needs a data-centre GPU (Volta or newer), a host engine running as root "
-        "(container: SYS_ADMIN), and no other active profiler (ncu, nsys)",
+        "DCGM profiling reports nothing; it needs {csv}a data-centre GPU (Volta or newer), a host engine running as "
+        "root (container: SYS_ADMIN), and no other active profiler (ncu, nsys)",
         "no profiling",
     ),
     CounterFix.UNCOUNTED: _FixText(
@@ -85,6 +85,8 @@ _FIX_TEXTS: Mapping[CounterFix, _FixText] = {
 
 
 _NAMING: Final = (CounterFix.CSV, CounterFix.METRIC)  # their sentences name the counters
+# the ways in which a summary names them: profiling first, which the lines of the CSV file need
+_ORDER: Final = (CounterFix.PROFILING, *_NAMING, CounterFix.UNCOUNTED, CounterFix.HOPPER)
 
 
 def advised_source(source: str, exporters: Collection[str]) -> str:
@@ -187,6 +189,12 @@ def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
     )
 
 
+def absent_counters(about: SourceInfo) -> frozenset[str]:
+    """Return the unsupported counters for which another exporter than DCGM's has no metric: nothing enables them."""
+    metrics = exporter_metrics(advised_source(about.name, about.exporters))
+    return frozenset(name for name, how in about.unsupported.items() if metrics and not how and name not in metrics)
+
+
 def missing_csv_lines(about: SourceInfo) -> tuple[str, ...]:
     """Return the lines that the CSV file of dcgm-exporter lacks, those for workload classes first."""
     deciding = deciding_counters(about)
@@ -224,18 +232,22 @@ def unsupported_counters(
 def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ", fields: bool = True) -> list[str]:
     """Return the unsupported counters of a source and how to enable them: a line for each way.
 
-    fields: False: of DCGM's fields only where they go, as `missing_csv_lines` shows them.
+    Counters that the exporter has no metric for are counted. fields: False: of DCGM's fields only where they go, as
+    `missing_csv_lines` shows them.
 
     >>> from tachograph.live.snapshot import SourceInfo
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
     >>> unsupported_lines(SourceInfo("nvml", "NVML", unsupported=missing))
     ['unsupported: fp64_active; NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter']
     """
-    return [
+    absent = absent_counters(about)
+    lines = [
         f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
-        for fix, counters, sentence in _ways(about, about.unsupported)
+        for fix, counters, sentence in _ways(about, [name for name in about.unsupported if name not in absent])
         for message in (_CSV_FILE if fix is CounterFix.CSV and not fields else sentence,)
     ]
+    source = advised_source(about.name, about.exporters)
+    return [*lines, *([f"{begin}{plural(len(absent), 'counter')} that {source} has no metric for"] if absent else [])]
 
 
 def unsupported_summary(about: SourceInfo) -> list[str]:
@@ -244,19 +256,21 @@ def unsupported_summary(about: SourceInfo) -> list[str]:
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
     >>> from tachograph.live.snapshot import SourceInfo
     >>> unsupported_summary(SourceInfo("nvml", "", unsupported=missing))[0][:67]
-    '1 counter unsupported; for workload classes fp64_active: NVML repor'
+    '1 counter unsupported; for workload classes: fp64_active: NVML repo'
     """
     if not about.unsupported:
         return []
     source = advised_source(about.name, about.exporters)
-    found = []
-    for fix, counters, message in _ways(about, deciding_counters(about)):
-        named = f"{', '.join(counters)}: {message or f'not available from {source}'}"
-        found.append(message if fix in _NAMING else named)
+    found, ways = [], _ways(about, deciding_counters(about))
+    for fix, counters, message in sorted(
+        ways, key=lambda way: _ORDER.index(way[0]) if way[0] in _ORDER else len(_ORDER)
+    ):
+        named = f"{', '.join(counters)}: {message}" if message else f"{source} does not report {', '.join(counters)}"
+        found.append(message if fix in (CounterFix.PROFILING, *_NAMING) else named)
     count = f"{plural(len(about.unsupported), 'counter')} unsupported"
     if not found:
         return [f"{count}, none that workload classes need"]
-    return [f"{count}; for workload classes {found[0]}", *(f"and {one}" for one in found[1:])]
+    return [f"{count}; for workload classes: {found[0]}", *(f"and {one}" for one in found[1:])]
 
 
 def deciding_counters(about: SourceInfo) -> tuple[str, ...]:
@@ -281,12 +295,13 @@ def _ways(about: SourceInfo, counters: Iterable[str]) -> list[tuple[CounterFix |
 
 def _fix_sentence(usual: CounterFix, counters: list[str], source: str) -> str:
     metrics = exporter_metrics(source)
-    fields = ", ".join(
+    fields = dict.fromkeys(
         metrics.get(name) or f"{DCGM_PREFIX}{COUNTERS_BY_NAME[name].dcgm_name}"
         for name in counters
         if name in COUNTERS_BY_NAME
     )
-    message = _FIX_TEXTS[usual].message.format(lines=fields, source=source)
+    csv = "its lines in the CSV file, " if source in _EXPORTERS else ""
+    message = _FIX_TEXTS[usual].message.format(lines=", ".join(fields), source=source, csv=csv)
     if source == "prometheus" and usual is CounterFix.CSV:
         return f"{message}; or let Prometheus keep it (metric_relabel_configs)"
     return message

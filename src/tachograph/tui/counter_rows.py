@@ -124,7 +124,9 @@ def counter_group(view: View, row: int, name: str, *, width: int) -> list[Row]:
     each = span(times, columns)
     reach = f"last {quantity(columns * each, 's')}" if columns >= 8 and len(times) > 1 else ""
     rows = [heading(name, width, reach if name == "Activity" else "")]
-    return rows + [_row(view, row, counter, times, width=width, each=each) for counter in GROUPS[name]]
+    absent = unsupported.absent_counters(view.about)
+    shown = [counter for counter in GROUPS[name] if counter not in absent]
+    return rows + [_row(view, row, counter, times, width=width, each=each) for counter in shown]
 
 
 def span(times: Floats, columns: int) -> float:

@@ -20,6 +20,7 @@ from tachograph.tui.fleet_rows import (
     FleetGroup,
     FleetRows,
     Line,
+    absent_columns,
     direction,
     fleet_lines,
     group_name,
@@ -300,7 +301,15 @@ class FleetScreen(KeptLines, can_focus=True):
         if self._map is None and y < self._titles - 1:
             return legend(self._rows, width=self.line_width)
         if self._map is None:
-            return titles(self._places, sort=self.sort, reverse=self.reverse, group=self.group, width=self.line_width)
+            absent = absent_columns(self._rows.view) if self._rows else ()
+            return titles(
+                self._places,
+                sort=self.sort,
+                reverse=self.reverse,
+                group=self.group,
+                width=self.line_width,
+                absent=absent,
+            )
         if y == 0:
             return self._map.legend()
         row = self._cursor

@@ -21,6 +21,7 @@ from tachograph.catalog.units import printable
 from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
 from tachograph.live.snapshot import GpuId
+from tachograph.live.unsupported import absent_counters
 from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.page import MISSING
@@ -48,8 +49,16 @@ NUMBERS = ("real", *COLUMN_ALIASES, "mem", "nvlink", "held", "age")
 TEXTS = ("gpu", "node", "job", "user", "class", "health", "model")
 GROUPS = ("node", "job", "user", "class")
 GIB = 1024.0  # MiB
+NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
 NO_JOB = "free"  # in place of a job: it is reported that none holds the GPU
 _HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STATES], np.float64)
+
+
+def absent_columns(view: View) -> frozenset[str]:
+    """Return the columns of numbers that the exporter has no metric for."""
+    absent = absent_counters(view.about)
+    found = {name for name, counter in COLUMN_ALIASES.items() if counter in absent}
+    return frozenset({*found, *(["nvlink"] if absent.issuperset(NVLINK) else [])})
 
 
 class FleetRows:

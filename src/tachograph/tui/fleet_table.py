@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from tachograph.live.view import View
 from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import cut, fitted_widths
 from tachograph.tui import colours
-from tachograph.tui.fleet_rows import FleetGroup, FleetRows
+from tachograph.tui.fleet_rows import FleetGroup, FleetRows, absent_columns
 from tachograph.tui.page import MISSING, Pieces, filled
 
 OTHER_NOW = "~"  # the newest reading alone has another class
@@ -24,6 +24,7 @@ _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
 _LETTER = 3  # characters of a class that is shown as its letter
 _SHORT_HEALTH = 4
+_FURTHER = ("occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ def fit(
     group: the grouping, which needs no column then. sort: the column that is never hidden.
     """
     natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
-    steps = [one for one in _steps(natural, skip, sort) if one[0] != group or group == "class"]  # classes are counted
+    steps = _steps(natural, skip, sort, absent_columns(rows.view))
+    steps = [one for one in steps if one[0] != group or group == "class"]  # classes are counted
     widths = fitted_widths({}, [("gpu", max(first, natural["gpu"])), *steps], width, gap=1)
     if widths.get("real", 0) >= _BAR_FROM:
         widths["real"] += min(width - sum(widths.values()) - len(widths) + 1, _BAR_TO - _BAR_FROM)
@@ -123,12 +125,12 @@ def fit(
     return placed
 
 
-def _steps(natural: Mapping[str, int], skip: int, sort: str) -> list[tuple[str, int]]:
-    """(column, width) by importance, as `fitted_widths` takes them."""
+def _steps(natural: Mapping[str, int], skip: int, sort: str, absent: Collection[str]) -> list[tuple[str, int]]:
+    """(column, width) by importance, as `fitted_widths` takes them; further ones only if the exporter has them."""
     kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
     kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)] if not skip else []
     first = ["sm", "tensor", "dram", "job", "user", "health", "class", "real", "class", "util", "mem", "power", "temp"]
-    more = ["occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model"]
+    more = [name for name in _FURTHER if name not in absent or name == sort]
     widths = {column.name: column.width for column in COLUMNS}
     widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
     kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
@@ -346,7 +348,9 @@ def gpu_line(rows: FleetRows, row: int, *, width: int) -> str:
     """Return one GPU in a line that needs no headings, as much as fits."""
     reported = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
     reported += [_class(rows, row), colours.state_text(rows.view.state(row))]
-    named = [column for column in COLUMNS if column.name not in ("gpu", "job", "user", "class", "health", "model")]
+    absent = absent_columns(rows.view)
+    texts = ("gpu", "job", "user", "class", "health", "model")
+    named = [column for column in COLUMNS if column.name not in texts and column.name not in absent]
     reported += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
     line = ""
     for one in reported:
@@ -405,15 +409,21 @@ MORE = "›"  # columns did not fit
 _NAMES = ("gpu", "node", "job", "user", "class", "model")  # sorted from A to Z, numbers from the highest
 
 
-def titles(places: Sequence[ColumnPlace], *, sort: str, reverse: bool, group: str, width: int) -> Pieces:
-    """Return the titles of columns at their places; the one sorted by is marked with an arrow."""
+def titles(
+    places: Sequence[ColumnPlace], *, sort: str, reverse: bool, group: str, width: int, absent: Collection[str] = ()
+) -> Pieces:
+    """Return the titles of columns at their places; the one sorted by is marked with an arrow.
+
+    absent: columns that the exporter has no metric for.
+    """
     arrow = "▲" if (sort in _NAMES) != reverse else "▼"
     made: Pieces = []
     for number, place in enumerate(places):
         is_sorted = place.column.name == sort
         written = _written(place, arrow if is_sorted else "")
         made.append((f" {written}" if number else written, colours.SORTED if is_sorted else colours.TITLE))
-    return [*made, *_more(places, group=group, width=width)]
+    possible = len(COLUMNS) - len(set(absent) & set(_FURTHER))
+    return [*made, *_more(places, possible, group=group, width=width)]
 
 
 def _written(place: ColumnPlace, arrow: str) -> str:
@@ -424,10 +434,10 @@ def _written(place: ColumnPlace, arrow: str) -> str:
     return title.ljust(place.width) if column.left else title.rjust(place.width)
 
 
-def _more(places: Sequence[ColumnPlace], *, group: str, width: int) -> Pieces:
+def _more(places: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
     """A sign at the right edge where columns are hidden."""
     grouped = group not in ("", "class")  # that column is the heading of groups
-    if not places or len(places) + grouped >= len(COLUMNS):
+    if not places or len(places) + grouped >= possible:
         return []
     used = places[-1].at + places[-1].width
     return [(MORE.rjust(width - used), colours.BOLD)] if used < width else []

@@ -15,7 +15,8 @@ from tachograph.live.unsupported import missing_csv_lines, unsupported_lines
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import COMMANDS
-from tachograph.tui.fleet_table import OTHER_NOW
+from tachograph.tui.fleet_rows import absent_columns
+from tachograph.tui.fleet_table import COLUMNS, OTHER_NOW
 from tachograph.tui.page import Page, Row, beside, heading, paragraph
 
 PLACES = {
@@ -125,8 +126,10 @@ def real_sentence(weights: Weights) -> str:
 
 def _columns(view: View, width: int) -> list[Row]:
     rows = [heading("Columns of the fleet", width)]
+    absent = {column.title for column in COLUMNS if column.name in absent_columns(view)}
     for title, meaning in ABBREVIATIONS.items():
-        rows += _entry(title, meaning, _KEY, width)
+        if title not in absent:
+            rows += _entry(title, meaning, _KEY, width)
     return [*rows, *paragraph(real_sentence(view.settings.weights), width), []]
 
 
