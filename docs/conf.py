@@ -46,6 +46,7 @@ html_copy_source = False
 smartquotes = False  # `--` is an option
 html_show_sphinx = html_show_copyright = False
 html_permalinks_icon = "#"
+html_static_path = html_css_files = ["site.css"]
 html_theme_options: dict[str, object] = {"footer_icons": []}
 
 _HOME = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">{1}</a>\n'

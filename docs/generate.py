@@ -257,6 +257,7 @@ def commands_page() -> str:
         "`tachograph completion SHELL` prints what bash, zsh or fish completes by: commands, options, files, and the "
         "names of findings, columns, figures, states. Write it once where the shell looks, and again after an upgrade:",
         "```sh\n"
+        "mkdir -p ~/.local/share/bash-completion/completions ~/.zfunc ~/.config/fish/completions\n"
         "tachograph completion bash > ~/.local/share/bash-completion/completions/tachograph\n"
         "tachograph completion zsh > ~/.zfunc/_tachograph     # fpath+=~/.zfunc before compinit in ~/.zshrc\n"
         "tachograph completion fish > ~/.config/fish/completions/tachograph.fish\n"
