@@ -14,7 +14,7 @@ from tachograph.catalog.chunks import NumberedGpu
 from tachograph.catalog.tables import DEVICES, GPU_KEY, TIME
 from tachograph.sources.gpu_indices import AMBIGUOUS, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import NUMBERINGS, MetricTarget, TableName
-from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit
+from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit, Mask
 
 NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
 CONFLICTING = "conflicting_value"
@@ -145,23 +145,32 @@ def of_readings(found: Mapping[MetricTarget, KeyedValues], keys: RowKeys) -> Map
     same = of_most[1:] == of_most[:-1]
     usual = float(np.median(np.diff(times)[same])) if same.any() else np.inf
     tolerance = min(_READING_US, usual / 2)
-    has = np.array([np.isin(rows, of_metric, assume_unique=True) for of_metric, _ in found.values()])
+    places = {metric: np.searchsorted(rows, of_metric) for metric, (of_metric, _) in found.items()}
+    has = np.zeros((rows.size, len(found)), np.bool_)
+    for column, of_metric in enumerate(places.values()):
+        has[of_metric, column] = True
     apart = (unit[1:] == unit[:-1]) & (np.diff(t) <= tolerance)
-    apart[apart] = ~(has[:, 1:][:, apart] & has[:, :-1][:, apart]).any(axis=0)
-    first = np.arange(rows.size)
-    masks = np.packbits(has, axis=0)
-    start, last, metrics = 0, NONE, 0
-    for place in (np.flatnonzero(apart) + 1).tolist():
-        if place - 1 != last:
-            start, metrics = place - 1, int.from_bytes(masks[:, place - 1].tobytes())
-        mask, last = int.from_bytes(masks[:, place].tobytes()), place
-        if t[place] - t[start] <= tolerance and not metrics & mask:
-            first[place], metrics = start, metrics | mask
+    apart[apart] = ~(has[1:][apart] & has[:-1][apart]).any(axis=1)
+    first = _first_of_readings(np.flatnonzero(apart) + 1, t, has, tolerance)
+    return {metric: (rows[first[places[metric]]], values) for metric, (_, values) in found.items()}
+
+
+def _first_of_readings(later: Longs, t: Longs, has: Mask, tolerance: float) -> Longs:
+    """The first row of the reading of each row. `later`: rows that may be of the reading of the one before them."""
+    packed = np.packbits(has, axis=1, bitorder="little")
+    metrics = [int.from_bytes(bits, "little") for bits in packed.view(f"S{packed.shape[1]}").ravel().tolist()]
+    times, first = t.tolist(), list(range(t.size))
+    start = last = NONE
+    taken = 0
+    for row in later.tolist():
+        if row - 1 != last:
+            start, taken = row - 1, metrics[row - 1]
+        last = row
+        if times[row] - times[start] <= tolerance and not taken & metrics[row]:
+            first[row], taken = start, taken | metrics[row]
         else:
-            start, metrics = place, mask
-    return {
-        metric: (rows[first[np.searchsorted(rows, of_metric)]], values) for metric, (of_metric, values) in found.items()
-    }
+            start, taken = row, metrics[row]
+    return np.array(first)
 
 
 def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
