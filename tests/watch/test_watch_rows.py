@@ -219,39 +219,23 @@ def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
     view = view_of(snapshot, labels=["tensor-heavy compute", "unknown"], states=["OK", "unknown"], real=[0.61, NAN])
     head, busy, unsupported = (line.split() for line in text_table(view, width=200).splitlines())
     assert head == [
-        "GPU",
-        "MODEL",
-        "JOB",
-        "USER",
-        "UTIL",
-        "REAL",
-        "SM",
-        "TENS",
-        "DRAM",
-        "MEM",
-        "W",
-        "TEMP",
-        "HEALTH",
-        "CLASS",
+        *("GPU", "UTIL", "MEM", "W", "TEMP", "CLASS", "REAL", "SM", "TENS", "DRAM", "JOB", "USER", "HEALTH", "MODEL"),
     ]
     assert busy == [
-        "n1:0",
-        "H100",
-        "7",
-        "bo?[2J",
-        "-",
-        "61%",
-        "50%",
-        "-",
-        "-",
-        "50%",
-        "433",
-        "-",
-        "OK",
-        "tensor-heavy",
-        "compute",
+        *("n1:0", "-", "50%", "433", "-", "tensor-heavy", "compute", "61%", "50%", "-", "-", "7", "bo?[2J"),
+        *("OK", "H100"),
     ]
-    assert unsupported == ["n1:1", "H100", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "unknown", "unknown"]
+    assert unsupported == ["n1:1", "-", "-", "-", "-", "unknown", "-", "-", "-", "-", "-", "-", "unknown", "H100"]
+
+
+def test_the_table_names_idle_gpus_that_are_held_or_free() -> None:
+    gpus = node_of(3)
+    snapshot = snapshot_of(gpus, {"gpu_util": [0.0, 0.0, 0.0]})
+    held, free = {GpuId("n1", 0): GpuAllocation("7", "bo")}, frozenset({GpuId("n1", 1)})
+    view = view_of(replace(snapshot, allocations=held, free=free), labels=["idle"] * 3)
+    lines = text_table(view, width=200).splitlines()
+    at, to = lines[0].index("CLASS"), lines[0].index("REAL")
+    assert [line[at:to].strip() for line in lines[1:]] == ["idle, held", "free", "idle"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 200])
@@ -264,7 +248,7 @@ def test_the_table_fits_and_stands_straight(width: int) -> None:
     assert len(lines) == 41
     assert max(map(len, lines)) <= width
     at = lines[0].index("CLASS")
-    assert all(line[at:] == "tensor-heavy compute" and line[at - 1] == " " for line in lines[1:])
+    assert all(line[at:].startswith("tensor-heavy compute ") and line[at - 1] == " " for line in lines[1:])
     end = lines[0].index(" SM ") + 3
     assert all(line[end - 1] == "%" for line in lines[1:])
     for needed in ("GPU", "REAL", "SM", "TENS", "DRAM", "HEALTH", "CLASS"):

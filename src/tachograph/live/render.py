@@ -300,10 +300,10 @@ def real_definition(weights: Weights) -> str:
 
 
 # title of a column; where the table is too wide, they are removed in this order
-_LEAVING: Final = ("MODEL", "USER", "JOB", "UTIL", "TEMP", "W", "MEM")
+_LEAVING: Final = ("MODEL", "USER", "JOB", "W", "TEMP", "MEM", "UTIL")
 _LEFT: Final = frozenset({"GPU", "MODEL", "JOB", "USER", "CLASS", "HEALTH"})
 _ABSENT: Final = "-"
-_COMMON: Final = 80  # characters; a narrower table has less between its columns
+_COMMON: Final = 80  # characters; a wider table has more between its columns
 
 
 def text_table(view: View, *, width: int) -> str:
@@ -320,7 +320,7 @@ def text_table(view: View, *, width: int) -> str:
         )
         for title in _TITLES
     ]
-    return to_text(fit_table(columns, width, gap=2 if width >= _COMMON else 1).with_note(width=width))
+    return to_text(fit_table(columns, width, gap=2 if width > _COMMON else 1).with_note(width=width))
 
 
 def _percent(value: float | None) -> str | None:
@@ -343,27 +343,36 @@ def _number(name: str) -> Callable[[View, int], str | None]:
     return cell
 
 
+def _class(view: View, row: int) -> str:
+    """The class; of an idle GPU also whether a job holds it, as far as known."""
+    name, gpu = view.label(row), view.snapshot.gpus[row]
+    if name != "idle":
+        return name
+    return "idle, held" if gpu in view.snapshot.allocations else _free(view, row) or name
+
+
 def _free(view: View, row: int) -> str | None:
     """In place of a job of a GPU that none holds."""
     return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
 
 
+# as on the screen: what nvitop shows comes first
 _TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
     {
         "GPU": lambda view, row: view.snapshot.gpus[row].name,
-        "MODEL": _model,
-        "JOB": lambda view, row: _allocation(view, row).job_id or _free(view, row),
-        "USER": lambda view, row: _allocation(view, row).user,
         "UTIL": _share("gpu_util"),
+        "MEM": lambda view, row: _percent(_hbm_used_pct(view, row, None)),
+        "W": _number("power_w"),
+        "TEMP": _number("gpu_temp_c"),
+        "CLASS": _class,
         "REAL": lambda view, row: _percent(float(view.real[row]) * 100),
         "SM": _share("sm_active"),
         "TENS": _share("tensor_active"),
         "DRAM": _share("dram_active"),
-        "MEM": lambda view, row: _percent(_hbm_used_pct(view, row, None)),
-        "W": _number("power_w"),
-        "TEMP": _number("gpu_temp_c"),
+        "JOB": lambda view, row: _allocation(view, row).job_id or _free(view, row),
+        "USER": lambda view, row: _allocation(view, row).user,
         "HEALTH": lambda view, row: view.state(row),
-        "CLASS": lambda view, row: view.label(row),
+        "MODEL": _model,
     }
 )
 
