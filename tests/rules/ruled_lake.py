@@ -29,7 +29,7 @@ def samples(name: str, begin: datetime) -> list[dict[str, Any]]:
 def ruled_lake(folder: Path) -> Lake:
     """Return the lake, not analyzed yet."""
     end = BEGIN + timedelta(hours=HOURS)
-    jobs = [job(name, BEGIN, end, user=f"user{name}", gpus=1) for name in ACTIVITY]
+    jobs = [job(name, BEGIN, end, user=f"user{name}", account="chem", gpus=1) for name in ACTIVITY]
     rows = [row for name in ACTIVITY for row in samples(name, BEGIN)]
     own = [row for name in ACTIVITY for row in held(name, f"n{name}", (0,), BEGIN, end)]
     return make_lake(folder, jobs=jobs, gpu_samples=rows, allocations=own)

@@ -91,11 +91,14 @@ def test_run_judges_stored_jobs_and_writes_nothing(run: Run, lake: str) -> None:
     done = run("run", "hot_gpu")
     assert done.code == 0
     assert "or more." in done.out
+    assert [line.split()[:5] for line in done.out.splitlines()[1:2]] == [["1", "user1", "chem", "hot_gpu", "1.0"]]
     data = run("run", "hot_gpu", "--set", "hot_c=75", "--json").data
     found = {row["job_id"]: row["verdict"] for row in data["verdicts"]}
     assert found == {"1": "yes", "2": "yes", "3": "no"}
     assert {(row["verdict"], row["jobs"]) for row in data["counts"]} == {("yes", 2), ("no", 1)}
     assert data["verdicts"][0]["checks"][0]["threshold"] == 75.0
+    whose = [(row["user"], row["account"]) for row in data["verdicts"]]
+    assert whose == [("user1", "chem"), ("user2", "chem"), ("user3", "chem")]
     assert before == sorted(path.stat().st_mtime_ns for path in Path(lake).rglob("*"))
 
 
@@ -115,7 +118,7 @@ def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
     done = run("backtest", "hot_gpu", "--set", "hot_gpu.hot_c=75")
     assert done.code == 0
     (line,) = [line for line in done.out.splitlines() if line.startswith("2 ")]
-    assert line.split()[:8] == ["2", "user2", "–", "hot_gpu", "1.0", "h", "no", "yes"]
+    assert line.split()[:7] == ["2", "user2", "chem", "hot_gpu", "1.0", "no", "yes"]
     Path("labels.csv").write_text("job_id,class,label\n1,hot_gpu,yes\n2,hot_gpu,no\n9,hot_gpu,yes\n")
     done = run("backtest", "hot_gpu", "--set", "hot_c=75", "--labels", "labels.csv", "--json")
     assert "labels.csv:4 (9)" in done.err

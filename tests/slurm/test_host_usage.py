@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from slurm_reading import MADE, VERSIONS, reading_of
 
 from tachograph.catalog.chunks import Reject
+from tachograph.judge.steps import node_memory_mib
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.commands import FIELDS
 from tachograph.sources.slurm.exports import read_content
@@ -87,6 +89,26 @@ def test_steps_have_the_peak_of_their_largest_task(version: str) -> None:
     read = {(row["job_id"], row["step"], row["state"]): row["max_rss_mib"] for row in steps}
     assert read == {key: mib(largest) or None if largest else None for key, largest in written.items()}
     assert sum(size is not None for size in read.values()) > 10
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_memory_of_a_node_is_between_its_largest_task_and_all_tasks_at_once(version: str) -> None:
+    found = []
+    for file in ("sacct.parsable2.txt", "sacct.json"):
+        reading = reading_of(MADE / version / file)
+        names = ("job_id", "step", "start", "end", "nodes", "tasks", "max_rss_mib")
+        steps = pl.DataFrame([{name: row[name] for name in names} for row in reading.steps], infer_schema_length=None)
+        of_node = node_memory_mib(steps.rename({"job_id": "job_key"}))
+        for row in reading.jobs:
+            own = steps.filter(pl.col("job_id") == row["job_id"])
+            unpolled = own.filter(pl.col("step") != "extern")["max_rss_mib"].null_count()
+            assert (row["job_id"] in of_node) == (own.height > 0 and not unpolled), row["job_id"]
+        largest = {str(row["job_id"]): row["max_rss_mib"] for row in reading.jobs}
+        total = dict(steps.group_by("job_id").agg((pl.col("max_rss_mib") * pl.col("tasks")).sum()).iter_rows())
+        assert all(float(str(largest[job])) - 1e-6 <= size <= total[job] + 1e-6 for job, size in of_node.items())
+        found.append(of_node)
+    assert found[0] == pytest.approx(found[1])
+    assert len(found[0]) > 10
 
 
 @pytest.mark.parametrize("version", VERSIONS)

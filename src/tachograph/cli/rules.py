@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.units import plural, printable, text
+from tachograph.catalog.units import column_texts, plural, printable, text
 from tachograph.cli import narrate, output
 from tachograph.cli.options import (
     Arguments,
@@ -214,10 +214,11 @@ def _print_jobs(
 ) -> None:
     """Print jobs with their users and the rule; on a terminal the first of them."""
     shown = rows.head(_LIMIT) if output.is_shown() else rows
+    _, hours = column_texts(shown.get_column("gpu_hours").to_list(), "h")
     cells = [
-        [row["display_id"] or row["job_id"], row["user"], row["account"], row["code"],
-         text(row["gpu_hours"], "h"), *(row[name] for name in columns)]
-        for row in shown.iter_rows(named=True)
+        [row["display_id"] or row["job_id"], row["user"], row["account"], row["code"], held,
+         *(row[name] for name in columns)]
+        for row, held in zip(shown.iter_rows(named=True), hours, strict=True)
     ]  # fmt: skip
     output.print_table(("job", "user", "account", "rule", ">GPU-h", *headings), cells, title=title,
                        no_color=arguments.no_color)  # fmt: skip
@@ -265,8 +266,9 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
         return
     columns, headings = ("before", "after", "sentence_after"), ("before", "after", "finding after")
     _print_jobs(changed, columns, headings, arguments, title="Jobs whose verdict changes")
-    rows = [[row["code"], row["before"], row["after"], str(row["jobs"]), text(row["gpu_hours"], "h")]
-            for row in counted.iter_rows(named=True)]  # fmt: skip
+    _, hours = column_texts(counted.get_column("gpu_hours").to_list(), "h")
+    rows = [[row["code"], row["before"], row["after"], str(row["jobs"]), held]
+            for row, held in zip(counted.iter_rows(named=True), hours, strict=True)]  # fmt: skip
     output.print_text("\n")
     output.print_table(
         ("rule", "before", "after", ">jobs", ">GPU-h"), rows, title="Jobs by verdict", no_color=arguments.no_color
