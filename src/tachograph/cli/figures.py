@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import NotFoundError, UsageError
@@ -16,13 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tachograph.figures.study import StudyReport
+    from tachograph.api.choices import StudyChoice
+    from tachograph.cli.options import OpenedLake
+    from tachograph.figures.study import Progress, StudyReport
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.filters import JobFilter
     from tachograph.report.radar import RadarReport
     from tachograph.report.study_files import WrittenStudy
 
 SHOWN = 20  # profiles in the printed table
-FOLDER, RADAR_FOLDER = "tachograph-study", "tachograph-radar"
-_OF_STUDY = ("figure", "pipe", "window", "variant", "whiskers", "no_filter")
+FOLDER, RADAR_FOLDER, COMPARE_FOLDER = "tachograph-study", "tachograph-radar", "tachograph-compare"
+_SPAN = re.compile(r"(\d{4})-(\d\d)(-(\d\d))?")
+_OF_STUDY = ("figure", "pipe", "window", "variant", "whiskers", "no_filter", "compare")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -31,7 +37,10 @@ def add_arguments(parser: Parser) -> None:
         "what", nargs="?", default="study", metavar="radar", help="radar plots of jobs instead of the study"
     )
     parser.add_argument(
-        "-o", "--output", metavar="DIR", help=f"output folder (default ./{FOLDER}, radar: ./{RADAR_FOLDER})"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help=f"output folder (default ./{FOLDER}, ./{RADAR_FOLDER}, ./{COMPARE_FOLDER})",
     )
     parser.add_argument(
         "--format", action="append", default=[], metavar="NAME", help="pdf, svg, png; repeatable (default: all three)"
@@ -58,6 +67,13 @@ def add_arguments(parser: Parser) -> None:
         help="include jobs left out for this reason only, such as short; repeatable",
     )
     parser.add_argument(
+        "--compare",
+        nargs="+",
+        default=[],
+        metavar="LAKE",
+        help="studies side by side: lakes, or months (2025-03) and days of this one; a single one beside this lake",
+    )
+    parser.add_argument(
         "--by", metavar="NAME", help="radar: one profile per job (default), user, account, partition, workload, all"
     )
     add_filters(parser, study=False)
@@ -75,7 +91,7 @@ def run(arguments: Arguments) -> int:
         )
     if arguments.by is not None:
         raise UsageError("--by is an option of `tachograph figures radar`", do="leave it out")
-    return _study(arguments)
+    return _compare(arguments) if arguments.compare else _study(arguments)
 
 
 def _radar(arguments: Arguments) -> int:
@@ -129,20 +145,12 @@ def _study(arguments: Arguments) -> int:
     from tachograph.report.study import study_json
     from tachograph.report.study_files import check_folder, check_formats
 
-    opened = open_lake(arguments)
-    narrator = Narrator.of(arguments)
+    opened, narrator = open_lake(arguments), Narrator.of(arguments)
     folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)
     check_folder(folder)
     with narrator.steps(logged=True) as progress:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(
-            arguments.figure,
-            wanted=job_filter(arguments, opened),
-            progress=progress,
-            pipe=arguments.pipe,
-            window=arguments.window,
-            variant=arguments.variant,
-            whiskers=arguments.whiskers,
-            no_filter=arguments.no_filter,
+            arguments.figure, wanted=job_filter(arguments, opened), progress=progress, **_options(arguments)
         )
         written = study.write(folder, formats=formats, progress=progress)
     if study.dataset.stale:
@@ -152,6 +160,84 @@ def _study(arguments: Arguments) -> int:
     else:
         _show(study.report, written, no_color=arguments.no_color)
     return 0
+
+
+def _options(arguments: Arguments) -> StudyChoice:
+    """How the study is made, as the options have it."""
+    return {
+        "pipe": arguments.pipe,
+        "window": arguments.window,
+        "variant": arguments.variant,
+        "whiskers": arguments.whiskers,
+        "no_filter": arguments.no_filter,
+    }
+
+
+def _compare(arguments: Arguments) -> int:
+    from pathlib import Path
+
+    from tachograph.api.open_lake import OpenLake
+    from tachograph.cli.options import open_lake
+    from tachograph.figures.comparison import MOST_STUDIES, StudyComparison
+    from tachograph.figures.style import FORMATS
+    from tachograph.report.comparison import comparison_json, comparison_rows, write_comparison
+    from tachograph.report.study_files import check_folder, check_formats
+
+    opened = open_lake(arguments)
+    narrator, named = Narrator.of(arguments), list(dict.fromkeys(arguments.compare))
+    folder, formats = Path(arguments.output or COMPARE_FOLDER), check_formats(arguments.format or FORMATS)
+    check_folder(folder)
+    labels = named if len(named) > 1 else [opened.lake.location, *named]
+    if len(labels) > MOST_STUDIES:
+        raise UsageError(f"{len(labels)} studies to compare", do=f"name at most {MOST_STUDIES}")
+    wanted, reports = job_filter(arguments, opened), []
+    with narrator.steps(logged=True) as progress:
+        for label in labels:
+            lake, which = _of_label(label, opened, wanted)
+            study = OpenLake(lake, opened.configuration, opened.now).study(
+                arguments.figure,
+                wanted=which,
+                progress=_prefixed(label, progress),
+                **_options(arguments),
+            )
+            reports.append(study.report)
+    comparison = StudyComparison(tuple(labels), tuple(reports))
+    written = write_comparison(comparison, folder, formats=formats)
+    if arguments.json:
+        output.print_json(comparison_json(comparison))
+        return 0
+    headings, rows = comparison_rows(comparison)
+    output.print_table([headings[0], *(f">{name}" for name in headings[1:])], rows, no_color=arguments.no_color)
+    output.print_text(f"\n{len(written.files)} files in {written.folder}; main page: compare.html\n")
+    return 0
+
+
+def _prefixed(label: str, progress: Progress) -> Progress:
+    """Progress that names the study."""
+    return lambda doing, done, total: progress(f"{label}: {doing}", done, total)
+
+
+def _of_label(label: str, opened: OpenedLake, wanted: JobFilter) -> tuple[Lake, JobFilter]:
+    """The lake and the jobs of one study: another lake, or a month or a day of this one."""
+    from calendar import monthrange
+    from dataclasses import replace
+    from datetime import date, timedelta
+
+    from tachograph.catalog.units import parse_time
+    from tachograph.lake.delta import Lake
+
+    if label == opened.lake.location:
+        return opened.lake, wanted
+    if not (found := _SPAN.fullmatch(label)):
+        return Lake.open(label), wanted
+    try:
+        first = date(int(found[1]), int(found[2]), int(found[4] or 1))
+    except ValueError:
+        raise UsageError(f"Invalid time: {label!r}", do="write a month as 2025-03, a day as 2025-03-04") from None
+    after = first + timedelta(days=1 if found[4] else monthrange(first.year, first.month)[1])
+    ends = (first.isoformat(), after.isoformat())
+    since, until = (parse_time(end, now=opened.now, zone_name=opened.configuration.site.time_zone) for end in ends)
+    return opened.lake, replace(wanted, since=since, until=until)
 
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:

@@ -1,0 +1,91 @@
+"""Studies side by side as text, JSON, CSV and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.version import __version__
+from tachograph.figures import style
+from tachograph.figures.comparison import StudyComparison, draw_overlays
+from tachograph.figures.inline_svg import inlined
+from tachograph.figures.registry import QUESTIONS
+from tachograph.report.json_values import json_values
+from tachograph.report.pages import environment
+from tachograph.report.study import NOT_ANSWERED, first_sentences, json_text, study_json
+from tachograph.report.study_files import WrittenStudy, check_formats, csv_of, writable
+
+STEM = "compare"
+
+
+def comparison_json(comparison: StudyComparison) -> dict[str, Any]:
+    """Return {studies: {label: its study.json}, facts: [{figure, fact, one value per label}]}."""
+    studies = dict(zip(comparison.labels, map(study_json, comparison.reports), strict=True))
+    return json_values({"studies": studies, "facts": comparison.facts().to_dicts()})
+
+
+def comparison_rows(comparison: StudyComparison) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings and the rows of the numbers that are printed, one column per study."""
+    return ("number", *comparison.labels), [(what, *values) for what, values in comparison.numbers()]
+
+
+def comparison_html(comparison: StudyComparison, drawing: str) -> str:
+    """Return the page; `drawing`: the overlaid distributions as SVG, empty for none."""
+    answers = [
+        (name, question, [_answer(report, name) for report in comparison.reports])
+        for name, question in QUESTIONS.items()
+        if any(report.of_question(name) for report in comparison.reports)
+    ]
+    first = comparison.reports[0]
+    return (
+        environment()
+        .get_template("compare.html.j2")
+        .render(
+            labels=comparison.labels,
+            spans=[report.span for report in comparison.reports],
+            rows=comparison.numbers(),
+            answers=answers,
+            drawing=Markup(drawing),
+            version=__version__,
+            made=local_time(first.now, first.zone_name),
+            zone_name=first.zone_name,
+        )
+    )
+
+
+def _answer(report: Any, name: str) -> tuple[str, str]:
+    """The answer of one study in short, and what follows."""
+    said = first_sentences(report.of_question(name)) or [NOT_ANSWERED]
+    return " ".join(said), report.consequences().get(name, "")
+
+
+def write_comparison(
+    comparison: StudyComparison, folder: Path, *, formats: Sequence[str] = style.FORMATS
+) -> WrittenStudy:
+    """Write compare.html, compare.json, compare.csv (all facts), compare.curves.csv and the drawing into a folder.
+
+    Errors: those of `write_study`.
+    """
+    formats = check_formats(formats)
+    with writable(folder) as aside:
+        drawing = ""
+        curves = comparison.curves()
+        if curves.height:
+            style.save(draw_overlays(comparison), aside, STEM, sorted({*formats, "svg"}))
+            svg = aside / f"{STEM}.svg"
+            label = "Cumulative distributions of the studies"
+            drawing = inlined(svg.read_text("utf-8"), name=STEM, label=label, colours=style.PAGE_COLOURS)
+            if "svg" not in formats:
+                svg.unlink()
+        (aside / f"{STEM}.curves.csv").write_text(csv_of(curves), encoding="utf-8")
+        (aside / f"{STEM}.csv").write_text(csv_of(comparison.facts()), encoding="utf-8")
+        (aside / f"{STEM}.json").write_text(json_text(comparison_json(comparison)), encoding="utf-8")
+        (aside / f"{STEM}.html").write_text(comparison_html(comparison, drawing), encoding="utf-8")
+        files = sorted(file.name for file in aside.iterdir())
+        for name in files:
+            (aside / name).replace(folder / name)
+    return WrittenStudy(folder, tuple(files))
