@@ -72,7 +72,7 @@ def assert_as_expected(snapshot: Snapshot, text: str) -> None:
 
 
 def test_values_are_those_of_the_pages_of_all_nodes() -> None:
-    with exporter(TWO_NODES) as server, watching(server.urls) as source:
+    with exporter(TWO_NODES) as server, watching(server.urls, timeout_s=60.0) as source:
         snapshot = source.read()
         texts = {served.node: served.text for served in server.served}
         assert_as_expected(snapshot, texts["n1"] + texts["n2"])
