@@ -20,7 +20,7 @@ STEP_COLUMNS = (
     "coverage", "attribution",
 )  # fmt: skip
 STEP_TEXTS = frozenset({"step", "name", "state", "attribution"})
-_LEAST = {"name": 8, "state": 4}  # characters to which cells are cut where a line is narrow
+_LEAST = {"name": 8, "state": 9}  # characters to which cells are cut where a line is narrow
 _ALWAYS = frozenset({"step", "start", "run time", "state", "GPU", "coverage"})
 _ALONE = "time"  # attribution of steps that had the GPUs to themselves: the rule, not worth a column
 _HIDDEN_FIRST = ("tasks", "nodes", "power", "SM", "exit", "attribution", "memory", "energy", "coverage")
