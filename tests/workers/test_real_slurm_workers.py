@@ -81,7 +81,7 @@ def test_jobs_come_to_the_numbers_of_threads(
     logs = folder / "tachograph-workers"
     assert done.stderr == f"waiting for 2 jobs of Slurm, named tachograph; logs: {logs}\n"
     assert same(by_threads, lake)
-    assert not ours(slurm)
+    wait_for(lambda: not ours(slurm), "the jobs' end", 60)
     told = [file.read_text() for file in logs.glob("tachograph-*.err")]
     assert any("Registered to:      tls://" in text for text in told)
     assert not [path for path in logs.iterdir() if path.name.startswith(".")]  # keys
@@ -122,5 +122,5 @@ def test_jobs_that_do_not_start_are_told_and_taken_back(slurm: SlurmCluster, raw
         workers("slurm:2", shape, raw, report=lambda words: None),
     ):
         pass
-    assert not ours(slurm)
+    wait_for(lambda: not ours(slurm), "the jobs' end", 60)
     assert len(ours(slurm, "CA")) >= 2
