@@ -309,6 +309,15 @@ def plural(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
 
 
+def capitalized(words: str) -> str:
+    """Return words with a capital at the begin; the others stay as they are.
+
+    >>> capitalized("the SMs"), capitalized("")
+    ('The SMs', '')
+    """
+    return f"{words[:1].upper()}{words[1:]}"
+
+
 def gpu_hours_text(hours: float | None) -> str:
     """Return GPU-hours in words.
 

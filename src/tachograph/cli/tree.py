@@ -6,7 +6,7 @@ Building it imports every command, so only these three use it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -69,7 +69,7 @@ def common_options() -> tuple[OptionText, ...]:
     """Return the options of every command."""
     parser = Parser("tachograph", "")
     add_common(parser)
-    return tuple(option for _, option in _options(parser))
+    return tuple(_options(parser))
 
 
 def command_texts(names: Sequence[str] = ()) -> tuple[CommandText, ...]:
@@ -78,15 +78,14 @@ def command_texts(names: Sequence[str] = ()) -> tuple[CommandText, ...]:
     Errors: UsageError for an unknown one.
     """
     entries = [find(name) for name in names] or COMMANDS
-    known = actions(program_parser())
-    return tuple(_command_text(known[entry.name]) for entry in entries)
+    known, shared = actions(program_parser()), frozenset(option.written for option in common_options())
+    return tuple(_command_text(known[entry.name], shared) for entry in entries)
 
 
-def _command_text(parser: argparse.ArgumentParser) -> CommandText:
-    shared = {option.written for option in common_options()}
+def _command_text(parser: argparse.ArgumentParser, shared: Set[str]) -> CommandText:
     positional = [one for one in parser._get_positional_actions() if not isinstance(one, argparse._SubParsersAction)]
-    options = tuple(text for _, text in _options(parser) if text.written not in shared)
-    parts = tuple(map(_command_text, actions(parser).values()))
+    options = tuple(option for option in _options(parser) if option.written not in shared)
+    parts = tuple(_command_text(part, shared) for part in actions(parser).values())
     values = [_REPEATED.get(str(one.nargs), "{}").format(_metavar(one)) for one in positional]
     chosen = [" | ".join(one.prog.removeprefix(f"{parser.prog} ") for one in parts)] if parts else values
     synopsis = " ".join([parser.prog, *chosen, *(["[options]"] if options or parts else [])])
@@ -100,12 +99,12 @@ def _command_text(parser: argparse.ArgumentParser) -> CommandText:
     )
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action, OptionText]]:
+def _options(parser: argparse.ArgumentParser) -> Iterator[OptionText]:
     for action in parser._get_optional_actions():
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
             continue
         value = "" if action.nargs == 0 else f" {_metavar(action)}"
-        yield action, OptionText(f"{', '.join(action.option_strings)}{value}", _help(parser, action))
+        yield OptionText(f"{', '.join(action.option_strings)}{value}", _help(parser, action))
 
 
 def _metavar(action: argparse.Action) -> str:

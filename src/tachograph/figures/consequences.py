@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tachograph.catalog.tables import PIPES
-from tachograph.catalog.units import text
+from tachograph.catalog.units import capitalized, text
 from tachograph.figures.bounds import LIMITERS
 from tachograph.figures.correlation import LABELS, STRONG
 from tachograph.figures.hbm_peak import FIT
@@ -144,4 +144,4 @@ def _unused(numbers: FigureNumbers, pipe: str) -> float | None:
 
 
 def _sentence(phrase: str) -> str:
-    return f"{phrase[0].upper()}{phrase[1:]}."
+    return f"{capitalized(phrase)}."

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 from matplotlib.transforms import offset_copy
 
-from tachograph.catalog.units import text
+from tachograph.catalog.units import capitalized, text
 from tachograph.figures.inline_svg import (
     ACCENT,
     COMPUTE,
@@ -153,7 +153,7 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = ()) -> str | None:
 
 def _panels(shown: OverTime) -> Iterator[_Panel]:
     """The panels of which anything was measured, from top to bottom."""
-    gpus, what = shown.levels.shape[0], f"{shown.activity[:1].upper()}{shown.activity[1:]}"
+    gpus, what = shown.levels.shape[0], capitalized(shown.activity)
     if shown.levels.size and not np.isnan(shown.levels).all():
         if gpus == 1:
             yield _Panel(what, 0.9, lambda axes: _area(axes, shown.levels[0], shown.bin_s))

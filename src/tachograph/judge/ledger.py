@@ -114,6 +114,11 @@ class WasteReport:
         return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("gpu_hours").sum())
 
     @property
+    def lost_money(self) -> float:
+        """What the GPU-hours of all causes cost, as far as they have a price."""
+        return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("money").drop_nulls().sum())
+
+    @property
     def recoverable(self) -> float:
         """GPU-hours that are recoverable under the assumptions."""
         return float(self.causes.get_column("recoverable").sum())

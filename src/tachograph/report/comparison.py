@@ -17,7 +17,7 @@ from tachograph.figures.registry import QUESTIONS
 from tachograph.report.json_values import json_values
 from tachograph.report.pages import environment
 from tachograph.report.study import NOT_ANSWERED, first_sentences, json_text, study_json
-from tachograph.report.study_files import WrittenStudy, check_formats, csv_of, writable
+from tachograph.report.study_files import WrittenStudy, check_formats, csv_of, move, writable
 
 STEM = "compare"
 
@@ -86,6 +86,5 @@ def write_comparison(
         (aside / f"{STEM}.json").write_text(json_text(comparison_json(comparison)), encoding="utf-8")
         (aside / f"{STEM}.html").write_text(comparison_html(comparison, drawing), encoding="utf-8")
         files = sorted(file.name for file in aside.iterdir())
-        for name in files:
-            (aside / name).replace(folder / name)
+        move(aside, folder, files)
     return WrittenStudy(folder, tuple(files))

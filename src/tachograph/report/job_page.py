@@ -15,7 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from tachograph.catalog.columns import local_time
-from tachograph.catalog.units import gpu_hours_text, text
+from tachograph.catalog.units import capitalized, gpu_hours_text, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
 from tachograph.figures.timeline import Mark, Series
@@ -130,7 +130,7 @@ def _environment() -> Environment:
     made.filters["quantity"] = text
     made.filters["gpu_hours"] = gpu_hours_text
     made.filters["local_time"] = local_time
-    made.filters["capitalize_first"] = lambda sentence: f"{sentence[:1].upper()}{sentence[1:]}"
+    made.filters["capitalize_first"] = capitalized
     made.globals.update(
         check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
         steps_headline=steps_headline, steps_note=steps_note,

@@ -6,12 +6,13 @@ are kept apart: not recorded; recorded, but not attributable to this job; record
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tachograph.catalog.columns import share_text
 from tachograph.catalog.tables import PIPES
-from tachograph.catalog.units import text
+from tachograph.catalog.units import capitalized, text
 from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
@@ -137,30 +138,17 @@ def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+_LEVELS = (0.1, 0.3, 0.5)  # of an imbalance: from each on the next word
+
+
 def evenness(imbalance: float) -> str:
     """Return a spatial imbalance in words."""
-    return (
-        "even"
-        if imbalance < 0.1
-        else "mostly even"
-        if imbalance < 0.3
-        else "uneven"
-        if imbalance < 0.5
-        else "very uneven"
-    )
+    return ("even", "mostly even", "uneven", "very uneven")[bisect_right(_LEVELS, imbalance)]
 
 
 def steadiness(imbalance: float) -> str:
     """Return a temporal imbalance in words."""
-    return (
-        "steady"
-        if imbalance < 0.1
-        else "mostly steady"
-        if imbalance < 0.3
-        else "varying"
-        if imbalance < 0.5
-        else "strongly varying"
-    )
+    return ("steady", "mostly steady", "varying", "strongly varying")[bisect_right(_LEVELS, imbalance)]
 
 
 def memory_sentence(row: Mapping[str, Any]) -> str:
@@ -267,4 +255,4 @@ def host_sentence(row: Mapping[str, Any]) -> str | None:
     if not parts:
         return None
     message = "; ".join(parts)
-    return f"{message[:1].upper()}{message[1:]}."
+    return f"{capitalized(message)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph.catalog.columns import share_text
-from tachograph.catalog.units import gpu_hours_text, plural, text
+from tachograph.catalog.units import capitalized, gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.findings import (
@@ -26,7 +26,7 @@ def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Lin
         f"{label}: {value}" for label, value in evidence_texts(finding, report.zone_name) if label.endswith(" at")
     ]
     when = report.interval(finding)
-    basis = [*([_capitalized(when)] if when else moments), checks_text(finding, zone_name=report.zone_name)]
+    basis = [*([capitalized(when)] if when else moments), checks_text(finding, zone_name=report.zone_name)]
     for line in filter(None, basis):
         yield from wrapped(line, width, indent="    ", style="dim")
 
@@ -50,12 +50,8 @@ def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> I
         when = report.interval(finding)
         checks = [check_text(check, zone_name=report.zone_name) for check in finding.checks]
         needs = [f"needs {', '.join(finding.needs)}"] if finding.needs else []
-        for line in (*([_capitalized(when)] if when else []), *checks, *needs):
+        for line in (*([capitalized(when)] if when else []), *checks, *needs):
             yield from wrapped(line, width, indent=f"{_INDENT}    ", first=f"{_INDENT}  ", style="dim")
-
-
-def _capitalized(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 MIN_WIDTH, MAX_WIDTH = 72, 120

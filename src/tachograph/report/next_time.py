@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph.catalog.units import plural, text
+from tachograph.catalog.units import capitalized, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.finding import Finding
@@ -52,7 +52,7 @@ class NextTime:
     def why(self) -> str:
         """The reasons in one sentence."""
         message = "; ".join([*self.reasons, *([self.leave_out] if self.leave_out else [])])
-        return f"{message[:1].upper()}{message[1:]}."
+        return f"{capitalized(message)}."
 
 
 def next_time(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from tachograph.catalog.units import plural, text, zone
+from tachograph.catalog.units import capitalized, plural, text, zone
 from tachograph.judge.activity import number
 from tachograph.judge.steps import JobSteps, StepGap, StepUse
 from tachograph.report.json_values import json_values, public_row
@@ -36,7 +36,9 @@ def steps_headline(steps: JobSteps) -> str:
     sentences = [*_idle_sentences(steps), *_wait_sentences(steps)]
     known = [step for step in started if step.idle is not None]
     if known and not steps.idle:
-        sentences.insert(0, "No srun step was idle." if len(known) > 1 else f"{_capital(known[0].label)} was not idle.")
+        sentences.insert(
+            0, "No srun step was idle." if len(known) > 1 else f"{capitalized(known[0].label)} was not idle."
+        )
     ambiguous = sum(step.ambiguous for step in started)
     without = sum(step.without_gpus for step in started)
     missing = len(started) - len(known) - ambiguous - without
@@ -57,7 +59,7 @@ def _idle_sentences(steps: JobSteps) -> Iterator[str]:
     count = number(worst.row, "gpus")
     length = text(number(worst.row, "elapsed_s"), "s") + ("" if count is None else f", {plural(count, 'GPU')}")
     if len(idle) == 1:
-        yield f"{_capital(worst.label)} was idle for {length}."
+        yield f"{capitalized(worst.label)} was idle for {length}."
     else:
         yield f"{len(idle)} of {len(steps.by_srun)} srun steps were idle; the largest is {worst.label}: {length}."
 
@@ -67,10 +69,6 @@ def _wait_sentences(steps: JobSteps) -> Iterator[str]:
     if gaps:
         idle = text(sum(gap.idle_s for gap in gaps), "s")
         yield f"The GPUs were idle for {idle} with no srun step running ({plural(len(gaps), 'gap')})."
-
-
-def _capital(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}"
 
 
 def clock(moment: datetime | None, steps: JobSteps, zone_name: str) -> str:

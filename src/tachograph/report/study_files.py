@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -127,8 +127,7 @@ def write_study(
         files = sorted({*(file.name for file in aside.iterdir()), *PAGES})
         (aside / "study.json").write_text(json_text(study_json(report, files)), encoding="utf-8")
         removed = sorted(_of_before(folder) - set(files))
-        for name in files:
-            (aside / name).replace(folder / name)
+        move(aside, folder, files)
         for name in removed:
             (folder / name).unlink(missing_ok=True)
     return WrittenStudy(folder, tuple(files), tuple(removed))
@@ -171,6 +170,12 @@ def writable(folder: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
             if made and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+def move(aside: Path, folder: Path, names: Iterable[str]) -> None:
+    """Move complete files from a folder of `writable` to where they belong."""
+    for name in names:
+        (aside / name).replace(folder / name)
 
 
 @contextmanager

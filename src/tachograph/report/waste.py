@@ -53,8 +53,7 @@ def waste_headline(report: WasteReport) -> str:
     share = text(report.lost / report.gpu_hours, "fraction")
     back = text(report.recoverable, "h")
     if report.priced:
-        lost = report.causes.filter(pl.col("cause").is_in(WASTE)).get_column("money").drop_nulls()
-        share = f"{share}, {money(float(lost.sum()), report.currency)}"
+        share = f"{share}, {money(report.lost_money, report.currency)}"
         back = f"{back} ({money(report.total('recoverable_money'), report.currency)})"
     return (
         f"{begin} to {end}: {plural(report.jobs, 'job')} held {gpu_hours_text(report.gpu_hours)}; "
