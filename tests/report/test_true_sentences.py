@@ -23,6 +23,7 @@ from tachograph.judge.limiter import WITHOUT_WORK
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
+from tachograph.report.job_message import job_mail, job_ticket
 from tachograph.report.job_text import MOST_LINES, job_text
 
 BOUND = BoundOptions()
@@ -180,6 +181,18 @@ def test_it_is_short_and_says_no_nonsense(reports: list[JobReport]) -> None:
         assert len(printed.splitlines()) <= MOST_LINES, report.job
         assert not re.search(r"\bnan\b|\bNone\b|\binf\b", printed), report.job
         assert not _EXPONENT.search(printed), report.job
+
+
+def test_messages_propose_once_and_begin_with_the_verdict(reports: list[JobReport]) -> None:
+    proposed = 0
+    for report in reports:
+        ticket, (subject, body) = job_ticket(report), job_mail(report)
+        assert report.headline.removesuffix(".") in subject
+        assert report.headline in body
+        for message in (ticket, body):
+            assert message.casefold().count("next time") == int(report.next_time is not None), report.job
+        proposed += report.next_time is not None
+    assert proposed
 
 
 def test_next_time_asks_for_no_more_than_this_time(reports: list[JobReport]) -> None:

@@ -54,8 +54,8 @@ def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
     until = "now" if report.running else report.local(row.get("end"))
     yield "ran", f"{report.local(row.get('start'))} to {until}, {text(number(row, 'elapsed_s'), 's')}"
     yield "on", allocation_text(report)
-    if report.next_time and report.next_time.leave_out:
-        yield "next time", report.next_time.leave_out
+    if report.next_time and not report.next_time.line:  # else its reasons have it
+        yield "next time", report.next_time.why
     yield "GPU use", report.use
     if report.limiter:
         yield "speed", report.limiter
