@@ -21,10 +21,10 @@ CONTENTS = {
     ),
     "How-to: look at jobs and GPUs": ("jobs", "waste", "watch", "record", "figures", "export"),
     "How-to: share GPUs": ("colocate", "kernels", "microbench", "gpu-proof"),
-    "How-to: run it for a site": ("tune", "scale-out"),
+    "How-to: run it for a site": ("serve", "tune", "scale-out"),
     "Reference": (
         *("commands", "configuration", "job-report", "checks", "rules", "rule-language"),
-        *("metrics", "tables", "counters", "devices"),
+        *("api", "metrics", "tables", "counters", "devices"),
     ),
     "Explanation": (
         *("attribution", "job-classes", "scores", "workload", "interference", "lake", "robustness", "architecture"),

@@ -60,6 +60,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
     CommandEntry("figures", "figures", "write the published study for this system: figures, numbers, answers", "look"),
     CommandEntry("waste", "waste", "account for unused GPU time: by cause and user, with its cost", "look"),
+    CommandEntry("serve", "serve", "serve pages and a REST API of the lake", "look"),
     CommandEntry("export", "export", "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
     CommandEntry("kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"),
     CommandEntry("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),

@@ -1,0 +1,1 @@
+"""Pages and REST API of a lake: `tachograph serve`."""

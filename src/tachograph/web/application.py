@@ -1,0 +1,159 @@
+"""The web application: routes of the catalogue, who asks, what they see, errors as pages or problems."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
+from tachograph.web import templates
+from tachograph.web.answers import respond
+from tachograph.web.identity.sessions import Sessions
+from tachograph.web.parameters import read_parameters
+from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_endpoint, load_page
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import NOBODY, Viewer
+
+Handler = Callable[[Request], Awaitable[Response]]
+# {error: status of its answer}, the most specific first
+STATUS: Mapping[type[TachographError], int] = {NotFoundError: 404, UsageError: 400, LakeError: 503}
+
+
+@dataclass(frozen=True, slots=True)
+class WebService:
+    """All that handlers share.
+
+    link_token: what the link that is printed at the start proves, "" for none; whoever has it is `link_viewer`.
+    """
+
+    served: ServedLake
+    sessions: Sessions = field(default_factory=Sessions)
+    link_token: str = ""
+    link_viewer: Viewer = NOBODY
+    poll_s: float = 5.0
+
+    def identify(self, request: Request) -> Viewer:
+        """Return whom a request is from."""
+        session = self.sessions.of(request)
+        return NOBODY if session is None else session.viewer
+
+
+def create_application(service: WebService) -> Starlette:
+    """Return the application."""
+    return Starlette(
+        routes=[
+            Route("/login", _login(service)),
+            *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
+            *(Route(entry.path, _page(service, entry), name=entry.module) for entry in PAGES),
+            Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
+        ],
+        exception_handlers={HTTPException: _http_problem, TachographError: _problem},
+        lifespan=_lifespan(service),
+    )
+
+
+def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
+    async def poll() -> None:
+        while True:
+            with contextlib.suppress(TachographError):  # the version before stays, and requests report the error
+                await anyio.to_thread.run_sync(service.served.refresh)
+            await asyncio.sleep(service.poll_s)
+
+    @contextlib.asynccontextmanager
+    async def run(_: Starlette) -> AsyncIterator[None]:
+        polling = asyncio.create_task(poll())
+        yield
+        polling.cancel()
+
+    return run
+
+
+def _page(service: WebService, entry: PageEntry) -> Handler:
+    async def handle(request: Request) -> Response:
+        viewer = service.identify(request)
+        if viewer.role < entry.least:
+            raise HTTPException(401 if viewer.role == 0 else 403)
+        module = load_page(entry)
+        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
+
+        def make() -> str:
+            view = service.served.view(viewer)
+            return templates.render(entry.module, request, viewer, entry.title, module.content(view, parameters))
+
+        return _html(await anyio.to_thread.run_sync(make))
+
+    return handle
+
+
+def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
+    async def handle(request: Request) -> Response:
+        viewer = service.identify(request)
+        if viewer.role < entry.least:
+            raise HTTPException(401 if viewer.role == 0 else 403)
+        module = load_endpoint(entry)
+        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
+
+        def make() -> Response:
+            answer = module.answer(service.served.view(viewer), parameters)
+            return respond(answer, request.headers.get("accept", "*/*"))
+
+        return await anyio.to_thread.run_sync(make)
+
+    return handle
+
+
+def _login(service: WebService) -> Handler:
+    async def handle(request: Request) -> Response:
+        given = request.query_params.get("token", "")
+        if not (service.link_token and _same(given, service.link_token)):
+            raise HTTPException(401)
+        response = RedirectResponse(request.url_for("jobs").path, status_code=303)
+        service.sessions.begin(service.link_viewer, response, secure=request.url.scheme == "https")
+        return response
+
+    return handle
+
+
+def _same(given: str, token: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _html(page: str, status: int = 200) -> Response:
+    return Response(page, status, media_type="text/html")
+
+
+async def _problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, TachographError)
+    status = next((code for kind, code in STATUS.items() if isinstance(problem, kind)), 500)
+    return _answer_problem(request, status, problem.what, problem.do)
+
+
+async def _http_problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    return _answer_problem(request, problem.status_code, problem.detail, "")
+
+
+def _answer_problem(request: Request, status: int, what: str, do: str) -> Response:
+    """An error as RFC 9457 problem details for programs, as a page for people."""
+    title = HTTPStatus(status).phrase
+    if request.url.path.startswith(API):
+        body: dict[str, Any] = {"title": title, "status": status, "detail": what, "do": do}
+        return Response(msgspec.json.encode(body), status, media_type="application/problem+json")
+    return _html(
+        templates.render("problem", request, NOBODY, title, {"what": what, "do": do, "status": status}), status
+    )

@@ -1,0 +1,1 @@
+"""Who a request is from: one file per way to prove it."""

@@ -1,0 +1,1 @@
+"""Pages, one file each: its parameters, and what its template of the same name shows."""

@@ -1,0 +1,1 @@
+"""Endpoints of the REST API, one file each: its parameters, and its answer."""

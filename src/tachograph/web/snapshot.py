@@ -1,0 +1,121 @@
+"""What a server keeps of a lake in memory: the summaries of one version, and who sees which of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import polars as pl
+
+from tachograph.api.open_lake import OpenLake
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import ANALYSES, FINDINGS, JOB_SUMMARIES
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_answers, read_consistently, read_summaries
+from tachograph.web.jobs import VisibleJobs
+from tachograph.web.scope import ScopedLake
+from tachograph.web.viewer import Viewer
+
+
+@dataclass(frozen=True, slots=True)
+class LakeVersion:
+    """One version of the computed tables: commits of each. As text it is the ETag of what is made of it alone."""
+
+    summaries: int
+    findings: int
+    analyses: int
+
+    def __str__(self) -> str:
+        """`summaries-findings-analyses`."""
+        return f"{self.summaries}-{self.findings}-{self.analyses}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Summaries and verdicts of all jobs, of one version."""
+
+    version: LakeVersion
+    summaries: pl.DataFrame
+    answers: pl.DataFrame
+    read: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
+
+    opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of visible jobs.
+    """
+
+    viewer: Viewer
+    version: LakeVersion
+    opened: OpenLake
+    jobs: VisibleJobs
+
+    @property
+    def configuration(self) -> Configuration:
+        """How the service is configured."""
+        return self.opened.configuration
+
+    @property
+    def now(self) -> datetime:
+        """When the request came, UTC."""
+        return self.opened.now
+
+    @property
+    def zone_name(self) -> str:
+        """The zone of shown times."""
+        return self.configuration.site.time_zone
+
+
+class ServedLake:
+    """A lake that is served: its newest version, read anew when the lake has another."""
+
+    def __init__(
+        self, lake: Lake, configuration: Configuration, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.lake = lake
+        self.configuration = configuration
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+
+    def refresh(self) -> bool:
+        """Read the newest version where it is another; return whether it was.
+
+        Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read before stays.
+        """
+        with self._lock:
+            version = self._version()
+            if self._snapshot is not None and self._snapshot.version == version:
+                return False
+            self._snapshot = read_consistently(self.lake, lambda: self._read(version))
+            return True
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest version that was read; the first is read now.
+
+        Errors: those of `refresh`.
+        """
+        if self._snapshot is None:
+            self.refresh()
+        if self._snapshot is None:
+            raise AssertionError("a refresh reads or raises")
+        return self._snapshot
+
+    def view(self, viewer: Viewer) -> View:
+        """Return what `viewer` sees of the newest version. Errors: those of `refresh`."""
+        snapshot = self.snapshot
+        visible = snapshot.summaries if viewer.sees_all else snapshot.summaries.filter(viewer.visible())
+        opened = OpenLake(ScopedLake(self.lake, viewer, visible), self.configuration, self._clock())
+        return View(viewer, snapshot.version, opened, VisibleJobs(visible, snapshot.answers))
+
+    def _version(self) -> LakeVersion:
+        return LakeVersion(*(self.lake.version(table) for table in (JOB_SUMMARIES, FINDINGS, ANALYSES)))
+
+    def _read(self, version: LakeVersion) -> Snapshot:
+        summaries = read_summaries(self.lake)
+        return Snapshot(version, summaries, read_answers(self.lake, summaries, every=True), self._clock())

@@ -1,0 +1,41 @@
+"""The templates of pages: those of reports, and those of this folder, which extend `base.html.j2`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from starlette.requests import Request
+
+from tachograph.catalog.columns import column_heading, column_text, local_time
+from tachograph.catalog.units import plural, text
+from tachograph.catalog.version import __version__
+from tachograph.report.pages import environment
+from tachograph.web.viewer import Viewer
+
+
+def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapping[str, Any]) -> str:
+    """Return a page: the template called `name` with `values`."""
+    page = _environment().get_template(f"{name}.html.j2")
+    return page.render(
+        {"request": request, "viewer": viewer, "title": title, "root": request.scope.get("root_path", ""), **values}
+    )
+
+
+@cache
+def _environment() -> Environment:
+    from tachograph.web.registry import PAGES
+
+    made = environment()
+    made.loader = ChoiceLoader([PackageLoader("tachograph.web"), PackageLoader("tachograph.report")])
+    made.filters.update(quantity=text, local_time=local_time)
+    made.globals.update(
+        menu=[entry for entry in PAGES if entry.menu],
+        heading=column_heading,
+        column_text=column_text,
+        plural=plural,
+        version=__version__,
+    )
+    return made

@@ -1,0 +1,72 @@
+"""Who looks at a lake, and which jobs they see: the one place that decides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import polars as pl
+
+
+class Role(IntEnum):
+    """What a person may see, least first; each may see what those before it may."""
+
+    ANONYMOUS = 0  # sums over all jobs, without names
+    USER = 1  # own jobs
+    MANAGER = 2  # own jobs, and those of the accounts that they coordinate
+    SUPPORT = 3  # all jobs
+    ADMIN = 4  # all jobs; writes labels, reads the state of the service
+
+    @property
+    def label(self) -> str:
+        """The role in lower case, as configuration, tokens and pages have it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A person or program, as identified for one request: `via` names how.
+
+    accounts: those that a manager coordinates. token: id of the token that identified it; "" for a person.
+    """
+
+    name: str
+    role: Role
+    accounts: frozenset[str] = frozenset()
+    via: str = ""
+    token: str = ""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every job is visible."""
+        return self.role >= Role.SUPPORT
+
+    @property
+    def scope(self) -> str:
+        """What is visible, as a text: two viewers with one scope see the same jobs."""
+        if self.sees_all:
+            return "all"
+        return "none" if self.role < Role.USER else "\0".join((self.name, *sorted(self._coordinated)))
+
+    @property
+    def _coordinated(self) -> frozenset[str]:
+        return self.accounts if self.role >= Role.MANAGER else frozenset()
+
+    def visible(self) -> pl.Expr:
+        """True for the rows of jobs that this viewer may see; they have columns `user` and `account`.
+
+        >>> jobs = pl.DataFrame({"user": ["ann", "bob", None], "account": ["chem", "chem", None]})
+        >>> jobs.filter(Viewer("ann", Role.USER).visible())["user"].to_list()
+        ['ann']
+        >>> jobs.filter(Viewer("eve", Role.MANAGER, frozenset({"chem"})).visible())["user"].to_list()
+        ['ann', 'bob']
+        """
+        if self.sees_all:
+            return pl.lit(value=True)
+        if self.role < Role.USER or not self.name:
+            return pl.lit(value=False)
+        own = pl.col("user") == self.name
+        return (own | pl.col("account").is_in(sorted(self._coordinated))).fill_null(value=False)
+
+
+NOBODY = Viewer("", Role.ANONYMOUS)
