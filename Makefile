@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 WORKERS ?= $(shell expr $$(nproc) + 1)
 ARGS ?=
+ADDRESS ?=
 UPGRADE ?=
 KILLS ?= 1000
 MINUTES ?= 10
@@ -27,11 +28,14 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxpro
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/dev.stamp ## set up .venv for development
 demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show the findings (ARGS=... is passed on)
 	$(BIN)/tachograph demo $(ARGS)
+
+serve-demo: $(VENV)/run.stamp ## serve pages of the demo, which is made first (ADDRESS=127.0.0.1:8265)
+	$(BIN)/tachograph demo --serve $(ADDRESS)
 
 test: $(VENV)/dev.stamp ## run the tests but for those marked slow (WORKERS=3, ARGS='-k name')
 	$(PYTEST) -m 'not slow' $(ARGS)
@@ -84,7 +88,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test test-all lint bench month chaos readers fuzz screens docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all lint bench month chaos readers fuzz screens docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

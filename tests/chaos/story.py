@@ -22,8 +22,9 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
-from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan
+from tachograph.service.collect.collector import Collection, CollectPlan
 from tachograph.service.collect.readers import PolledSource
+from tachograph.service.systemd import NO_NOTIFIER
 from tachograph.sources.registry import PollOutcome, Watermark
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)  # ten minutes before midnight: two days

@@ -22,10 +22,11 @@ from tachograph.catalog.errors import ConfigError, InputError, LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import watermark
-from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan
+from tachograph.service.collect.collector import Collection, CollectPlan
 from tachograph.service.collect.readers import PolledSource
 from tachograph.service.collect.status import SourceStatus, read_status
 from tachograph.service.collect.writer import UNREADABLE_CHUNK
+from tachograph.service.systemd import NO_NOTIFIER
 from tachograph.sources.registry import SourceFeed, Watermark
 
 NAME = "fake:one"

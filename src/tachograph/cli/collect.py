@@ -62,7 +62,8 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 def _collect(plan: CollectPlan, arguments: Arguments) -> int:
     import os
 
-    from tachograph.service.collect.collector import SystemdNotifier, collect
+    from tachograph.service.collect.collector import collect
+    from tachograph.service.systemd import SystemdNotifier
 
     notifier = SystemdNotifier.of(os.environ)
     say = Narrator.of(arguments).say

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.version import __version__
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, seed
@@ -35,14 +36,28 @@ def add_arguments(parser: Parser) -> None:
     """Declare the folder and the seed."""
     parser.add_argument("--folder", default=FOLDER, metavar="DIR", help=f"folder of the demo (default ./{FOLDER})")
     parser.add_argument("--seed", type=seed, default=7, help="seed of the simulated cluster (default 7)")
+    parser.add_argument(
+        "--serve",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="then serve its pages, on HOST:PORT where it is given; a demo that is there stays as it is",
+    )
 
 
 def run(arguments: Arguments) -> int:
-    """Simulate, ingest, analyze, show; write the page; print what to try next."""
+    """Simulate, ingest, analyze, show; write the page; print what to try next, or serve."""
+    folder = Path(arguments.folder)
+    serves = arguments.serve is not None
+    if not (serves and _is_complete(folder, arguments.seed)):
+        _make(folder, arguments)
+    return _serve(folder, arguments.serve) if serves else 0
+
+
+def _make(folder: Path, arguments: Arguments) -> None:
     from tachograph.simulate.cluster import simulate
     from tachograph.simulate.plan import SimulationPlan
 
-    folder = Path(arguments.folder)
     _make_room(folder)
     narrator = Narrator.of(arguments)
     narrator.say("Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry defects.")
@@ -56,7 +71,24 @@ def run(arguments: Arguments) -> int:
         worst = _walk(plan.end.isoformat())
         output.print_text(_truth(cluster))
     output.print_text(_next(folder, worst))
-    return 0
+    (folder / _MARK).write_text(_made_by(arguments.seed), encoding="utf-8")
+
+
+def _made_by(seed: int) -> str:
+    return f"tachograph {__version__}, seed {seed}\n"
+
+
+def _is_complete(folder: Path, seed: int) -> bool:
+    """Whether a demo of this version and seed was made there, up to its end."""
+    mark = folder / _MARK
+    return mark.is_file() and mark.read_text(encoding="utf-8") == _made_by(seed)
+
+
+def _serve(folder: Path, address: str) -> int:
+    from tachograph.cli.registry import execute
+
+    with contextlib.chdir(folder), _without_overrides(os.environ):
+        return execute(["serve", *(["--listen", address] if address else [])])
 
 
 @contextlib.contextmanager
@@ -168,6 +200,7 @@ Try next
   {program} waste                unused GPU-hours by cause, cost, recoverable part
   {program} colocate --runs 1    jobs that could share a GPU: mode, slowdown, savings
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
+  {program} serve                pages of all of it, in a browser
   {program} lake
   {program} ingest --help        read your own recordings and accounting
 """

@@ -16,14 +16,16 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Serve until a signal ends it."""
     import getpass
+    import os
 
     from tachograph.cli.options import open_lake
+    from tachograph.service.systemd import SystemdNotifier
     from tachograph.web.server import DEFAULT_ADDRESS, Listening, serve
     from tachograph.web.snapshot import ServedLake
 
     opened = open_lake(arguments)
     listening = (
-        Listening(socket=arguments.socket) if arguments.socket else Listening.at(arguments.listen or DEFAULT_ADDRESS)
+        Listening(path=arguments.socket) if arguments.socket else Listening.at(arguments.listen or DEFAULT_ADDRESS)
     )
     say = Narrator.of(arguments).say
     serve(
@@ -31,5 +33,7 @@ def run(arguments: Arguments) -> int:
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}"),
+        notifier=SystemdNotifier.of(os.environ),
     )
+    say("stopped")
     return 0

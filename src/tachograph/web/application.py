@@ -37,6 +37,7 @@ class WebService:
     """All that handlers share.
 
     link_token: what the link that is printed at the start proves, "" for none; whoever has it is `link_viewer`.
+    alive: called every `poll_s` seconds, for a watchdog.
     """
 
     served: ServedLake
@@ -44,6 +45,7 @@ class WebService:
     link_token: str = ""
     link_viewer: Viewer = NOBODY
     poll_s: float = 5.0
+    alive: Callable[[], None] = lambda: None
 
     def identify(self, request: Request) -> Viewer:
         """Return whom a request is from."""
@@ -70,6 +72,7 @@ def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractA
         while True:
             with contextlib.suppress(TachographError):  # the version before stays, and requests report the error
                 await anyio.to_thread.run_sync(service.served.refresh)
+            service.alive()
             await asyncio.sleep(service.poll_s)
 
     @contextlib.asynccontextmanager

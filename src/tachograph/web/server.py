@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Callable
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
 from tachograph.catalog.errors import ConfigError
+from tachograph.service.systemd import NO_NOTIFIER, SystemdNotifier
 from tachograph.web.application import WebService, create_application
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role, Viewer
 
 DEFAULT_ADDRESS = "127.0.0.1:8265"
+_BACKLOG = 512
+_STOP_S = 10  # requests that still run when a signal came
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens: host and port, or the path of a Unix socket."""
+    """Where the server listens: host and port (0: a free one), or the path of a Unix socket."""
 
     host: str = ""
     port: int = 0
-    socket: str = ""
+    path: str = ""
 
     @classmethod
     def at(cls, address: str) -> Listening:
         """Return what an address HOST:PORT names.
 
         >>> Listening.at("127.0.0.1:8265")
-        Listening(host='127.0.0.1', port=8265, socket='')
+        Listening(host='127.0.0.1', port=8265, path='')
 
         Errors: ConfigError for what is none.
         """
@@ -38,19 +46,123 @@ class Listening:
             raise ConfigError(f"invalid address {address!r}", do=f"write HOST:PORT, such as {DEFAULT_ADDRESS}")
         return cls(host.strip("[]"), int(port))
 
+    @contextlib.contextmanager
+    def bound(self) -> Iterator[socket.socket]:
+        """Yield a socket that is bound there; the file of a Unix socket is removed afterwards.
 
-def serve(served: ServedLake, listening: Listening, *, user: str, started: Callable[[str], None]) -> None:
-    """Serve until a signal ends it. `started` is called with the link that opens the pages as `user`."""
+        Errors: ConfigError where another process listens there, or it is not permitted.
+        """
+        try:
+            bound = self._bind()
+        except OSError as problem:
+            where = self.path or f"{self.host}:{self.port}"
+            raise ConfigError(
+                f"cannot listen: {problem.strerror or problem}",
+                where=where,
+                do="choose another with --listen or --socket",
+            ) from None
+        try:
+            yield bound
+        finally:
+            bound.close()
+            if self.path:
+                Path(self.path).unlink(missing_ok=True)
+
+    def _bind(self) -> socket.socket:
+        if self.path:
+            _remove_stale(Path(self.path))
+            made = socket.socket(socket.AF_UNIX)
+            made.bind(self.path)
+            Path(self.path).chmod(0o666)  # whoever connects is identified by the system
+            return made
+        family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind(address)
+        except OSError:
+            made.close()
+            raise
+        return made
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket that a server left behind which was killed. Errors: OSError where one still listens."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise FileExistsError(0, "a file is there that is no socket")
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            else:
+                raise FileExistsError(0, "another process listens there")
+
+
+class _Server(uvicorn.Server):
+    """A server that calls a function once it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, accepting: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._accepting = accepting
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._accepting()
+
+
+def serve(
+    served: ServedLake,
+    listening: Listening,
+    *,
+    user: str,
+    started: Callable[[str], None],
+    notifier: SystemdNotifier = NO_NOTIFIER,
+) -> None:
+    """Serve until a signal ends it. `started` is called with the link that opens the pages as `user`.
+
+    Errors: ConfigError where it cannot listen.
+    """
     token = secrets.token_urlsafe(24)
-    service = WebService(served, link_token=token, link_viewer=Viewer(user, Role.ADMIN, via="link"))
-    where = {"uds": listening.socket} if listening.socket else {"host": listening.host, "port": listening.port}
+    service = WebService(
+        served,
+        link_token=token,
+        link_viewer=Viewer(user, Role.ADMIN, via="link"),
+        alive=lambda: notifier.notify("WATCHDOG=1"),
+    )
     config = uvicorn.Config(
         create_application(service),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        **where,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_STOP_S,
     )
-    started(f"http://{listening.host}:{listening.port}/login?token={token}" if listening.host else listening.socket)
-    uvicorn.Server(config).run()
+    with listening.bound() as bound, _signals_end_it():
+
+        def accepting() -> None:
+            notifier.notify("READY=1")
+            started(_link(listening, bound, token))
+
+        _Server(config, accepting).run(sockets=[bound])
+        notifier.notify("STOPPING=1")
+
+
+def _link(listening: Listening, bound: socket.socket, token: str) -> str:
+    if listening.path:
+        return listening.path
+    host = f"[{listening.host}]" if ":" in listening.host else listening.host
+    return f"http://{host}:{bound.getsockname()[1]}/login?token={token}"
+
+
+@contextlib.contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """The server handles signals, and raises them again once it has ended: that is no error."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,6 +39,7 @@ from tachograph.service.collect.status import (
     write_status,
 )
 from tachograph.service.collect.writer import RETRY_S, ChunkWriter
+from tachograph.service.systemd import NO_NOTIFIER, SystemdNotifier
 
 TICK_S = 0.5
 COMMIT_S = 10.0  # at the end, for queued chunks
@@ -66,37 +66,6 @@ def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) 
     finally:
         for number, handler in zip(_STOP_SIGNALS, before, strict=True):
             signal.signal(number, handler)
-
-
-@dataclass(frozen=True, slots=True)
-class SystemdNotifier:
-    """Notifies the service manager, where there is one. `watchdog_s`: seconds between notifications."""
-
-    address: str = ""
-    watchdog_s: float | None = None
-
-    @classmethod
-    def of(cls, environment: Mapping[str, str]) -> SystemdNotifier:
-        """Return the notifier for $NOTIFY_SOCKET and $WATCHDOG_USEC, at half the interval of the watchdog."""
-        microseconds = environment.get("WATCHDOG_USEC", "")
-        ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        watchdog = int(microseconds) / 2e6 if microseconds.isdigit() and ours else None
-        return cls(environment.get("NOTIFY_SOCKET", ""), watchdog)
-
-    def notify(self, *lines: str) -> None:
-        """Send `lines`, such as READY=1. Failures to send are ignored."""
-        if not self.address:
-            return
-        address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-                channel.settimeout(1.0)
-                channel.sendto("\n".join(lines).encode(), address)
-        except OSError:
-            return
-
-
-NO_NOTIFIER = SystemdNotifier()
 
 
 @dataclass(frozen=True, slots=True)
