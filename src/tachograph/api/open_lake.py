@@ -221,6 +221,15 @@ class OpenLake:
         wanted = self._filter(which)
         return query.select_jobs(self.lake, wanted).jobs.sort("start", "job_key")
 
+    def run_of(self, job: str, *, cluster: str | None = None, run: int | None = None) -> pl.DataFrame:
+        """Return the row of job_summaries of one run of a job, of its last unless `run` names another.
+
+        Errors: as `job`.
+        """
+        summaries = query.read_summaries(self.lake)
+        chosen = choose_job(summaries, job, cluster=cluster, run=run)
+        return summaries.filter(pl.col("job_key") == chosen.row["job_key"])
+
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
         return self._of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
@@ -416,10 +425,7 @@ class OpenLake:
         """Rows of job_summaries: those given, of one job, or all."""
         if isinstance(job, pl.DataFrame):
             return job
-        summaries = query.read_summaries(self.lake)
-        if job is None:
-            return summaries
-        return summaries.filter(pl.col("job_key") == choose_job(summaries, str(job)).row["job_key"])
+        return query.read_summaries(self.lake) if job is None else self.run_of(str(job))
 
     def _recorded(self) -> RecordedSamples:
         """What the log records of the samples."""

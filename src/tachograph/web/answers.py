@@ -1,39 +1,236 @@
-"""Answers of the REST API in the format that a request accepts."""
+"""Answers of the REST API in the format that a request accepts: JSON, NDJSON, CSV, Parquet, Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import polars as pl
 from starlette.responses import Response
 
-from tachograph.report.json_values import json_rows, json_values
+from tachograph.catalog.columns import INTERNAL, joined_lists, must_exist
+from tachograph.catalog.errors import UsageError
+from tachograph.report.json_values import json_values
+from tachograph.web.parameters import Parameters, Word
+
+FormatName = Literal["json", "ndjson", "csv", "parquet", "arrow"]
+PROBLEM_TYPE = "application/problem+json"
+# what a spreadsheet takes for the begin of a formula
+_FORMULA = r"^[=+\-@\t\r\n]"
 
 
 @dataclass(frozen=True, slots=True)
 class TableAnswer:
-    """Rows; `cursor` of the next page, "" for the last; `matching`: how many rows there are in all."""
+    """Rows; `cursor` of the next page, "" for the last; `matching`: how many rows there are in all.
+
+    documents: columns that hold JSON, which are values in formats that have objects.
+    """
 
     rows: pl.DataFrame
     cursor: str = ""
     matching: int | None = None
+    documents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectAnswer:
-    """One object."""
+    """One object. `rows`: its table, for formats without objects; None: it has none."""
 
     values: Mapping[str, Any]
     status: int = 200
+    rows: pl.DataFrame | None = None
 
 
 Answer: TypeAlias = TableAnswer | ObjectAnswer
 
 
-def respond(answer: Answer, accept: str) -> Response:
-    """Return an answer as JSON."""
-    value: Any = json_rows(answer.rows) if isinstance(answer, TableAnswer) else json_values(answer.values)
-    return Response(msgspec.json.encode(value), media_type="application/json")
+class FormatChoice(Parameters, frozen=True, kw_only=True):
+    """How an answer is written."""
+
+    format: Annotated[FormatName, msgspec.Meta(description="The format, whatever the header Accept names.")] | None = (
+        None
+    )
+    fields: Annotated[
+        Word, msgspec.Meta(description="Only these columns or keys, separated by commas; all where empty.")
+    ] = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The chosen fields, once each; none: all."""
+        return tuple(dict.fromkeys(name for name in map(str.strip, self.fields.split(",")) if name))
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: name, media type, ending of files, rows to bytes."""
+
+    name: FormatName
+    media_type: str
+    suffix: str
+    encode: Callable[[pl.DataFrame], bytes]
+
+
+def _json(rows: pl.DataFrame) -> bytes:
+    return rows.write_json().encode()
+
+
+def _ndjson(rows: pl.DataFrame) -> bytes:
+    return rows.write_ndjson().encode()
+
+
+def _csv(rows: pl.DataFrame) -> bytes:
+    """Times in UTC, null empty, lists joined with `+`, no cell that a spreadsheet would take for a formula."""
+    return defused(joined_lists(rows)).write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ").encode()
+
+
+def _parquet(rows: pl.DataFrame) -> bytes:
+    target = io.BytesIO()
+    rows.write_parquet(target)
+    return target.getvalue()
+
+
+def _arrow(rows: pl.DataFrame) -> bytes:
+    """The stream format, with types that readers of any age know."""
+    target = io.BytesIO()
+    rows.write_ipc_stream(target, compat_level=pl.CompatLevel.oldest())
+    return target.getvalue()
+
+
+# the one that is preferred first
+FORMATS = (
+    Format("json", "application/json", ".json", _json),
+    Format("ndjson", "application/x-ndjson", ".ndjson", _ndjson),
+    Format("csv", "text/csv", ".csv", _csv),
+    Format("parquet", "application/vnd.apache.parquet", ".parquet", _parquet),
+    Format("arrow", "application/vnd.apache.arrow.stream", ".arrows", _arrow),
+)
+JSON = FORMATS[0]
+_WITH_OBJECTS = ("json", "ndjson")
+
+
+def defused(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return `rows` with a quote before each text that a spreadsheet would take for a formula.
+
+    >>> defused(pl.DataFrame({"name": ["=1+1", "a=1", None], "gpus": [-1, 0, 1]})).rows()
+    [("'=1+1", -1), ('a=1', 0), (None, 1)]
+    """
+    texts = pl.col(pl.String)
+    return rows.with_columns(pl.when(texts.str.contains(_FORMULA)).then("'" + texts).otherwise(texts).name.keep())
+
+
+def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:
+    """Return the offered format that a header Accept prefers, the first of equals; None: it accepts none of them.
+
+    >>> choose_format("text/csv;q=0.5, application/*;q=0.8, application/json;q=0", FORMATS).name
+    'ndjson'
+    >>> choose_format("", FORMATS).name, choose_format("image/png", FORMATS)
+    ('json', None)
+    """
+    if not accept.strip():
+        return offered[0]
+    ranges = [found for found in map(_media_range, accept.split(",")) if found is not None]
+    weighed = [(_weight(one.media_type, ranges), -place, one) for place, one in enumerate(offered)]
+    weight, _, best = max(weighed, key=lambda item: item[:2])
+    return best if weight > 0 else None
+
+
+def _media_range(written: str) -> tuple[str, float] | None:
+    """A media range and its weight; None for what is none."""
+    name, *parameters = (part.strip().lower() for part in written.split(";"))
+    weight = next((value for key, _, value in (one.partition("=") for one in parameters) if key.strip() == "q"), "1")
+    try:
+        number = float(weight)
+    except ValueError:
+        return None
+    return (name, number) if "/" in name and 0 <= number <= 1 else None
+
+
+def _weight(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
+    """The weight of the most specific range that a type is in; 0: in none."""
+    for name in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
+        weights = [weight for given, weight in ranges if given == name]
+        if weights:
+            return max(weights)
+    return 0.0
+
+
+def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -> Response:
+    """Return an answer in a format. `title`: name of the file, where a browser keeps it.
+
+    Errors: UsageError for a field that the answer does not have.
+    """
+    if isinstance(answer, ObjectAnswer) and form.name in _WITH_OBJECTS:
+        values = json_values(answer.values)
+        return Response(
+            msgspec.json.encode(_chosen_keys(values, choice.names)) + (b"\n" if form.name == "ndjson" else b""),
+            answer.status,
+            media_type=form.media_type,
+        )
+    rows = answer.rows
+    if rows is None:
+        raise AssertionError("formats of tables are offered by answers that have one")
+    table = public_rows(rows, choice.names)
+    if (
+        isinstance(answer, TableAnswer)
+        and form.name in _WITH_OBJECTS
+        and not set(table.columns).isdisjoint(answer.documents)
+    ):
+        content = _with_documents(table, answer.documents, lines=form.name == "ndjson")
+    else:
+        content = form.encode(table)
+    response = Response(content, media_type=form.media_type)
+    if choice.format is not None and form.name not in _WITH_OBJECTS:
+        response.headers["content-disposition"] = f'attachment; filename="{title}{form.suffix}"'
+    return response
+
+
+def public_rows(rows: pl.DataFrame, names: Sequence[str] = ()) -> pl.DataFrame:
+    """Return the columns called `names`, all without any, except the lake's own; numbers have one width.
+
+    Errors: UsageError for a column that is not there.
+    """
+    kept = [name for name in rows.columns if name not in INTERNAL]
+    must_exist(names, kept, what="field", error=UsageError)
+    chosen = rows.select(names or kept)
+    return chosen.with_columns(pl.col(pl.Float32).cast(pl.Float64))
+
+
+def _chosen_keys(values: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    must_exist(names, tuple(values), what="field", error=UsageError)
+    return {name: values[name] for name in names} if names else values
+
+
+def _with_documents(table: pl.DataFrame, documents: Sequence[str], *, lines: bool) -> bytes:
+    """Rows as JSON, in which `documents` stand as what they hold."""
+    rows = msgspec.json.decode(_json(table))
+    for row in rows:
+        for name in documents:
+            if row.get(name) is not None:
+                row[name] = msgspec.json.decode(row[name])
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows) if lines else msgspec.json.encode(rows)
+
+
+def problem(status: int, what: str, do: str, *, docs: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as RFC 9457 problem details; `docs`: the page that describes its type."""
+    title = HTTPStatus(status).phrase
+    body = {
+        "type": f"{docs}#{problem_name(status)}",
+        "title": title,
+        "status": status,
+        "detail": what,
+        "do": do,
+    }
+    return Response(msgspec.json.encode(body), status, headers, media_type=PROBLEM_TYPE)
+
+
+def problem_name(status: int) -> str:
+    """Return the name of the type of a problem.
+
+    >>> problem_name(404)
+    'not-found'
+    """
+    return HTTPStatus(status).phrase.lower().replace(" ", "-")

@@ -7,10 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
 
 import anyio.to_thread
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,16 +18,22 @@ from starlette.staticfiles import StaticFiles
 
 from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
 from tachograph.web import templates
-from tachograph.web.answers import respond
+from tachograph.web.answers import problem
+from tachograph.web.endpoints import NotAcceptableError, answer_request
 from tachograph.web.identity.sessions import Sessions
 from tachograph.web.parameters import read_parameters
-from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_endpoint, load_page
+from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_page
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import NOBODY, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
 # {error: status of its answer}, the most specific first
-STATUS: Mapping[type[TachographError], int] = {NotFoundError: 404, UsageError: 400, LakeError: 503}
+STATUS: Mapping[type[TachographError], int] = {
+    NotFoundError: 404,
+    NotAcceptableError: 406,
+    UsageError: 400,
+    LakeError: 503,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +110,7 @@ def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
         viewer = service.identify(request)
         if viewer.role < entry.least:
             raise HTTPException(401 if viewer.role == 0 else 403)
-        module = load_endpoint(entry)
-        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
-
-        def make() -> Response:
-            answer = module.answer(service.served.view(viewer), parameters)
-            return respond(answer, request.headers.get("accept", "*/*"))
-
-        return await anyio.to_thread.run_sync(make)
+        return await answer_request(entry, service.served, viewer, request)
 
     return handle
 
@@ -140,23 +137,23 @@ def _html(page: str, status: int = 200) -> Response:
     return Response(page, status, media_type="text/html")
 
 
-async def _problem(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, TachographError)
-    status = next((code for kind, code in STATUS.items() if isinstance(problem, kind)), 500)
-    return _answer_problem(request, status, problem.what, problem.do)
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TachographError)
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
+    return _answer_problem(request, status, error.what, error.do)
 
 
-async def _http_problem(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, HTTPException)
-    return _answer_problem(request, problem.status_code, problem.detail, "")
+async def _http_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _answer_problem(request, error.status_code, error.detail, "", error.headers)
 
 
-def _answer_problem(request: Request, status: int, what: str, do: str) -> Response:
+def _answer_problem(
+    request: Request, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
+) -> Response:
     """An error as RFC 9457 problem details for programs, as a page for people."""
+    if request.url.path.startswith(f"{request.scope.get('root_path', '')}{API}"):
+        return problem(status, what, do, docs=f"{request.scope.get('root_path', '')}/api/docs", headers=headers)
     title = HTTPStatus(status).phrase
-    if request.url.path.startswith(API):
-        body: dict[str, Any] = {"title": title, "status": status, "detail": what, "do": do}
-        return Response(msgspec.json.encode(body), status, media_type="application/problem+json")
-    return _html(
-        templates.render("problem", request, NOBODY, title, {"what": what, "do": do, "status": status}), status
-    )
+    page = templates.render("problem", request, NOBODY, title, {"what": what, "do": do, "status": status})
+    return Response(page, status, headers, media_type="text/html")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 import polars as pl
 
-from tachograph.catalog.errors import UsageError
-from tachograph.lake.filters import JobFilter, filter_jobs
+from tachograph.catalog.codes import REPORTED
+from tachograph.lake.filters import JobFilter, answers_to, filter_jobs
 from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table
+from tachograph.web.cursors import decode_cursor, encode_cursor
 
 _KEY = "job_key"
 
@@ -45,6 +43,22 @@ class VisibleJobs:
         found = filter_jobs(self._summaries, self._answers, wanted)
         return found if columns is None else found.select(columns)
 
+    def rows_of(self, job_keys: pl.Series) -> pl.DataFrame:
+        """Return the rows of job_summaries of visible jobs among these."""
+        return self._summaries.join(job_keys.unique().to_frame("job_key"), on="job_key", how="semi")
+
+    def answers(self, wanted: JobFilter) -> pl.DataFrame:
+        """Return the reported findings of the jobs that a filter selects, or those for which it selects them.
+
+        They have the columns SHORT_FINDING, and are in order of job_key and code. Errors: as filter_jobs.
+        """
+        of_jobs = self._answers.join(self.matching(wanted, ["job_key"]), on="job_key", how="semi")
+        if wanted.findings:
+            of_jobs = of_jobs.join(answers_to(self._answers, wanted), on=["job_key", "code"], how="semi")
+        else:
+            of_jobs = of_jobs.filter(REPORTED)
+        return of_jobs.sort("job_key", "code")
+
     def page(
         self,
         wanted: JobFilter,
@@ -61,29 +75,12 @@ class VisibleJobs:
         """
         found = self.matching(wanted)
         ordered = build_jobs_table(found, self._answers, columns=columns, sort=sort, zone_name=zone_name, wanted=wanted)
-        start = 0 if not after else _place_after(ordered.frame, _cursor_key(after))
+        start = 0 if not after else _place_after(ordered.frame, decode_cursor(after)[0])
         frame = ordered.frame.slice(start, limit)
         more = start + limit < ordered.frame.height
         return JobsPage(replace(ordered, frame=frame), encode_cursor(frame.item(-1, _KEY)) if more else "")
 
 
-def _place_after(ordered: pl.DataFrame, key: str) -> int:
+def _place_after(ordered: pl.DataFrame, key: Any) -> int:
     place = ordered.get_column(_KEY).index_of(key)
     return 0 if place is None else place + 1
-
-
-def encode_cursor(*values: Any) -> str:
-    """Return the cursor of values.
-
-    >>> _cursor_key(encode_cursor("sim:1:2"))
-    'sim:1:2'
-    """
-    return base64.urlsafe_b64encode(msgspec.json.encode(values)).decode().rstrip("=")
-
-
-def _cursor_key(cursor: str) -> str:
-    try:
-        (key,) = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=tuple[str])
-    except (ValueError, binascii.Error):
-        raise UsageError("invalid cursor", do="take it from the answer before, or leave it out") from None
-    return key

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_origin
 
 import msgspec
 
-from tachograph.api.choices import job_filter
+from tachograph.api.choices import JobChoice, job_filter
 from tachograph.catalog.config import meant
 from tachograph.catalog.errors import UsageError
 from tachograph.lake.filters import JobFilter
@@ -21,6 +21,10 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_JOBS)]
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of a page without any."""
+
+    def moments(self, *, now: datetime, zone_name: str) -> str:
+        """Return what they mean at `now`, as text, where that is another thing at another time; "" otherwise."""
+        return ""
 
 
 class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
@@ -39,8 +43,16 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
         """Return the filter. Errors: UsageError for a condition or a time that is none."""
-        given = {name: getattr(self, name) for name in JobChoiceParameters.__struct_fields__}
-        return job_filter(given, now=now, zone_name=zone_name)
+        return job_filter(self.chosen(), now=now, zone_name=zone_name)
+
+    def chosen(self) -> JobChoice:
+        """Return them as an open lake takes them."""
+        return cast("JobChoice", {name: getattr(self, name) for name in JobChoiceParameters.__struct_fields__})
+
+    def moments(self, *, now: datetime, zone_name: str) -> str:
+        """Return since and until as instants."""
+        wanted = self.job_filter(now=now, zone_name=zone_name)
+        return f"{wanted.since} {wanted.until}"
 
 
 P = TypeVar("P", bound=Parameters)

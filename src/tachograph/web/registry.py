@@ -1,7 +1,8 @@
 """The catalogue of what is served: a page or an endpoint is added by one file and one line here.
 
 A page is a module of `web.pages` with PARAMETERS (a struct) and `content(view, parameters)`, which returns what the
-template of the same name shows. An endpoint is a module of `web.rest` with PARAMETERS and `answer(view, parameters)`.
+template of the same name shows. An endpoint is a module of `web.rest` with PARAMETERS and `answer(view, parameters)`,
+or `answer(view, parameters, paging)` where it RETURNS a table.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from tachograph.web.answers import Answer
 from tachograph.web.parameters import Parameters
+from tachograph.web.shapes import Shape
 from tachograph.web.snapshot import View
 from tachograph.web.viewer import Role
 
@@ -36,13 +38,19 @@ class PageEntry:
 
 @dataclass(frozen=True, slots=True)
 class EndpointEntry:
-    """An endpoint of the REST API: its path below `/api/v1`, its module in `web.rest`, a sentence, the least role."""
+    """An endpoint of the REST API: its path below `/api/v1`, its module in `web.rest`, a sentence, the least role.
+
+    versioned: it is the same as long as version and parameters are. of_lake: False where it is of the service alone,
+    and is answered also while the lake cannot be read.
+    """
 
     path: str
     module: str
     sentence: str
     least: Role
     method: str = "GET"
+    versioned: bool = True
+    of_lake: bool = True
 
 
 PAGES: tuple[PageEntry, ...] = (
@@ -52,6 +60,15 @@ PAGES: tuple[PageEntry, ...] = (
 ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER),
     EndpointEntry("/jobs/{key}", "job", "The report of one job.", Role.USER),
+    EndpointEntry("/jobs/{key}/minutes", "job_minutes", "Counters of the GPUs of a job by minute.", Role.USER),
+    EndpointEntry("/jobs/{key}/node_minutes", "job_node_minutes", "Counters of its nodes by minute.", Role.USER),
+    EndpointEntry("/jobs/{key}/findings", "job_findings", "What was checked in a job, and the results.", Role.USER),
+    EndpointEntry("/jobs/{key}/steps", "job_steps", "The steps of a job, and what they did with its GPUs.", Role.USER),
+    EndpointEntry("/findings", "findings", "Findings of jobs, filtered.", Role.USER),
+    EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.USER),
+    EndpointEntry("/study", "study", "The study of the system: figures and answers to its questions.", Role.USER),
+    EndpointEntry("/me", "me", "Who the request is from, and what they may see.", Role.USER, versioned=False),
+    EndpointEntry("/health", "health", "Whether the service can answer.", Role.ANONYMOUS, of_lake=False),
 )
 
 
@@ -69,9 +86,13 @@ class EndpointModule(Protocol):
     """Interface of an endpoint's module."""
 
     PARAMETERS: type[Parameters]
+    RETURNS: Shape
 
-    def answer(self, view: View, parameters: Any) -> Answer:
-        """Return the answer, in no format yet. Errors: TachographError, answered as a problem with its status."""
+    def answer(self, view: Any, parameters: Any, paging: Any = ..., /) -> Answer:
+        """Return the answer, in no format yet. Errors: TachographError, answered as a problem with its status.
+
+        view: the View, of an endpoint of the service alone the ServedLake. paging: given to those that return a table.
+        """
         ...
 
 

@@ -95,6 +95,11 @@ class ServedLake:
             return True
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a version was read."""
+        return self._snapshot is not None
+
+    @property
     def snapshot(self) -> Snapshot:
         """The newest version that was read; the first is read now.
 

@@ -1,0 +1,115 @@
+"""The way of a request through an endpoint: its parameters, its format, 304 where nothing changed, its answer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlencode
+
+import anyio.to_thread
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tachograph.catalog.errors import TachographError, UsageError
+from tachograph.catalog.version import __version__
+from tachograph.web.answers import FORMATS, JSON, Answer, Format, FormatChoice, TableAnswer, choose_format, respond
+from tachograph.web.paging import Paging
+from tachograph.web.parameters import read_parameters
+from tachograph.web.registry import EndpointEntry, EndpointModule, load_endpoint
+from tachograph.web.shapes import TableShape
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Viewer
+
+COUNT_HEADER = "X-Total-Count"
+# an answer is of one viewer, and is asked for again each time: 304 where it is still the same
+_FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
+_OF_FORMAT = frozenset(FormatChoice.__struct_fields__)
+_OF_PAGING = frozenset(Paging.__struct_fields__)
+
+
+class NotAcceptableError(TachographError):
+    """No format that the request accepts is offered."""
+
+
+async def answer_request(entry: EndpointEntry, served: ServedLake, viewer: Viewer, request: Request) -> Response:
+    """Return the answer of an endpoint to `viewer`.
+
+    Errors: UsageError for parameters that are none, NotAcceptableError, and those of the endpoint.
+    """
+    module = load_endpoint(entry)
+    paged = isinstance(module.RETURNS, TableShape)
+    items = request.query_params.multi_items()
+    choice = read_parameters(FormatChoice, {}, _named(items, _OF_FORMAT))
+    paging = read_parameters(Paging, {}, _named(items, _OF_PAGING)) if paged else None
+    taken = _OF_FORMAT | (_OF_PAGING if paged else frozenset())
+    parameters = read_parameters(
+        module.PARAMETERS, request.path_params, [item for item in items if item[0] not in taken]
+    )
+    form = _format(module, choice, request.headers.get("accept", ""))
+
+    def make() -> Response:
+        if not entry.of_lake:
+            return respond(module.answer(served, parameters), form, choice, title=entry.module)
+        view = served.view(viewer)
+        headers = dict(_FRESH)
+        if entry.versioned:
+            moments = parameters.moments(now=view.now, zone_name=view.zone_name)
+            tag = _tag(str(view.version), view.viewer.scope, str(request.url), form.name, moments, _settings(served))
+            headers["ETag"] = tag
+            if tag in map(str.strip, request.headers.get("if-none-match", "").split(",")):
+                return Response(status_code=304, headers=headers)
+        answer = module.answer(view, parameters) if paging is None else module.answer(view, parameters, paging)
+        response = respond(answer, form, choice, title=entry.module)
+        response.headers.update({**headers, **_of_page(answer, request)})
+        return response
+
+    return await anyio.to_thread.run_sync(make)
+
+
+def _named(items: Iterable[tuple[str, str]], names: frozenset[str]) -> list[tuple[str, str]]:
+    return [item for item in items if item[0] in names]
+
+
+def offered(module: EndpointModule) -> Sequence[Format]:
+    """Return the formats of an endpoint, the preferred one first."""
+    shape = module.RETURNS
+    return FORMATS if isinstance(shape, TableShape) or shape.table else (JSON,)
+
+
+def _format(module: EndpointModule, choice: FormatChoice, accept: str) -> Format:
+    known = offered(module)
+    if choice.format is not None:
+        named = next((form for form in known if form.name == choice.format), None)
+        if named is None:
+            raise UsageError(
+                f"no format {choice.format!r} of this endpoint", do=f"use {', '.join(form.name for form in known)}"
+            )
+        return named
+    found = choose_format(accept, known)
+    if found is None:
+        raise NotAcceptableError(
+            "no format that the header Accept names", do=f"accept {', '.join(form.media_type for form in known)}"
+        )
+    return found
+
+
+def _tag(*parts: str) -> str:
+    """A weak entity tag: two answers with one are of the same version, viewer, address and format."""
+    return f'W/"{hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]}"'
+
+
+def _settings(served: ServedLake) -> str:
+    """Program and configuration, as far as answers depend on them."""
+    return f"{__version__} {served.configuration!r}"
+
+
+def _of_page(answer: Answer, request: Request) -> Mapping[str, str]:
+    """Headers of a part of a list: how many rows there are in all, where the next part is."""
+    if not isinstance(answer, TableAnswer) or answer.matching is None:
+        return {}
+    headers = {COUNT_HEADER: str(answer.matching)}
+    if answer.cursor:
+        items = [item for item in request.query_params.multi_items() if item[0] != "after" and item[1]]
+        headers["Link"] = f'<{request.url.path}?{urlencode([*items, ("after", answer.cursor)])}>; rel="next"'
+    return headers

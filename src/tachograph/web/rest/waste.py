@@ -1,0 +1,47 @@
+"""`GET /waste`: the ledger of GPU time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from tachograph.judge.ledger import WasteReport
+from tachograph.web.answers import ObjectAnswer
+from tachograph.web.paging import RowLimit
+from tachograph.web.parameters import JobChoiceParameters, Word
+from tachograph.web.shapes import NUMBER, TEXT, ObjectShape, described, field_schemas, or_null
+from tachograph.web.snapshot import View
+
+
+class WasteParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs, and what is listed beside the causes."""
+
+    by: Annotated[Word, msgspec.Meta(description="Groups: cause (none), user, account, partition or gpu_model.")] = (
+        "cause"
+    )
+    jobs: Annotated[Word, msgspec.Meta(description="A cause whose jobs are listed, or all.")] | None = None
+    top: RowLimit | None = None
+
+
+PARAMETERS = WasteParameters
+
+
+def _properties() -> dict[str, Any]:
+    fields = field_schemas(WasteReport, without=("users", "zone_name", "concerned_jobs"))
+    return fields | {
+        "currency": described("Of amounts of money. Null: no price is configured.", or_null(TEXT)),
+        "lost": described("GPU-hours of all causes together. Unit: h.", NUMBER),
+        "recoverable": described("GPU-hours that are recoverable under the assumptions. Unit: h.", NUMBER),
+    }
+
+
+RETURNS = ObjectShape(_properties, table=True)
+
+
+def answer(view: View, parameters: WasteParameters) -> ObjectAnswer:
+    """Return the ledger, as `tachograph waste --json` prints it; as a table what `--csv` prints."""
+    page = view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen())
+    report = page.report
+    shown = report.concerned if report.concerned is not None else report.groups
+    return ObjectAnswer(page.json(), rows=report.causes if shown is None else shown)

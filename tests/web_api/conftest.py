@@ -1,0 +1,37 @@
+"""Clients of the demo's lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from api_client import ApiClient, NamedService
+from starlette.testclient import TestClient
+
+from tachograph.catalog import config
+from tachograph.lake.delta import Lake
+from tachograph.web.application import create_application
+from tachograph.web.snapshot import ServedLake
+
+
+@pytest.fixture(scope="module")
+def served(demo: Path) -> ServedLake:
+    """The demo's lake."""
+    return ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml")))
+
+
+@pytest.fixture(scope="module")
+def as_viewer(served: ServedLake) -> ApiClient:
+    """A client as `name role`; without any as nobody."""
+    application = create_application(NamedService(served))
+
+    def client(name: str = "", role: str = "user") -> TestClient:
+        return TestClient(application, headers={"X-Viewer": f"{name} {role}"} if name else {})
+
+    return client
+
+
+@pytest.fixture(scope="module")
+def admin(as_viewer: ApiClient) -> TestClient:
+    """A client that sees all jobs."""
+    return as_viewer("root", "admin")

@@ -1,0 +1,91 @@
+"""What an answer depends on: version, viewer, address; and what becomes of requests that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+from api_client import ApiClient
+from starlette.testclient import TestClient
+
+from tachograph.catalog.version import __version__
+from tachograph.web.snapshot import ServedLake
+
+
+def test_nothing_new_is_304(admin: TestClient, as_viewer: ApiClient) -> None:
+    url = "/api/v1/jobs?limit=1"
+    tag = admin.get(url).headers["etag"]
+    again = admin.get(url, headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert admin.get("/api/v1/jobs?limit=2", headers={"If-None-Match": tag}).status_code == 200
+    assert admin.get(url, headers={"If-None-Match": tag, "Accept": "text/csv"}).status_code == 200
+    assert as_viewer("user000").get(url, headers={"If-None-Match": tag}).status_code == 200
+    assert as_viewer("helper", "support").get(url, headers={"If-None-Match": tag}).status_code == 304
+
+
+def test_times_that_pass_change_the_tag(admin: TestClient) -> None:
+    relative = [admin.get("/api/v1/jobs?since=2d").headers["etag"] for _ in range(2)]
+    absolute = [admin.get("/api/v1/jobs?since=2025-03-04").headers["etag"] for _ in range(2)]
+    assert relative[0] != relative[1]
+    assert absolute[0] == absolute[1]
+
+
+def test_answers_are_kept_by_nobody_else(admin: TestClient) -> None:
+    headers = admin.get("/api/v1/waste").headers
+    assert headers["cache-control"] == "private, no-cache"
+    assert {"Accept", "Authorization", "Cookie"} <= set(headers["vary"].split(", "))
+
+
+def test_health_names_state_and_version_alone(as_viewer: ApiClient, served: ServedLake) -> None:
+    client = as_viewer()
+    served.refresh()
+    answer = client.get("/api/v1/health")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "version": __version__})
+
+
+def test_me(as_viewer: ApiClient) -> None:
+    mine = as_viewer("user000").get("/api/v1/me").json()
+    jobs = as_viewer("user000").get("/api/v1/jobs?limit=10000").json()
+    assert mine == {"name": "user000", "role": "user", "accounts": [], "via": "test", "jobs": len(jobs)}
+    assert {row["user"] for row in jobs} == {"user000"}
+
+
+@pytest.mark.parametrize("path", ["", "/minutes", "/node_minutes", "/findings", "/steps"])
+def test_a_job_of_another_user_is_as_one_that_is_not_there(as_viewer: ApiClient, admin: TestClient, path: str) -> None:
+    other = next(row for row in admin.get("/api/v1/jobs").json() if row["user"] != "user000")
+    mine = as_viewer("user000")
+    invisible, absent = (mine.get(f"/api/v1/jobs/{key}{path}") for key in (other["job_key"], "sim:99:99"))
+    assert invisible.status_code == absent.status_code == 404
+    assert invisible.text.replace(other["job_key"], "sim:99:99") == absent.text
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /jobs?nosuch=1", 400),
+        ("GET /jobs?limit=0", 400),
+        ("GET /jobs?limit=1&limit=2", 400),
+        ("GET /jobs?where=1", 400),
+        ("GET /jobs?where=nosuch>1", 404),
+        ("GET /jobs?state=NOSUCH", 400),
+        ("GET /jobs?since=nosuch", 400),
+        ("GET /waste?by=nosuch", 400),
+        ("GET /study?pipe=nosuch", 400),
+        ("GET /jobs/nosuch", 404),
+        ("GET /nosuch", 404),
+        ("POST /jobs", 405),
+    ],
+)
+def test_wrong_requests_are_problems(admin: TestClient, request_line: str, status: int) -> None:
+    method, _, path = request_line.partition(" ")
+    answer = admin.request(method, f"/api/v1{path}")
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert set(problem) == {"type", "title", "status", "detail", "do"}
+    assert problem["status"] == status
+    assert problem["type"].startswith("/api/docs#")
+    if status == 405:
+        assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_without_identity_nothing_but_health_is_answered(as_viewer: ApiClient) -> None:
+    assert as_viewer().get("/api/v1/jobs").status_code == 401
