@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -19,6 +20,11 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=unbroken,
     )
+
+
+def style_sheet() -> Path:
+    """Return the file of the style that pages share: colours, type, tables, findings."""
+    return Path(__file__).parent / "templates" / "page.css"
 
 
 def unbroken(value: object) -> object:

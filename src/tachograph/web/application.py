@@ -12,15 +12,17 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
+from tachograph.report.pages import style_sheet
 from tachograph.web import templates
 from tachograph.web.answers import problem
 from tachograph.web.endpoints import NotAcceptableError, answer_request
 from tachograph.web.identity.sessions import Sessions
+from tachograph.web.pages.job import JobParameters
 from tachograph.web.parameters import read_parameters
 from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_page
 from tachograph.web.snapshot import ServedLake
@@ -64,6 +66,8 @@ def create_application(service: WebService) -> Starlette:
             Route("/login", _login(service)),
             *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
             *(Route(entry.path, _page(service, entry), name=entry.module) for entry in PAGES),
+            Route("/job", _job_by_id),
+            Route("/static/page.css", _page_style),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
         ],
         exception_handlers={HTTPException: _http_problem, TachographError: _problem},
@@ -113,6 +117,17 @@ def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
         return await answer_request(entry, service.served, viewer, request)
 
     return handle
+
+
+async def _job_by_id(request: Request) -> Response:
+    """Lead from the search field to the page of a job."""
+    parameters = read_parameters(JobParameters, {}, request.query_params.multi_items())
+    return RedirectResponse(request.url_for("job", key=parameters.key.strip()).path, status_code=303)
+
+
+async def _page_style(request: Request) -> Response:
+    """Return the style that served pages share with pages in files."""
+    return FileResponse(style_sheet())
 
 
 def _login(service: WebService) -> Handler:
