@@ -9,13 +9,14 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.judge.steps import job_steps, node_memory_mib
 from tachograph.lake.delta import Lake
-from tachograph.lake.filters import choose_job
 from tachograph.lake.query import (
     read_consistently,
     read_evidence,
     read_gpus,
+    read_job_row,
     read_minutes,
     read_steps,
     read_summaries,
@@ -23,6 +24,12 @@ from tachograph.lake.query import (
 )
 from tachograph.report.job import JobReport, build_job_report
 from tachograph.report.next_time import LEAST_S, HostMemory
+
+# by which jobs are alike, and what is recorded of those that are
+_ALIKE = (
+    *("job_key", "seq", "cluster", "user", "partition", "name", "gpus", "nodes"),
+    *("state", "start", "as_of", "elapsed_s", "mem_requested_mib"),
+)
 
 
 def read_job(
@@ -41,9 +48,9 @@ def read_job(
     """
 
     def read() -> JobReport:
-        summaries = read_summaries(lake)
-        chosen = choose_job(summaries, job, cluster=cluster, run=run)
-        mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
+        chosen = read_job_row(lake, job, cluster=cluster, run=run)
+        mine = pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
+        summaries = read_summaries(lake, _ALIKE)
         minutes = read_minutes(lake, mine)
         same = _same_jobs(summaries, chosen.row)
         return build_job_report(

@@ -28,7 +28,16 @@ from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.catalog.tables import COMPUTED, GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, TABLES, LakeTable
+from tachograph.catalog.tables import (
+    COMPUTED,
+    GPU_SAMPLES,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    JOB_SUMMARIES,
+    TABLES,
+    LakeTable,
+)
 from tachograph.catalog.units import plural, text
 from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
 from tachograph.figures.numbers import FigureNumbers, Study
@@ -46,12 +55,12 @@ from tachograph.figures.study import (
 from tachograph.figures.style import FORMATS
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
-from tachograph.judge.ledger import WasteReport, build_waste_report
+from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
 from tachograph.judge.steps import JobSteps
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
-from tachograph.lake.filters import JobFilter, choose_job, filter_jobs
+from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import is_stale
 from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
@@ -67,6 +76,7 @@ from tachograph.report.waste import waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
 
 T = TypeVar("T")
+_OF_JOB = ("job_key", "seq", "start", "as_of")  # what rows that belong to a job are found by
 
 
 def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLake:
@@ -226,9 +236,8 @@ class OpenLake:
 
         Errors: as `job`.
         """
-        summaries = query.read_summaries(self.lake)
-        chosen = choose_job(summaries, job, cluster=cluster, run=run)
-        return summaries.filter(pl.col("job_key") == chosen.row["job_key"])
+        chosen = query.read_job_row(self.lake, job, cluster=cluster, run=run)
+        return pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
 
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
@@ -285,10 +294,9 @@ class OpenLake:
         """
         check_names(which, JobChoice)
         wanted = self._filter(which)
-
-        summaries, intervals = query.summaries_and_intervals(self.lake, (*CAUSE_OF_CLASS, *wanted.findings))
+        jobs, intervals = query.jobs_and_intervals(self.lake, wanted, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS)
         report = build_waste_report(
-            filter_jobs(summaries, intervals, wanted),
+            jobs,
             intervals,
             self.configuration.waste,
             by=by,
@@ -425,7 +433,7 @@ class OpenLake:
         """Rows of job_summaries: those given, of one job, or all."""
         if isinstance(job, pl.DataFrame):
             return job
-        return query.read_summaries(self.lake) if job is None else self.run_of(str(job))
+        return query.read_summaries(self.lake, _OF_JOB) if job is None else self.run_of(str(job))
 
     def _recorded(self) -> RecordedSamples:
         """What the log records of the samples."""

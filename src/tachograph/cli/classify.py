@@ -88,7 +88,7 @@ def _chosen(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
     selected = select_jobs(opened.lake, job_filter(arguments, opened))
     if not arguments.job:
         return selected.jobs
-    keys = [choose_job(selected.summaries, job).row["job_key"] for job in arguments.job]
+    keys = [choose_job(selected.names, job).row["job_key"] for job in arguments.job]
     return selected.jobs.filter(pl.col("job_key").is_in(keys))
 
 

@@ -71,17 +71,16 @@ def run(arguments: Arguments) -> int:
 
 def _report(arguments: Arguments) -> ColocateReport:
     from tachograph.cli.options import open_lake
-    from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import summaries_and_intervals
+    from tachograph.lake.query import jobs_and_intervals
     from tachograph.sharing.calibration import calibration_of
     from tachograph.sharing.colocation import build_colocate_report
 
     opened = open_lake(arguments)
     which, settings = job_filter(arguments, opened), opened.configuration.interference
 
-    summaries, verdicts = summaries_and_intervals(opened.lake, ("stable", *which.findings))
+    jobs, verdicts = jobs_and_intervals(opened.lake, which, ("stable",))
     return build_colocate_report(
-        filter_jobs(summaries, verdicts, which),
+        jobs,
         verdicts,
         settings=settings,
         thresholds=opened.configuration.thresholds,

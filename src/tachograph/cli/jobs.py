@@ -70,7 +70,7 @@ def run(arguments: Arguments) -> int:
         wanted=which,
     )
     if chosen.is_empty() and not exported:
-        output.print_text(none_matches(selected.summaries, zone_name=opened.configuration.site.time_zone))
+        output.print_text(none_matches(selected.names, zone_name=opened.configuration.site.time_zone))
         return 0
     _show(table, arguments)
     return 0

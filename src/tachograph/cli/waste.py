@@ -51,17 +51,15 @@ def run(arguments: Arguments) -> int:
 def _report(arguments: Arguments) -> WasteReport:
     from tachograph.catalog.codes import CAUSE_OF_CLASS
     from tachograph.cli.options import open_lake
-    from tachograph.judge.ledger import build_waste_report
-    from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import summaries_and_intervals
+    from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
+    from tachograph.lake.query import jobs_and_intervals
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-
-    summaries, intervals = summaries_and_intervals(opened.lake, (*CAUSE_OF_CLASS, *which.findings))
+    jobs, intervals = jobs_and_intervals(opened.lake, which, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS)
     exported = arguments.json or arguments.csv
     return build_waste_report(
-        filter_jobs(summaries, intervals, which),
+        jobs,
         intervals,
         opened.configuration.waste,
         by=arguments.by,

@@ -14,7 +14,15 @@ from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
-from tachograph.judge.waste import ASSUMPTIONS, JOULES_PER_KWH, productive, recoverable, with_money
+from tachograph.judge.waste import (
+    ASSUMPTIONS,
+    IDLE_LONG,
+    JOULES_PER_KWH,
+    UNMEASURED,
+    productive,
+    recoverable,
+    with_money,
+)
 
 WASTE_GROUPINGS = ("cause", "user", "account", "partition", "gpu_model")
 ALL_CAUSES = "all"  # of jobs: those that lost hours to any cause
@@ -44,6 +52,12 @@ WASTE_LEFT_OUT: Mapping[str, str] = MappingProxyType(
     }
 )
 _WHO = ("job_key", "job_id", "display_id", "user", "account", "partition", "gpu_model", "gpus", "elapsed_s")
+# what of job_summaries the ledger is made of
+LEDGER_COLUMNS = (
+    *(*_WHO, "gpu_hours", "start", "end", "as_of", "state", "attribution", "samples", "shards", "mps"),
+    *("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean", UNMEASURED, IDLE_LONG),
+    *(*(f"gpu_hours_{cause}" for cause in WASTE), *(f"energy_j_{cause}" for cause in WASTE_ENERGY)),
+)
 _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
 
 

@@ -425,10 +425,20 @@ class Lake:
         """All rows as they lie: sorted within files, not resolved between them."""
         return self.read_files(table, self.files(table, days))
 
-    def latest(self, table: LakeTable) -> pl.DataFrame:
-        """One row per key: for tables small enough to be read whole (jobs, allocations, summaries)."""
+    def latest(
+        self, table: LakeTable, columns: Sequence[str] | None = None, where: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """One row per key: for tables small enough to be read whole (jobs, allocations, summaries).
+
+        `columns`: only these are read; None: all. `where`: what holds for the keys of rows that are wanted.
+        """
+        rows = self.scan(table) if where is None else self.scan(table).filter(where)
+        if columns is None:
+            columns = tuple(table.schema)
+        else:
+            rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *columns, "seq"))))
         with lake_errors(self.uri(table)):
-            return resolve(self.scan(table).collect(), table)[0]
+            return resolve(rows.collect(), table)[0].select(columns)
 
     def _write(
         self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int | None = None

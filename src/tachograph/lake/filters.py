@@ -153,13 +153,12 @@ def _number(name: str, written: str) -> float:
     return value
 
 
-def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return the rows of job_summaries that are selected, in their order; `findings` are rows of the findings table.
+def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
+    """Return what holds for columns of job_summaries of selected jobs, without what a filter by findings demands.
 
-    Errors: NotFoundError for a finding that does not exist, UsageError for such a verdict, state or attribution, naming
-    those close to it; UsageError for a verdict without a finding that it is about.
+    Errors: UsageError for a verdict, state or attribution that does not exist, naming those close to it; UsageError for
+    a verdict without a finding that it is about.
     """
-    check_codes(wanted.findings, findings.get_column("code").unique())
     must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
     if wanted.verdict != "yes" and not wanted.findings:
         raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
@@ -181,19 +180,48 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
         conditions.append(pl.col("start") < wanted.until)
     if wanted.excluded is not None:
         conditions.append(pl.col("excluded").is_not_null() == wanted.excluded)
+    return conditions
+
+
+def filtered_columns(wanted: JobFilter) -> list[str]:
+    """Return the columns of job_summaries that a filter reads. Errors: those of `job_conditions`.
+
+    >>> filtered_columns(JobFilter(users=("ann",), where=(parse_condition("gpus>4"),)))
+    ['gpus', 'user', 'job_key']
+    """
+    names = [name for condition in job_conditions(wanted) for name in condition.meta.root_names()]
+    return list(dict.fromkeys((*names, "job_key")))
+
+
+def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+    """Return the rows of job_summaries that are selected, in their order; `findings` are rows of the findings table.
+
+    `summaries` has the `filtered_columns` at least.
+    Errors: NotFoundError for a finding that does not exist, naming those close to it; those of `job_conditions`.
+    """
+    check_codes(wanted.findings, findings.get_column("code").unique())
+    conditions = job_conditions(wanted)
     if wanted.findings:
         keys = answers_to(findings, wanted)["job_key"].unique()
         conditions.append(pl.col("job_key").is_in(keys.to_list()))
     return summaries.filter(*conditions) if conditions else summaries
 
 
+# what `choose_job` reads
+JOB_NAMES = (
+    *("job_key", "job_id", "display_id", "array_job_id", "het_job_id"),
+    *("cluster", "submit", "start"),
+)
 _LISTED = 8
 _BATCH_STEPS = (".batch", ".extern", ".interactive")
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenJob:
-    """The row of job_summaries that is meant, and those of the job's other runs (requeued), latest first."""
+    """The row of job_summaries that is meant, and those of the job's other runs (requeued), latest first.
+
+    They have the columns of the rows that it was chosen from.
+    """
 
     row: Mapping[str, Any]
     other_runs: tuple[Mapping[str, Any], ...] = ()
@@ -204,6 +232,7 @@ def choose_job(
 ) -> ChosenJob:
     """Return the job called `wanted`: a raw id, an id as people write it (123_4, 123+1), or a job_key.
 
+    `summaries` has the columns JOB_NAMES at least.
     A step (123.0, 123.batch) means its job. Of several runs the latest, or the `run`-th (1 is the first).
     Errors: NotFoundError for an unknown id, and for an array or heterogeneous job as a whole, naming its parts;
     UsageError when the id exists on several clusters, or there are not so many runs.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED, check_codes, known_codes
-from tachograph.catalog.errors import LakeError
+from tachograph.catalog.errors import LakeError, NotFoundError
 from tachograph.catalog.tables import (
     ALLOCATIONS,
     ANALYSES,
@@ -26,7 +26,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
-from tachograph.lake.filters import JobFilter, filter_jobs
+from tachograph.lake.filters import JOB_NAMES, ChosenJob, JobFilter, choose_job, filter_jobs, filtered_columns
 from tachograph.lake.problems import lake_errors
 
 READ_ATTEMPTS = 5  # at results that change while they are read
@@ -49,14 +49,27 @@ def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
     return read()
 
 
-def read_summaries(lake: Lake) -> pl.DataFrame:
+def read_summaries(
+    lake: Lake, columns: Sequence[str] | None = None, *, keys: Sequence[str] | None = None
+) -> pl.DataFrame:
     """Return job_summaries, one row per run of a job, those of the latest analysis of each.
 
+    `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these job_keys.
     Errors: LakeError where nothing was analyzed yet.
     """
-    if lake.delta(JOB_SUMMARIES) is None and lake.delta(ANALYSES) is None:
+    if lake.version(JOB_SUMMARIES) < 0 and lake.version(ANALYSES) < 0:
         raise LakeError("nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`")
-    return lake.latest(JOB_SUMMARIES)
+    return lake.latest(JOB_SUMMARIES, columns, None if keys is None else pl.col("job_key").is_in(list(keys)))
+
+
+def read_job_row(lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None) -> ChosenJob:
+    """Return the job called `wanted`, and its other runs. Errors: those of `read_summaries` and `choose_job`."""
+    chosen = choose_job(read_summaries(lake, JOB_NAMES), wanted, cluster=cluster, run=run)
+    keys = [row["job_key"] for row in (chosen.row, *chosen.other_runs)]
+    rows = {row["job_key"]: row for row in read_summaries(lake, keys=keys).iter_rows(named=True)}
+    if keys[0] not in rows:  # an analysis gave the run another key meanwhile
+        raise NotFoundError(f"job {wanted!r} changes just now", do="try again")
+    return ChosenJob(rows[keys[0]], tuple(rows[key] for key in keys[1:] if key in rows))
 
 
 def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
@@ -185,36 +198,49 @@ def _stored_codes(lake: Lake) -> list[str]:
 class SelectedJobs:
     """The jobs that a filter selects, of one moment of the lake.
 
-    jobs: rows of job_summaries, in the order of the table. summaries: those of all jobs. answers: what `read_answers`
-    returns of all jobs, where they were read.
+    jobs: rows of job_summaries, in the order of the table. names: columns JOB_NAMES of all jobs, and what the filter
+    reads. answers: what `read_answers` returns, where it was read: of all jobs where the filter names a finding, else
+    of the selected ones.
     """
 
     jobs: pl.DataFrame
-    summaries: pl.DataFrame
+    names: pl.DataFrame
     answers: pl.DataFrame
 
 
-def select_jobs(lake: Lake, wanted: JobFilter, *, answers: bool = False) -> SelectedJobs:
+def select_jobs(
+    lake: Lake, wanted: JobFilter, columns: Sequence[str] | None = None, *, answers: bool = False
+) -> SelectedJobs:
     """Return the jobs that are selected. `answers`: read them even if the filter names no finding.
 
+    `columns`: of the selected jobs; None: all of job_summaries.
     Errors: LakeError where nothing was analyzed yet; those of `read_answers` and `filter_jobs`.
     """
 
+    def read() -> SelectedJobs:
+        names = read_summaries(lake, tuple(dict.fromkeys((*JOB_NAMES, "seq", *filtered_columns(wanted)))))
+        found = read_answers(lake, names if wanted.findings else names.clear(), wanted.findings)
+        chosen = filter_jobs(names, found, wanted)
+        keys = None if chosen.height == names.height else chosen["job_key"].to_list()
+        if answers and not wanted.findings:
+            found = read_answers(lake, chosen)
+        return SelectedJobs(read_summaries(lake, columns, keys=keys), names, found)
+
+    return read_consistently(lake, read)
+
+
+def jobs_and_intervals(
+    lake: Lake, wanted: JobFilter, codes: Sequence[str], columns: Sequence[str] | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the jobs that are selected, and what `read_intervals` returns of them, both of one moment of the lake.
+
+    `columns`: of the jobs; None: all of job_summaries. Errors: those of `select_jobs`.
+    """
+
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(lake)
-        read_of = summaries if answers or wanted.findings else summaries.clear()
-        return summaries, read_answers(lake, read_of, wanted.findings)
-
-    summaries, found = read_consistently(lake, read)
-    return SelectedJobs(filter_jobs(summaries, found, wanted), summaries, found)
-
-
-def summaries_and_intervals(lake: Lake, codes: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the summaries of all jobs, and what `read_intervals` returns of them, both of one moment of the lake."""
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(lake)
-        return summaries, read_intervals(lake, summaries, codes)
+        read_of = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
+        jobs = select_jobs(lake, wanted, read_of).jobs
+        return jobs, read_intervals(lake, jobs, codes)
 
     return read_consistently(lake, read)
 

@@ -29,9 +29,14 @@ class ScopedLake(Lake):
         self._viewer = viewer
         self._summaries = summaries
 
-    def latest(self, table: LakeTable) -> pl.DataFrame:
+    def latest(
+        self, table: LakeTable, columns: Sequence[str] | None = None, where: pl.Expr | None = None
+    ) -> pl.DataFrame:
         """Return the visible rows of a table, one per key."""
-        return self._summaries if table is JOB_SUMMARIES else super().latest(table)
+        if table is not JOB_SUMMARIES:
+            return super().latest(table, columns, where)
+        rows = self._summaries if where is None else self._summaries.filter(where)
+        return rows if columns is None else rows.select(columns)
 
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
