@@ -11,15 +11,20 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
+from servers.web import WebServer, serving
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
 from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
@@ -65,6 +70,27 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(command, cwd=folder, env=environment | {"NO_COLOR": "1"}, check=True, stdout=subprocess.PIPE)
 
     return made_once(tmp_path_factory, "demo", make) / "tachograph-demo"
+
+
+@pytest.fixture(scope="session")
+def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
+    """`tachograph serve` on a copy of the demo, for all tests of a worker that change nothing in it."""
+    folder = tmp_path_factory.mktemp("served") / "demo"
+    shutil.copytree(demo, folder)
+    with serving(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium without a window."""
+    from playwright.sync_api import sync_playwright
+
+    path = program("chromium", package="chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

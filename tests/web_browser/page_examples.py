@@ -1,0 +1,11 @@
+"""What of each page is looked at in a browser: one view at least, and those of its states that look different."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# {page of the catalogue: addresses below the server, of the demo}
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "jobs": ("/jobs", "/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
+    "job": ("/job/1000316",),
+}
