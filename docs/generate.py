@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: checks, commands, counters, devices, tables.md, the rules in rules.md.
+"""Writes the pages that follow from the code: checks, commands, counters, devices, tables, rules in rules.md, api.md.
 
 `--check` fails where they drift.
 """
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from api_reference import reference
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
@@ -312,7 +313,15 @@ def rules_page() -> str:
     return _CATALOGUE.sub(lambda found: f"{found[1]}\n{table}\n{found[2]}", page)
 
 
-_CATALOGUE = re.compile(r"(<!-- The catalogue, made by `make docs` -->).*?(<!-- end -->)", re.DOTALL)
+def api_page() -> str:
+    """Return docs/api.md with the reference of the endpoints written anew."""
+    parts = [text + (f"\n\n{markdown_table(rows[0], rows[1:])}" if rows else "") for text, rows in reference()]
+    page = (FOLDER / "api.md").read_text(encoding="utf-8")
+    blocks = "\n\n".join(parts)
+    return _CATALOGUE.sub(lambda found: f"{found[1]}\n\n{blocks}\n\n{found[2]}", page)
+
+
+_CATALOGUE = re.compile(r"(<!-- The (?:catalogue|endpoints), made by `make docs` -->).*?(<!-- end -->)", re.DOTALL)
 
 
 def _rule(entry: RuleEntry) -> tuple[str, ...]:
@@ -330,6 +339,7 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "api.md": api_page,
     "checks.md": checks_page,
     "commands.md": commands_page,
     "counters.md": counters_page,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from api_client import ApiClient, NamedService
+from api_client import ApiClient, NamedService, proof
 from starlette.testclient import TestClient
 
 from tachograph.catalog import config
@@ -26,7 +26,7 @@ def as_viewer(served: ServedLake) -> ApiClient:
     application = create_application(NamedService(served))
 
     def client(name: str = "", role: str = "user") -> TestClient:
-        return TestClient(application, headers={"X-Viewer": f"{name} {role}"} if name else {})
+        return TestClient(application, headers=proof(name, role))
 
     return client
 

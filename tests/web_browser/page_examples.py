@@ -8,4 +8,5 @@ from collections.abc import Mapping
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("/jobs", "/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
     "job": ("/job/1000316",),
+    "api_docs": ("/api/docs",),
 }

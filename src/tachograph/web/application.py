@@ -22,8 +22,7 @@ from tachograph.web import templates
 from tachograph.web.answers import problem
 from tachograph.web.endpoints import NotAcceptableError, answer_request
 from tachograph.web.identity.sessions import Sessions
-from tachograph.web.pages.job import JobParameters
-from tachograph.web.parameters import read_parameters
+from tachograph.web.parameters import JobParameters, read_parameters
 from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_page
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import NOBODY, Viewer

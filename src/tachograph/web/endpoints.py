@@ -40,11 +40,11 @@ async def answer_request(entry: EndpointEntry, served: ServedLake, viewer: Viewe
     module = load_endpoint(entry)
     paged = isinstance(module.RETURNS, TableShape)
     items = request.query_params.multi_items()
-    choice = read_parameters(FormatChoice, {}, _named(items, _OF_FORMAT))
-    paging = read_parameters(Paging, {}, _named(items, _OF_PAGING)) if paged else None
+    choice = read_parameters(FormatChoice, {}, _named(items, _OF_FORMAT), of_form=False)
+    paging = read_parameters(Paging, {}, _named(items, _OF_PAGING), of_form=False) if paged else None
     taken = _OF_FORMAT | (_OF_PAGING if paged else frozenset())
     parameters = read_parameters(
-        module.PARAMETERS, request.path_params, [item for item in items if item[0] not in taken]
+        module.PARAMETERS, request.path_params, [item for item in items if item[0] not in taken], of_form=False
     )
     form = _format(module, choice, request.headers.get("accept", ""))
 

@@ -11,12 +11,20 @@ import msgspec
 from tachograph.api.choices import JobChoice, job_filter
 from tachograph.catalog.config import meant
 from tachograph.catalog.errors import UsageError
+from tachograph.judge.finding import Verdict
 from tachograph.lake.filters import JobFilter
 
 LONGEST = 500  # characters of a value
 MOST_JOBS = 1000  # of one answer
 Word = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_JOBS)]
+
+
+def _says(sentence: str) -> msgspec.Meta:
+    return msgspec.Meta(description=sentence)
+
+
+Names = Annotated[tuple[Word, ...], _says("Any of these names.")]
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,16 +38,20 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     """Which jobs, as the options of the commands have it; all that are visible where nothing is given."""
 
-    user: tuple[Word, ...] = ()
-    account: tuple[Word, ...] = ()
-    partition: tuple[Word, ...] = ()
-    state: tuple[Word, ...] = ()
-    attribution: tuple[Word, ...] = ()
-    finding: tuple[Word, ...] = ()
-    verdict: Word = "yes"
-    since: Word | None = None
-    until: Word | None = None
-    where: tuple[Word, ...] = ()
+    user: Names = ()
+    account: Names = ()
+    partition: Names = ()
+    state: Annotated[tuple[Word, ...], _says("Base state, such as RUNNING, COMPLETED, FAILED; any of them.")] = ()
+    attribution: Annotated[
+        tuple[Word, ...], _says("How its GPUs are known: explicit, live_index, whole_node, ambiguous; any of them.")
+    ] = ()
+    finding: Annotated[tuple[Word, ...], _says("Code of a finding (docs/checks.md); any of them.")] = ()
+    verdict: Annotated[Verdict, _says("The result that `finding` has.")] = "yes"
+    since: Annotated[Word, _says("The job ran after it: 2026-04-23, 2026-04-23T10:00, 7d, yesterday.")] | None = None
+    until: Annotated[Word, _says("The job ran before it, written as `since`.")] | None = None
+    where: Annotated[
+        tuple[Word, ...], _says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them.")
+    ] = ()
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
         """Return the filter. Errors: UsageError for a condition or a time that is none."""
@@ -55,21 +67,31 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
         return f"{wanted.since} {wanted.until}"
 
 
+class JobParameters(Parameters, frozen=True, kw_only=True):
+    """One run of a job."""
+
+    key: Annotated[Word, _says("The job: its id as people write it, its raw id or its job_key.")]
+    cluster: Annotated[Word, _says("Its cluster, where several have the id.")] | None = None
+    run: Annotated[int, _says("The N-th run of a requeued job; the last one without it.")] | None = None
+
+
 P = TypeVar("P", bound=Parameters)
 
 
-def read_parameters(kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]]) -> P:
-    """Return the parameters of a request; values that are empty, as forms send them, do not count.
+def read_parameters(
+    kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], *, of_form: bool = True
+) -> P:
+    """Return the parameters of a request; of a form, values that are empty do not count.
 
     >>> read_parameters(JobChoiceParameters, {}, [("user", "ann"), ("user", "bob"), ("since", "")]).user
     ('ann', 'bob')
 
     Errors: UsageError naming the parameter: unknown, twice where one is wanted, or of the wrong type.
     """
-    several = {field.name for field in msgspec.structs.fields(kind) if get_origin(field.type) is tuple}
+    several = {field.name for field in msgspec.structs.fields(kind) if _is_tuple(field.type)}
     values: dict[str, Any] = dict(path)
     for name, value in query:
-        if not value:
+        if of_form and not value:
             continue
         if name in several:
             values.setdefault(name, []).append(value)
@@ -78,7 +100,15 @@ def read_parameters(kind: type[P], path: Mapping[str, Any], query: Iterable[tupl
         else:
             values[name] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as problem:
         text = str(problem).replace("`", "'").replace("Object contains unknown field", "unknown parameter")
         raise UsageError(text, do=meant(str(problem).replace("`", "'"), kind) or "see api/docs") from None
+    for name in values:
+        if getattr(found, name) is None:  # msgspec takes the text null for None
+            raise UsageError(f"invalid value {values[name]!r} - at '$.{name}'", do="see api/docs")
+    return found
+
+
+def _is_tuple(kind: Any) -> bool:
+    return get_origin(kind.__origin__ if hasattr(kind, "__metadata__") else kind) is tuple

@@ -56,6 +56,7 @@ class EndpointEntry:
 PAGES: tuple[PageEntry, ...] = (
     PageEntry("/jobs", "jobs", "Jobs", Role.USER, "Jobs"),
     PageEntry("/job/{key}", "job", "Job", Role.USER),
+    PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
 )
 ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER),
@@ -68,6 +69,7 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.USER),
     EndpointEntry("/study", "study", "The study of the system: figures and answers to its questions.", Role.USER),
     EndpointEntry("/me", "me", "Who the request is from, and what they may see.", Role.USER, versioned=False),
+    EndpointEntry("/openapi.json", "openapi", "This document, as OpenAPI 3.1.", Role.ANONYMOUS, of_lake=False),
     EndpointEntry("/health", "health", "Whether the service can answer.", Role.ANONYMOUS, of_lake=False),
 )
 

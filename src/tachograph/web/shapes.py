@@ -41,11 +41,14 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class ObjectShape:
-    """One object. properties: a schema for each of its keys; table: whether it has rows for formats without objects."""
+    """One object. properties: a schema for each of its keys; table: whether it has rows for formats without objects.
+
+    also: further statuses with which it is answered.
+    """
 
     properties: Callable[[], Schema]
     table: bool = False
-    status: int = 200
+    also: tuple[int, ...] = ()
 
     def schema(self) -> Schema:
         """Return the schema of the object; with chosen fields it has these alone."""
@@ -177,3 +180,8 @@ TEXT: Mapping[str, Any] = MappingProxyType({"type": "string"})
 NUMBER: Mapping[str, Any] = MappingProxyType({"type": ["number", "null"]})
 COUNT: Mapping[str, Any] = MappingProxyType({"type": "integer"})
 MOMENT: Mapping[str, Any] = MappingProxyType({"type": "string", "format": "date-time"})
+
+
+def row_properties(shape: Shape) -> Schema:
+    """Return {field: its schema} of a row of a table, or of the object."""
+    return shape.row_schema()["properties"] if isinstance(shape, TableShape) else shape.properties()

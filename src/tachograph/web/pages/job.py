@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.web.parameters import Parameters, Word
+from tachograph.web.parameters import JobParameters
 from tachograph.web.snapshot import View
-
-
-class JobParameters(Parameters, frozen=True, kw_only=True):
-    """The job: its id as people write it, its raw id or its job_key; cluster and run where they are needed."""
-
-    key: Word
-    cluster: Word | None = None
-    run: int | None = None
-
 
 PARAMETERS = JobParameters
 

@@ -22,7 +22,7 @@ def _properties() -> dict[str, Any]:
     }
 
 
-RETURNS = ObjectShape(_properties)
+RETURNS = ObjectShape(_properties, also=(503,))
 
 
 def answer(served: ServedLake, parameters: Parameters) -> ObjectAnswer:

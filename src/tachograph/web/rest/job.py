@@ -7,7 +7,7 @@ from typing import Any
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding
 from tachograph.web.answers import ObjectAnswer
-from tachograph.web.pages.job import JobParameters
+from tachograph.web.parameters import JobParameters
 from tachograph.web.rest.job_steps import steps_schemas
 from tachograph.web.shapes import (
     COUNT,

@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from tachograph.catalog.tables import FINDINGS
-from tachograph.judge.finding import CheckedValue, Verdict
+from tachograph.judge.finding import CheckedValue
 from tachograph.web.answers import TableAnswer
-from tachograph.web.pages.job import JobParameters
 from tachograph.web.paging import Paging, page_of
+from tachograph.web.parameters import JobParameters
 from tachograph.web.shapes import list_of, table_shape, type_schema
 from tachograph.web.snapshot import View
 
 VerdictChoice = Annotated[
-    Verdict | Literal["all"],
+    Literal["yes", "no", "unknown", "all"],
     msgspec.Meta(description="yes: it holds and is reported; no; unknown: not enough was measured; all: any."),
 ]
 FINDINGS_SHAPE = table_shape(

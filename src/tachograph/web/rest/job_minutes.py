@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.web.answers import TableAnswer
-from tachograph.web.pages.job import JobParameters
 from tachograph.web.paging import Paging, page_of
+from tachograph.web.parameters import JobParameters
 from tachograph.web.shapes import table_shape
 from tachograph.web.snapshot import View
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tachograph.catalog.tables import STEP_SUMMARIES
 from tachograph.web.answers import ObjectAnswer
-from tachograph.web.pages.job import JobParameters
+from tachograph.web.parameters import JobParameters
 from tachograph.web.shapes import (
     MOMENT,
     NUMBER,

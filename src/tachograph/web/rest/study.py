@@ -26,14 +26,16 @@ from tachograph.web.snapshot import View
 class StudyParameters(JobChoiceParameters, frozen=True, kw_only=True):
     """Which jobs, which figures, and how their metrics are defined."""
 
-    figure: tuple[Word, ...] = ()
+    figure: Annotated[tuple[Word, ...], msgspec.Meta(description="Names or numbers of figures; all without any.")] = ()
     pipe: Annotated[Word, msgspec.Meta(description="Pipe of the roofline: fp64, fp32, fp16 or tensor.")] = "fp64"
     window: (
         Annotated[Literal[1, 5, 15, 30], msgspec.Meta(description="Windows of spatial imbalance. Unit: min.")] | None
     ) = None
     variant: Annotated[Word, msgspec.Meta(description="paper, or notebooks.")] = "paper"
     whiskers: Annotated[Word, msgspec.Meta(description="Whiskers of box plots: tukey or percentile.")] = "tukey"
-    no_filter: tuple[Word, ...] = ()
+    no_filter: Annotated[
+        tuple[Word, ...], msgspec.Meta(description="Reasons that leave no job out, such as short or idle.")
+    ] = ()
 
 
 PARAMETERS = StudyParameters
@@ -56,9 +58,9 @@ def _properties() -> dict[str, Any]:
     question = {"question": TEXT, "answers": list_of(TEXT), "consequence": or_null(TEXT)}
     dataset = field_schemas(Dataset) | {"coverage_low_share": NUMBER, "never_measured": {}}
     return {
-        "title": TEXT,
-        "site": TEXT,
-        "made": MOMENT,
+        "title": described("What stands above it.", TEXT),
+        "site": described("Name of the site.", TEXT),
+        "made": described("When it was made.", MOMENT),
         "tachograph": described("The version that made it.", TEXT),
         "settings": described("How its metrics are defined.", of_any_keys),
         "dataset": described("Which jobs it is of.", {"type": "object", "properties": dataset}),
@@ -66,7 +68,7 @@ def _properties() -> dict[str, Any]:
         "questions": described(
             "Answers to the research questions.", {"type": "object", "additionalProperties": object_of(question)}
         ),
-        "files": list_of(TEXT),
+        "files": described("Always empty: nothing is written.", list_of(TEXT)),
     }
 
 

@@ -21,7 +21,7 @@ class WasteParameters(JobChoiceParameters, frozen=True, kw_only=True):
         "cause"
     )
     jobs: Annotated[Word, msgspec.Meta(description="A cause whose jobs are listed, or all.")] | None = None
-    top: RowLimit | None = None
+    top: Annotated[RowLimit, msgspec.Meta(description="At most so many groups and jobs.")] | None = None
 
 
 PARAMETERS = WasteParameters
@@ -29,13 +29,29 @@ PARAMETERS = WasteParameters
 
 def _properties() -> dict[str, Any]:
     fields = field_schemas(WasteReport, without=("users", "zone_name", "concerned_jobs"))
-    return fields | {
+    described_fields = {name: described(_MEANING[name], schema) for name, schema in fields.items()}
+    return described_fields | {
         "currency": described("Of amounts of money. Null: no price is configured.", or_null(TEXT)),
         "lost": described("GPU-hours of all causes together. Unit: h.", NUMBER),
         "recoverable": described("GPU-hours that are recoverable under the assumptions. Unit: h.", NUMBER),
     }
 
 
+_MEANING = {
+    "jobs": "Jobs in the ledger: over, measured, with GPUs of their own.",
+    "gpu_hours": "GPU-hours that they held. Unit: h.",
+    "first": "When the first of them started. Null: no job.",
+    "last": "When the last of them ended. Null: no job.",
+    "causes": "A row per cause, productive and unmeasured time.",
+    "left_out": "A row per reason for which jobs are not in the ledger.",
+    "assumptions": "Under which hours are recoverable.",
+    "by": "What the groups are.",
+    "groups": "A row per group, most lost first. Null: by cause alone.",
+    "jobs_of": "The cause whose jobs are listed. Null: none.",
+    "concerned": "The jobs of this cause, most first. Null: none were requested.",
+    "currency": "",
+    "unpriced_jobs": "Jobs without a price.",
+}
 RETURNS = ObjectShape(_properties, table=True)
 
 

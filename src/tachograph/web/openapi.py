@@ -1,0 +1,221 @@
+"""The OpenAPI 3.1 document of the REST API, made from the catalogue of endpoints, their parameters and their shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+from tachograph.catalog.version import __version__
+from tachograph.report.json_values import json_values
+from tachograph.web.answers import PROBLEM_TYPE, Format, FormatChoice
+from tachograph.web.endpoints import COUNT_HEADER, offered
+from tachograph.web.paging import Paging
+from tachograph.web.parameters import Parameters
+from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, EndpointModule, load_endpoint
+from tachograph.web.shapes import Schema, TableShape, type_schema
+from tachograph.web.viewer import Role
+
+VERSION = "3.1.0"
+_IN_PATH = re.compile(r"{(\w+)}")
+# {status: when a request is answered so}
+PROBLEMS: Mapping[int, str] = MappingProxyType(
+    {
+        400: "A parameter is unknown, given twice, or of another type.",
+        401: "Who the request is from is not known.",
+        403: "The role does not allow it.",
+        404: "No such job, user, account, node, finding, column or address; or it is not visible.",
+        405: "The address has other methods, which the header Allow names.",
+        406: "None of the formats that the header Accept names is offered.",
+        429: "Too many requests; the header Retry-After names the seconds to wait.",
+        503: "The lake cannot be read, or nothing was analyzed yet.",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedParameter:
+    """A parameter of an endpoint: where it stands, and its schema."""
+
+    name: str
+    place: str
+    required: bool
+    schema: Schema
+
+    @property
+    def sentence(self) -> str:
+        """What it is."""
+        return str(self.schema.get("description", ""))
+
+    @property
+    def type_text(self) -> str:
+        """Its type in a few words.
+
+        >>> DescribedParameter("limit", "query", False, {"type": "integer", "minimum": 1, "maximum": 9}).type_text
+        'integer, 1 to 9'
+        """
+        inner = self.schema.get("items", self.schema)
+        several = ", repeatable" if inner is not self.schema else ""
+        if "enum" in inner:
+            listed = [str(value) for value in inner["enum"] if value is not None]
+            return " | ".join(listed[:8]) + (" | ..." if len(listed) > 8 else "") + several
+        if "minimum" in inner and "maximum" in inner:
+            return f"{inner['type']}, {inner['minimum']} to {inner['maximum']}{several}"
+        return f"{inner.get('type', 'string')}{several}"
+
+
+def openapi_document(root: str = "") -> Schema:
+    """Return the document; `root`: the path below which the service is served."""
+    paths: dict[str, Any] = {}
+    for entry in ENDPOINTS:
+        paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)
+    return json_values(
+        {
+            "openapi": VERSION,
+            "info": {
+                "title": "Tachograph",
+                "version": __version__,
+                "summary": "GPU jobs of a cluster: what they did with their GPUs.",
+                "description": "Times are UTC, fractions 0..1; null is missing.",
+            },
+            "servers": [{"url": f"{root}{API}"}],
+            "security": [{"token": []}, {"session": []}],
+            "paths": paths,
+            "components": {
+                "schemas": {"Problem": _problem_schema()},
+                "securitySchemes": {
+                    "token": {"type": "http", "scheme": "bearer", "description": "`tachograph serve token create`"},
+                    "session": {"type": "apiKey", "in": "cookie", "name": "tachograph_session"},
+                },
+            },
+        }
+    )
+
+
+def _operation(entry: EndpointEntry) -> Schema:
+    module = load_endpoint(entry)
+    operation: Schema = {
+        "operationId": operation_id(entry),
+        "summary": entry.sentence,
+        "description": f"Least role: {entry.least.label}.",
+        "parameters": [_parameter(one) for one in described_parameters(entry)],
+        "responses": _responses(entry, module),
+    }
+    if entry.least is Role.ANONYMOUS:
+        operation["security"] = []
+    return operation
+
+
+def operation_id(entry: EndpointEntry) -> str:
+    """Return the name of the operation, unique in the document."""
+    return f"{entry.method.lower()}_{entry.module}"
+
+
+def described_parameters(entry: EndpointEntry) -> list[DescribedParameter]:
+    """Return the parameters of an endpoint, those of the path first."""
+    module = load_endpoint(entry)
+    in_path = _IN_PATH.findall(entry.path)
+    shown: list[type[Parameters]] = [module.PARAMETERS, FormatChoice]
+    if isinstance(module.RETURNS, TableShape):
+        shown.insert(1, Paging)
+    found = [one for kind in shown for one in _of_struct(kind, in_path, offered(module))]
+    return sorted(found, key=lambda one: one.place != "path")
+
+
+def _of_struct(
+    kind: type[Parameters], in_path: Sequence[str], formats: Sequence[Format]
+) -> Iterator[DescribedParameter]:
+    for name, schema in type_schema(kind)["properties"].items():
+        given = _without_null(schema)
+        if name == "format":
+            given = {**given, "enum": [form.name for form in formats]}
+        yield DescribedParameter(name, "path" if name in in_path else "query", name in in_path, given)
+
+
+def _without_null(schema: Schema) -> Schema:
+    """A query cannot hold null: a parameter that may be missing is left out."""
+    if "anyOf" in schema:
+        (one,) = (each for each in schema["anyOf"] if each != {"type": "null"})
+        return dict(one)
+    if None in schema.get("enum", ()):
+        return {**schema, "enum": [value for value in schema["enum"] if value is not None]}
+    return schema
+
+
+def _parameter(one: DescribedParameter) -> Schema:
+    schema = {name: value for name, value in one.schema.items() if name != "description"}
+    written: Schema = {"name": one.name, "in": one.place, "required": one.required, "schema": schema}
+    if one.sentence:
+        written["description"] = one.sentence
+    return written
+
+
+def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
+    shape = module.RETURNS
+    headers = {
+        "Cache-Control": _header("Answers are of one viewer."),
+        "Vary": _header("Headers on which it depends."),
+    }
+    if entry.of_lake and entry.versioned:
+        headers["ETag"] = _header("Of version, viewer and address: with If-None-Match the next answer may be 304.")
+    if isinstance(shape, TableShape):
+        headers[COUNT_HEADER] = _header("How many rows there are in all parts together.", "integer")
+        headers["Link"] = _header('The next part of the list, rel="next"; not there in the last one.')
+    content = {form.media_type: _media(form, shape.schema()) for form in offered(module)}
+    answer: Schema = {"description": entry.sentence, "content": content}
+    if entry.of_lake:
+        answer["headers"] = headers
+    responses: Schema = {"200": answer}
+    if entry.of_lake and entry.versioned:
+        responses["304"] = {"description": "It is what If-None-Match names."}
+    for status in () if isinstance(shape, TableShape) else shape.also:
+        responses[str(status)] = {**answer, "description": PROBLEMS[status]}
+    for status in problem_statuses(entry):
+        responses.setdefault(str(status), _problem(status))
+    return responses
+
+
+def problem_statuses(entry: EndpointEntry) -> tuple[int, ...]:
+    """Return the statuses of errors of an endpoint."""
+    statuses = {400, 406, 429} | ({401, 403} if entry.least > Role.ANONYMOUS else set())
+    return tuple(sorted(statuses | ({404, 503} if entry.of_lake else set())))
+
+
+def _media(form: Format, schema: Schema) -> Schema:
+    if form.name == "json":
+        return {"schema": schema}
+    if form.name == "ndjson":
+        return {"schema": {"type": "string", "description": "A row of the JSON form per line."}}
+    if form.name == "csv":
+        return {"schema": {"type": "string", "description": "A header, then a line per row; null is empty."}}
+    return {"schema": {"type": "string", "format": "binary"}}
+
+
+def _header(sentence: str, kind: str = "string") -> Schema:
+    return {"description": sentence, "schema": {"type": kind}}
+
+
+def _problem(status: int) -> Schema:
+    return {
+        "description": PROBLEMS[status],
+        "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+
+
+def _problem_schema() -> Schema:
+    return {
+        "type": "object",
+        "description": "An error, as RFC 9457 has it.",
+        "properties": {
+            "type": {"type": "string", "format": "uri-reference", "description": "Its kind; the page describes it."},
+            "title": {"type": "string", "enum": [HTTPStatus(status).phrase for status in PROBLEMS]},
+            "status": {"type": "integer", "enum": list(PROBLEMS)},
+            "detail": {"type": "string", "description": "What is wrong."},
+            "do": {"type": "string", "description": "What to do."},
+        },
+        "required": ["type", "title", "status", "detail", "do"],
+        "additionalProperties": False,
+    }

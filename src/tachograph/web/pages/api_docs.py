@@ -1,0 +1,36 @@
+"""The REST API described: every endpoint with its parameters, formats, answers and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tachograph.web.answers import problem_name
+from tachograph.web.endpoints import offered
+from tachograph.web.openapi import PROBLEMS, described_parameters, operation_id, problem_statuses
+from tachograph.web.parameters import Parameters
+from tachograph.web.registry import API, ENDPOINTS, load_endpoint
+from tachograph.web.shapes import row_properties
+from tachograph.web.snapshot import View
+
+PARAMETERS = Parameters
+
+
+def content(view: View, parameters: Parameters) -> Mapping[str, Any]:
+    """Return what the OpenAPI document has, as lists."""
+    return {
+        "api": API,
+        "operations": [
+            {
+                "id": operation_id(entry),
+                "entry": entry,
+                "parameters": described_parameters(entry),
+                "formats": offered(load_endpoint(entry)),
+                "fields": row_properties(load_endpoint(entry).RETURNS),
+                "statuses": problem_statuses(entry),
+            }
+            for entry in ENDPOINTS
+        ],
+        "problems_by": {status: problem_name(status) for status in PROBLEMS},
+        "problems": [(status, problem_name(status), sentence) for status, sentence in PROBLEMS.items()],
+    }

@@ -1,0 +1,141 @@
+"""The OpenAPI document: it names all there is, and every endpoint does what it says, with requests made from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from typing import Any
+
+import pytest
+import schemathesis
+from api_client import ApiClient, proof
+from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+from starlette.testclient import TestClient
+
+from tachograph.web.openapi import PROBLEMS, VERSION, described_parameters, openapi_document, operation_id
+from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, load_endpoint
+from tachograph.web.shapes import row_properties
+
+# {first part of the path: field of a job that stands in it}
+PLACES = {"jobs": "job_key", "users": "user", "accounts": "account"}
+VIEWERS = {"admin": ("root", "admin"), "user": ("user000", "user")}
+
+
+@pytest.fixture(scope="module")
+def api(as_viewer: ApiClient) -> Any:
+    """The document, as schemathesis reads it from the application."""
+    return schemathesis.openapi.from_asgi(f"{API}/openapi.json", as_viewer().app)
+
+
+# a string that the schema allows may still be no time, no condition, no cursor
+EXCLUDED = ("positive_data_acceptance",)
+GENERATED, LISTED = 12, 40  # requests of each operation: random ones of each kind, and those at limits of the schema
+
+BOUNDED = settings(max_examples=GENERATED, database=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", VIEWERS)
+@pytest.mark.parametrize("entry", ENDPOINTS, ids=operation_id)
+def test_every_endpoint_does_what_the_document_says(
+    api: Any, as_viewer: ApiClient, entry: EndpointEntry, role: str
+) -> None:
+    load_all_checks()
+    excluded: list[Any] = [CHECKS.get_one(name) for name in EXCLUDED]
+    operation = api.find_operation_by_id(operation_id(entry))
+
+    def check(case: schemathesis.Case[Any]) -> None:
+        case.call_and_validate(headers=proof(*VIEWERS[role]), excluded_checks=excluded)
+
+    there = in_path(as_viewer(*VIEWERS[role]), entry)
+    strategies = [operation.as_strategy(generation_mode=mode) for mode in GenerationMode]
+    if there:  # what is there, with parameters of any kind
+        strategies += [operation.as_strategy(generation_mode=mode, path_parameters=there) for mode in GenerationMode]
+    for strategy in strategies:
+
+        @BOUNDED
+        @given(case=strategy)
+        def generated(case: schemathesis.Case[Any]) -> None:
+            check(case)
+
+        generated()
+    listed = api.iter_coverage_cases(
+        operation, generation_modes=list(GenerationMode), generation_config=api.config.generation_for()
+    )
+    for case in islice(listed, LISTED):
+        check(case)
+
+
+def in_path(client: TestClient, entry: EndpointEntry) -> dict[str, str]:
+    """What stands in the path of an endpoint, of something that is there."""
+    job = client.get(f"{API}/jobs", params={"limit": 1, "where": "samples>0"}).json()[0]
+    return {name: str(job[PLACES[entry.path.split("/")[1]]]) for name in re.findall(r"{(\w+)}", entry.path)}
+
+
+def test_the_document_is_valid(as_viewer: ApiClient) -> None:
+    served = as_viewer().get(f"{API}/openapi.json").json()
+    validate(served)
+    assert served == json.loads(json.dumps(openapi_document()))
+    assert served["openapi"] == VERSION
+
+
+def test_the_document_has_every_endpoint_parameter_and_error() -> None:
+    document = openapi_document()
+    listed = {(path, method) for path, operations in document["paths"].items() for method in operations}
+    assert listed == {(entry.path, entry.method.lower()) for entry in ENDPOINTS}
+    for entry in ENDPOINTS:
+        operation = document["paths"][entry.path][entry.method.lower()]
+        names = {one["name"] for one in operation["parameters"]}
+        assert set(load_endpoint(entry).PARAMETERS.__struct_fields__) <= names
+        assert {one["name"] for one in operation["parameters"] if one["in"] == "path"} == set(
+            re.findall(r"{(\w+)}", entry.path)
+        )
+        assert {"400", "406"} <= set(operation["responses"])
+    assert set(document["components"]["schemas"]["Problem"]["properties"]["status"]["enum"]) == set(PROBLEMS)
+
+
+def test_every_parameter_and_field_is_described() -> None:
+    for entry in ENDPOINTS:
+        nameless = [one.name for one in described_parameters(entry) if not one.sentence]
+        assert not nameless, (entry.path, nameless)
+        fields = row_properties(load_endpoint(entry).RETURNS)
+        assert not [name for name, schema in fields.items() if not schema.get("description")], entry.path
+
+
+def test_the_page_names_every_endpoint(admin: TestClient) -> None:
+    page = admin.get("/api/docs")
+    assert page.status_code == 200
+    for entry in ENDPOINTS:
+        assert f'id="{operation_id(entry)}"' in page.text
+    problem = admin.get(f"{API}/jobs/nosuch").json()
+    name = problem["type"].partition("#")[2]
+    assert f'id="{name}"' in page.text
+
+
+def test_a_client_made_of_the_document_alone(admin: TestClient) -> None:
+    """Follow every operation: each takes what the document says and returns what it says, columns and all."""
+    document = admin.get(f"{API}/openapi.json").json()
+    (base,) = document["servers"]
+    key = admin.get(f"{base['url']}/jobs", params={"limit": 1, "where": "samples>0"}).json()[0]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method != "get":
+                continue
+            values = {name: key[PLACES[path.split("/")[1]]] for name in re.findall(r"{(\w+)}", path)}
+            answers = operation["responses"]["200"]["content"]
+            for media_type in answers:
+                answer = admin.get(base["url"] + path.format(**values), headers={"Accept": media_type})
+                assert answer.status_code == 200, answer.text
+                assert answer.headers["content-type"].partition(";")[0] == media_type
+            validator = Draft202012Validator(answers["application/json"]["schema"])
+            body = admin.get(base["url"] + path.format(**values)).json()
+            validator.validate(body)
+            row = body[0] if isinstance(body, list) and body else body
+            schema = answers["application/json"]["schema"]
+            properties = schema.get("items", schema)["properties"]
+            assert not row or set(row) == set(properties), path
