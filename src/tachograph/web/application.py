@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -27,6 +28,8 @@ from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEn
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import NOBODY, Viewer
 
+FORM_TOKEN = "form_token"  # field of every form that writes
+_MOST_FIELDS = 50
 Handler = Callable[[Request], Awaitable[Response]]
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
@@ -64,7 +67,7 @@ def create_application(service: WebService) -> Starlette:
         routes=[
             Route("/login", _login(service)),
             *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
-            *(Route(entry.path, _page(service, entry), name=entry.module) for entry in PAGES),
+            *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
             Route("/", lambda request: RedirectResponse(request.url_for("jobs").path, status_code=303)),
             Route("/job", _job_by_id),
             Route("/static/page.css", _page_style),
@@ -102,11 +105,33 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
 
         def make() -> str:
             view = service.served.view(viewer)
-            return templates.render(entry.module, request, viewer, entry.title, module.content(view, parameters))
+            values = {"form_token": form_token, "may_write": may_write, **module.content(view, parameters)}
+            return templates.render(entry.module, request, viewer, entry.title, values)
 
+        session = service.sessions.of(request)
+        form_token = session.form_token if session is not None else ""
+        may_write = entry.writes is not None and viewer.role >= entry.writes
+        if request.method == "POST":
+            return await _submit(service, entry, viewer, request, form_token if may_write else "")
         return _html(await anyio.to_thread.run_sync(make))
 
     return handle
+
+
+async def _submit(service: WebService, entry: PageEntry, viewer: Viewer, request: Request, form_token: str) -> Response:
+    """Do what a form of a page requests, then lead back to a page; only forms of this session are accepted."""
+    module = load_page(entry)
+    fields = parse_qsl((await request.body()).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+    given = [value for name, value in fields if name == FORM_TOKEN]
+    if not (form_token and len(given) == 1 and _same(given[0], form_token)):
+        raise HTTPException(403, "the form is not of this session, or your role may not send it")
+    form = read_parameters(module.FORM, {}, [(name, value) for name, value in fields if name != FORM_TOKEN])
+
+    def submit() -> str:
+        return module.submit(service.served.view(viewer), form)
+
+    query = await anyio.to_thread.run_sync(submit)
+    return RedirectResponse(f"{request.url.path}{query}", status_code=303)
 
 
 def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
