@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
+from tachograph.lake.delta import Lake
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
 from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
@@ -101,6 +102,17 @@ def study_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study") / "lake"
     studied_lake(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """An analyzed lake of eight users, with marks that only one of them may see, made once for all workers."""
+    from marked_lake import marked_lake
+
+    def make(folder: Path) -> None:
+        marked_lake(folder / "lake")
+
+    return Lake.open(str(made_once(tmp_path_factory, "marked", make) / "lake"))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def served(demo: Path) -> ServedLake:
 @pytest.fixture(scope="module")
 def as_viewer(served: ServedLake) -> ApiClient:
     """A client as `name role`; without any as nobody."""
-    application = create_application(NamedService(served))
+    application = create_application(NamedService.of(served))
 
     def client(name: str = "", role: str = "user") -> TestClient:
         return TestClient(application, headers=proof(name, role))

@@ -22,6 +22,7 @@ from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import zone
 
 FILE_NAME = "tachograph.toml"
+_SERVE_FILES = ("token_file", "slurm_jwt_key", "oidc_secret_file", "ldap_password_file")
 DEFAULT_LAKE = "tachograph-lake"
 
 
@@ -185,6 +186,45 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exporter: str = "http://localhost:9400/metrics"  # of this node, where no [[sources]] names exporters
 
 
+class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How `tachograph serve` listens, and who sees what. Secrets are named by file, from this file's folder on."""
+
+    listen: str = "127.0.0.1:8265"
+    socket: str = ""  # path of a Unix socket in place of an address
+    url: str = ""  # where browsers find it behind a proxy: https://host/path, or the path alone
+    admin_users: tuple[str, ...] = ()
+    admin_groups: tuple[str, ...] = ()
+    support_users: tuple[str, ...] = ()
+    support_groups: tuple[str, ...] = ()
+    managers: str = ""  # who coordinates accounts: sacctmgr, or a file of lines `user account,account`; empty: no one
+    anonymous: bool = False  # sums without names for everyone who connects
+    smallest_group: int = 5  # users: accounts, partitions and models of fewer are one group, where names are not shown
+    start_link: bool = True  # print a link at the start that opens the pages as admin
+    token_file: str = ""  # of tokens that `tachograph serve token create` makes
+    slurm_jwt_key: str = ""  # file with the key of Slurm's auth/jwt
+    proxies: tuple[
+        str, ...
+    ] = ()  # whose header names the user: 10.0.0.5, 10.0.0.0/24, www-data@127.0.0.1, www-data@unix
+    proxy_header: str = "X-Remote-User"
+    oidc_issuer: str = ""  # address of an OpenID provider
+    oidc_client_id: str = ""
+    oidc_secret_file: str = ""  # empty: a public client
+    oidc_user_claim: str = "preferred_username"
+    oidc_scope: str = "openid profile"
+    ldap_url: str = ""  # where groups are, if the system does not know them: ldaps://ldap.example.org
+    ldap_base: str = ""  # dc=example,dc=org
+    ldap_filter: str = "(&(objectClass=posixGroup)(memberUid={user}))"
+    ldap_bind_dn: str = ""  # empty: anonymous
+    ldap_password_file: str = ""
+    frame_ancestors: tuple[str, ...] = ()  # sites that may show the pages in a frame
+    requests_per_s: float = 50.0  # of one identity, ten seconds' worth at once; 0: no limit
+    concurrent: int = 8  # requests of one identity that are worked on at the same time
+    body_bytes: int = 1048576
+    request_s: float = 60.0  # limit of working on a request
+    slow_s: float = 20.0  # limit of sending a request, and of a client that does not read its answer
+    access_log: str = ""  # file of a line of JSON per request, or stderr; empty: none
+
+
 class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs of `tachograph analyze --workers slurm:N`: N of this shape, one worker each."""
 
@@ -220,6 +260,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interference: InterferenceOptions = InterferenceOptions()
     collect: CollectOptions = CollectOptions()
     watch: WatchOptions = WatchOptions()
+    serve: ServeOptions = ServeOptions()
     workers: WorkerOptions = WorkerOptions()
     # each is checked by the settings of its source: tachograph.sources.registry
     sources: tuple[dict[str, Any], ...] = ()
@@ -319,12 +360,17 @@ def meant(problem: str, struct: type[msgspec.Struct]) -> str:
 
 
 def _placed(configuration: Configuration, folder: Path) -> Configuration:
-    """The same with reports named from where one stands, not from the configuration's folder."""
-    interference = configuration.interference
-    if not interference.profiles:
-        return configuration
+    """The same with reports and secrets named from where one stands, not from the configuration's folder."""
+    interference, serve = configuration.interference, configuration.serve
     profiles = {kind: str(folder / report) for kind, report in interference.profiles.items()}
-    return msgspec.structs.replace(configuration, interference=msgspec.structs.replace(interference, profiles=profiles))
+    files = {key: str(folder / name) for key in _SERVE_FILES if (name := getattr(serve, key))}
+    if serve.managers not in ("", "sacctmgr"):
+        files["managers"] = str(folder / serve.managers)
+    return msgspec.structs.replace(
+        configuration,
+        interference=msgspec.structs.replace(interference, profiles=profiles),
+        serve=msgspec.structs.replace(serve, **files),
+    )
 
 
 def _check(configuration: Configuration, where: str) -> None:
@@ -347,3 +393,10 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError("waste: minutes and prices cannot be negative", where=where, do="write 0 or more")
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
         raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")
+    serve = configuration.serve
+    if serve.smallest_group < 1 or serve.concurrent < 1 or serve.body_bytes < 0:
+        what = "serve: smallest_group and concurrent begin at 1, body_bytes at 0"
+        raise ConfigError(what, where=where, do="leave the key out for its default")
+    if not (serve.requests_per_s >= 0 and 0 < serve.request_s < math.inf and 0 < serve.slow_s < math.inf):
+        what = "serve: a limit of time is not above 0, or requests_per_s is negative"
+        raise ConfigError(what, where=where, do="leave the key out for its default")

@@ -20,13 +20,13 @@ def run(arguments: Arguments) -> int:
 
     from tachograph.cli.options import open_lake
     from tachograph.service.systemd import SystemdNotifier
-    from tachograph.web.server import DEFAULT_ADDRESS, Listening, serve
+    from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
 
     opened = open_lake(arguments)
-    listening = (
-        Listening(path=arguments.socket) if arguments.socket else Listening.at(arguments.listen or DEFAULT_ADDRESS)
-    )
+    options = opened.configuration.serve
+    path = arguments.socket or ("" if arguments.listen else options.socket)
+    listening = Listening(path=path) if path else Listening.at(arguments.listen or options.listen)
     say = Narrator.of(arguments).say
     serve(
         ServedLake(opened.lake, opened.configuration),

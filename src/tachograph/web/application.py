@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from urllib.parse import parse_qsl
+from typing import Self
+from urllib.parse import urlencode
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -16,23 +19,30 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
+from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
 from tachograph.web.answers import problem
 from tachograph.web.endpoints import NotAcceptableError, answer_request
-from tachograph.web.identity.sessions import Sessions
+from tachograph.web.forms import check_form
+from tachograph.web.guard import VIEWER, Guard, Log, open_log
+from tachograph.web.identity.identities import NO_LINK, Identities, StartLink
+from tachograph.web.identity.proof import NotIdentifiedError
+from tachograph.web.identity.sessions import COOKIE
+from tachograph.web.lanes import Lanes, sender_of
+from tachograph.web.login import login_routes
 from tachograph.web.parameters import JobParameters, read_parameters
 from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_page
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import NOBODY, Viewer
+from tachograph.web.viewer import NOBODY, Role, Viewer
 
-FORM_TOKEN = "form_token"  # field of every form that writes
-_MOST_FIELDS = 50
 Handler = Callable[[Request], Awaitable[Response]]
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
+    NotIdentifiedError: 401,
     NotFoundError: 404,
     NotAcceptableError: 406,
     UsageError: 400,
@@ -42,40 +52,75 @@ STATUS: Mapping[type[TachographError], int] = {
 
 @dataclass(frozen=True, slots=True)
 class WebService:
-    """All that handlers share.
-
-    link_token: what the link that is printed at the start proves, "" for none; whoever has it is `link_viewer`.
-    alive: called every `poll_s` seconds, for a watchdog.
-    """
+    """All that handlers share. `alive`: called every `poll_s` seconds, for a watchdog."""
 
     served: ServedLake
-    sessions: Sessions = field(default_factory=Sessions)
-    link_token: str = ""
-    link_viewer: Viewer = NOBODY
+    identities: Identities
+    lanes: Lanes
+    log: Log | None = None
     poll_s: float = 5.0
     alive: Callable[[], None] = lambda: None
 
+    @classmethod
+    def of(cls, served: ServedLake, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Self:
+        """Return the service as it is configured. Errors: ConfigError for a key that makes no sense, or is unsafe."""
+        options = served.configuration.serve
+        lanes = Lanes(options.requests_per_s, options.concurrent, options.request_s)
+        return cls(served, Identities.of(options, link=link, cookie=cookie), lanes, open_log(options.access_log))
+
+    @property
+    def options(self) -> ServeOptions:
+        """How it is configured."""
+        return self.identities.options
+
     def identify(self, request: Request) -> Viewer:
-        """Return whom a request is from."""
-        session = self.sessions.of(request)
-        return NOBODY if session is None else session.viewer
+        """Return whom a request is from. Errors: NotIdentifiedError for a proof that is wrong."""
+        return self.identities.viewer(request)
 
 
-def create_application(service: WebService) -> Starlette:
+async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request: Request) -> Viewer:
+    """Whom a request is from, where they may open what it asks for.
+
+    Errors: HTTPException 401, 403, 429; NotIdentifiedError; those of reading groups.
+    """
+    identities, state = service.identities, request.scope["state"]
+    try:
+        viewer = await anyio.to_thread.run_sync(service.identify, request)
+    except NotIdentifiedError:
+        service.lanes.count(sender_of(request, NOBODY, identities.proxies))
+        raise
+    service.lanes.count(sender_of(request, viewer, identities.proxies))
+    state[VIEWER] = viewer
+    of_lake = not isinstance(entry, EndpointEntry) or entry.of_lake
+    if not viewer.name and not (entry.least == Role.ANONYMOUS and (service.options.anonymous or not of_lake)):
+        raise HTTPException(401, "log in to see this")
+    if viewer.role < entry.least:
+        raise HTTPException(403, f"this needs the role {entry.least.label}; yours is {viewer.role.label}")
+    if request.method not in ("GET", "HEAD"):
+        await check_form(request, identities, viewer)
+    if viewer.ambient:
+        state[templates.SESSION] = viewer.via not in ("proxy", "socket")
+        state[templates.FORM_TOKEN] = identities.form_token(request, viewer)
+    return viewer
+
+
+def create_application(service: WebService) -> ASGIApp:
     """Return the application."""
-    return Starlette(
+    application = Starlette(
         routes=[
-            Route("/login", _login(service)),
+            *login_routes(service.identities, service.lanes),
             *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
-            *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
+            *(Route(entry.path, _page(service, entry), name=entry.module) for entry in PAGES),
             Route("/", lambda request: RedirectResponse(request.url_for("jobs").path, status_code=303)),
             Route("/job", _job_by_id),
             Route("/static/page.css", _page_style),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
         ],
-        exception_handlers={HTTPException: _http_problem, TachographError: _problem},
+        exception_handlers={HTTPException: _http_problem, TachographError: _problem, Exception: _defect},
         lifespan=_lifespan(service),
+        max_body_size=service.options.body_bytes,
     )
+    return Guard(application, service.options, service.log)
 
 
 def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
@@ -97,49 +142,24 @@ def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractA
 
 def _page(service: WebService, entry: PageEntry) -> Handler:
     async def handle(request: Request) -> Response:
-        viewer = service.identify(request)
-        if viewer.role < entry.least:
-            raise HTTPException(401 if viewer.role == 0 else 403)
+        viewer = await _admit(service, entry, request)
         module = load_page(entry)
         parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
 
         def make() -> str:
             view = service.served.view(viewer)
-            values = {"form_token": form_token, "may_write": may_write, **module.content(view, parameters)}
-            return templates.render(entry.module, request, viewer, entry.title, values)
+            return templates.render(entry.module, request, viewer, entry.title, module.content(view, parameters))
 
-        session = service.sessions.of(request)
-        form_token = session.form_token if session is not None else ""
-        may_write = entry.writes is not None and viewer.role >= entry.writes
-        if request.method == "POST":
-            return await _submit(service, entry, viewer, request, form_token if may_write else "")
-        return _html(await anyio.to_thread.run_sync(make))
+        return _html(await service.lanes.run(sender_of(request, viewer, service.identities.proxies), make))
 
     return handle
 
 
-async def _submit(service: WebService, entry: PageEntry, viewer: Viewer, request: Request, form_token: str) -> Response:
-    """Do what a form of a page requests, then lead back to a page; only forms of this session are accepted."""
-    module = load_page(entry)
-    fields = parse_qsl((await request.body()).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
-    given = [value for name, value in fields if name == FORM_TOKEN]
-    if not (form_token and len(given) == 1 and _same(given[0], form_token)):
-        raise HTTPException(403, "the form is not of this session, or your role may not send it")
-    form = read_parameters(module.FORM, {}, [(name, value) for name, value in fields if name != FORM_TOKEN])
-
-    def submit() -> str:
-        return module.submit(service.served.view(viewer), form)
-
-    query = await anyio.to_thread.run_sync(submit)
-    return RedirectResponse(f"{request.url.path}{query}", status_code=303)
-
-
 def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
     async def handle(request: Request) -> Response:
-        viewer = service.identify(request)
-        if viewer.role < entry.least:
-            raise HTTPException(401 if viewer.role == 0 else 403)
-        return await answer_request(entry, service.served, viewer, request)
+        viewer = await _admit(service, entry, request)
+        sender = sender_of(request, viewer, service.identities.proxies)
+        return await answer_request(entry, service.served, viewer, request, partial(service.lanes.run, sender))
 
     return handle
 
@@ -155,24 +175,6 @@ async def _page_style(request: Request) -> Response:
     return FileResponse(style_sheet())
 
 
-def _login(service: WebService) -> Handler:
-    async def handle(request: Request) -> Response:
-        given = request.query_params.get("token", "")
-        if not (service.link_token and _same(given, service.link_token)):
-            raise HTTPException(401)
-        response = RedirectResponse(request.url_for("jobs").path, status_code=303)
-        service.sessions.begin(service.link_viewer, response, secure=request.url.scheme == "https")
-        return response
-
-    return handle
-
-
-def _same(given: str, token: str) -> bool:
-    import hmac
-
-    return hmac.compare_digest(given.encode(), token.encode())
-
-
 def _html(page: str, status: int = 200) -> Response:
     return Response(page, status, media_type="text/html")
 
@@ -180,20 +182,40 @@ def _html(page: str, status: int = 200) -> Response:
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, TachographError)
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
+    if status == 500:  # of the service itself: names of its files and hosts are for its log
+        logging.getLogger("tachograph.web").error("%s", error)
+        return _answer_problem(request, 503, "the service cannot answer this now", "its log has the reason")
     return _answer_problem(request, status, error.what, error.do)
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 401 and request.method == "GET" and _wants_page(request):
+        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{request.url_for('login').path}?{urlencode({'next': address})}", status_code=303)
     return _answer_problem(request, error.status_code, error.detail, "", error.headers)
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    return _answer_problem(request, 500, "a defect of the program", "its log has the traceback")
+
+
+def _wants_page(request: Request) -> bool:
+    """Whether a person looks at what is answered: a browser, at no address of the API."""
+    of_api = request.url.path.startswith(f"{request.scope.get('root_path', '')}{API}")
+    return not of_api and "text/html" in request.headers.get("accept", "")
 
 
 def _answer_problem(
     request: Request, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """An error as RFC 9457 problem details for programs, as a page for people."""
-    if request.url.path.startswith(f"{request.scope.get('root_path', '')}{API}"):
-        return problem(status, what, do, docs=f"{request.scope.get('root_path', '')}/api/docs", headers=headers)
+    root, state = request.scope.get("root_path", ""), request.scope.get("state", {})
+    if status == 401:
+        headers = {"WWW-Authenticate": "Bearer", **(headers or {})}
+    if not _wants_page(request):
+        return problem(status, what, do, docs=f"{root}/api/docs", headers=headers)
     title = HTTPStatus(status).phrase
-    page = templates.render("problem", request, NOBODY, title, {"what": what, "do": do, "status": status})
+    viewer = state.get(VIEWER, NOBODY)
+    page = templates.render("problem", request, viewer, title, {"what": what, "do": do, "status": status})
     return Response(page, status, headers, media_type="text/html")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 from urllib.parse import urlencode
 
-import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from tachograph.web.shapes import TableShape
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Viewer
 
+Run: TypeAlias = Callable[[Callable[[], Response]], Awaitable[Response]]
 COUNT_HEADER = "X-Total-Count"
 # an answer is of one viewer, and is asked for again each time: 304 where it is still the same
 _FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
@@ -32,8 +33,10 @@ class NotAcceptableError(TachographError):
     """No format that the request accepts is offered."""
 
 
-async def answer_request(entry: EndpointEntry, served: ServedLake, viewer: Viewer, request: Request) -> Response:
-    """Return the answer of an endpoint to `viewer`.
+async def answer_request(
+    entry: EndpointEntry, served: ServedLake, viewer: Viewer, request: Request, run: Run
+) -> Response:
+    """Return the answer of an endpoint to `viewer`; `run` calls in a thread what may take time.
 
     Errors: UsageError for parameters that are none, NotAcceptableError, and those of the endpoint.
     """
@@ -64,7 +67,7 @@ async def answer_request(entry: EndpointEntry, served: ServedLake, viewer: Viewe
         response.headers.update({**headers, **_of_page(answer, request)})
         return response
 
-    return await anyio.to_thread.run_sync(make)
+    return await run(make)
 
 
 def _named(items: Iterable[tuple[str, str]], names: frozenset[str]) -> list[tuple[str, str]]:

@@ -8,19 +8,24 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
 
+from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.service.systemd import NO_NOTIFIER, SystemdNotifier
 from tachograph.web.application import WebService, create_application
+from tachograph.web.identity.identities import NO_LINK, StartLink
+from tachograph.web.identity.safety import check_safe
+from tachograph.web.identity.sessions import COOKIE
+from tachograph.web.protocol import GuardedProtocol
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role, Viewer
 
 DEFAULT_ADDRESS = "127.0.0.1:8265"
 _BACKLOG = 512
+_MOST_CONNECTIONS = 900  # below the usual limit of open files
 _STOP_S = 10  # requests that still run when a signal came
 
 
@@ -120,41 +125,54 @@ def serve(
     started: Callable[[str], None],
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> None:
-    """Serve until a signal ends it. `started` is called with the link that opens the pages as `user`.
+    """Serve until a signal ends it. `started` is called with the address, or the link that opens the pages as `user`.
 
-    Errors: ConfigError where it cannot listen.
+    Errors: ConfigError where it cannot listen, or the configuration is unsafe.
     """
-    token = secrets.token_urlsafe(24)
-    service = WebService(
-        served,
-        link_token=token,
-        link_viewer=Viewer(user, Role.ADMIN, via="link"),
-        alive=lambda: notifier.notify("WATCHDOG=1"),
-    )
-    config = uvicorn.Config(
-        create_application(service),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_STOP_S,
-    )
+    options = served.configuration.serve
+    check_safe(options, host=listening.host)
     with listening.bound() as bound, _signals_end_it():
+        link = StartLink(secrets.token_urlsafe(24), user) if options.start_link else NO_LINK
+        service = WebService.of(served, link=link, cookie=_cookie(options, bound))
+        service = replace(service, alive=lambda: notifier.notify("WATCHDOG=1"))
+        config = uvicorn.Config(
+            create_application(service),
+            loop="asyncio",
+            http=type("LimitedProtocol", (GuardedProtocol,), {"slow_s": options.slow_s}),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=_STOP_S,
+        )
 
         def accepting() -> None:
             notifier.notify("READY=1")
-            started(_link(listening, bound, token))
+            started(_link(listening, bound, options, link))
 
         _Server(config, accepting).run(sockets=[bound])
         notifier.notify("STOPPING=1")
 
 
-def _link(listening: Listening, bound: socket.socket, token: str) -> str:
-    if listening.path:
+def _cookie(options: ServeOptions, bound: socket.socket) -> str:
+    """The name of the session's cookie: browsers send a cookie to every port of a host, so each server has its own."""
+    if options.url or bound.family == socket.AF_UNIX:
+        return COOKIE
+    return f"{COOKIE}_{bound.getsockname()[1]}"
+
+
+def _link(listening: Listening, bound: socket.socket, options: ServeOptions, link: StartLink) -> str:
+    """Where the pages are; with a link, the address that logs in."""
+    if listening.path and not options.url.startswith("http"):
         return listening.path
-    host = f"[{listening.host}]" if ":" in listening.host else listening.host
-    return f"http://{host}:{bound.getsockname()[1]}/login?token={token}"
+    address = options.url.rstrip("/")
+    if not address.startswith("http"):
+        host = f"[{listening.host}]" if ":" in listening.host else listening.host
+        address = f"http://{host}:{bound.getsockname()[1]}{address}"
+    return f"{address}/login?token={link.token}" if link.token else address
 
 
 @contextlib.contextmanager

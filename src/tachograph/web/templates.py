@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.requests import Request
@@ -16,19 +15,27 @@ from tachograph.catalog.version import __version__
 from tachograph.report.pages import environment
 from tachograph.web.viewer import Viewer
 
+FORM_TOKEN, SESSION = (
+    "form_token",
+    "session",
+)  # keys in the state of a request: what its forms carry, whether it can end
+
 
 def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapping[str, Any]) -> str:
     """Return a page: the template called `name` with `values`."""
     page = _environment().get_template(f"{name}.html.j2")
+    state = request.scope.get("state", {})
     return page.render(
-        {"request": request, "viewer": viewer, "title": title, "root": request.scope.get("root_path", ""), **values}
+        {
+            "request": request,
+            "viewer": viewer,
+            "title": title,
+            "root": request.scope.get("root_path", ""),
+            "form_token": state.get(FORM_TOKEN, ""),
+            "session": state.get(SESSION, False),
+            **values,
+        }
     )
-
-
-def query_with(request: Request, **changes: object) -> str:
-    """Return `?` and the query of a request with some values changed; None takes one out."""
-    kept = [(name, value) for name, value in request.query_params.multi_items() if value and name not in changes]
-    return "?" + urlencode([*kept, *((name, str(value)) for name, value in changes.items() if value is not None)])
 
 
 @cache
@@ -43,7 +50,6 @@ def _environment() -> Environment:
         heading=column_heading,
         column_text=column_text,
         plural=plural,
-        query_with=query_with,
         version=__version__,
     )
     return made

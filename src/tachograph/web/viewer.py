@@ -28,6 +28,7 @@ class Viewer:
     """A person or program, as identified for one request: `via` names how.
 
     accounts: those that a manager coordinates. token: id of the token that identified it; "" for a person.
+    ambient: a browser sends the proof on its own, also where another site starts the request.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Viewer:
     accounts: frozenset[str] = frozenset()
     via: str = ""
     token: str = ""
+    ambient: bool = False
 
     @property
     def sees_all(self) -> bool:
@@ -46,7 +48,12 @@ class Viewer:
         """What is visible, as a text: two viewers with one scope see the same jobs."""
         if self.sees_all:
             return "all"
-        return "none" if self.role < Role.USER else "\0".join((self.name, *sorted(self._coordinated)))
+        return "sums" if self.sums_only else "\0".join(("of", self.name, *sorted(self._coordinated)))
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether sums over all jobs, without names, are all that is visible."""
+        return self.role < Role.USER
 
     @property
     def _coordinated(self) -> frozenset[str]:

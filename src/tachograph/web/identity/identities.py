@@ -1,0 +1,126 @@
+"""The ways to prove whose a request is, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.requests import Request
+
+from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.web.identity.proof import NotIdentifiedError, Proof, Proven
+from tachograph.web.identity.proxy_header import ProxyAddress, ProxyHeaders, SocketPeers
+from tachograph.web.identity.roles import Roles
+from tachograph.web.identity.sessions import COOKIE, Sessions
+from tachograph.web.identity.tokens import BearerTokens, bearer_of
+from tachograph.web.viewer import NOBODY, Role, Viewer
+
+LINK = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class StartLink:
+    """The link that is printed at the start: its token, and whose it is. Without a token it proves nothing."""
+
+    token: str = ""
+    user: str = ""
+
+    def proven(self, given: str) -> Proven | None:
+        """Return whom a token proves; None where it is not the link's."""
+        same = hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
+        return Proven(self.user, LINK, Role.ADMIN) if self.token and same else None
+
+
+NO_LINK = StartLink()
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownBearer:
+    """What is sent as `Bearer` and no way before knows: no weaker proof counts in its place."""
+
+    def of(self, request: Request) -> None:
+        """Return None where nothing is sent. Errors: NotIdentifiedError."""
+        if bearer_of(request) is not None:
+            do = "leave the header Authorization out, or create a token"
+            raise NotIdentifiedError("the token is not valid", do=do)
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """How requests prove whose they are, and which role that is.
+
+    What a request sends on purpose (a token) counts before what a browser sends on its own (a cookie).
+    """
+
+    options: ServeOptions
+    roles: Roles
+    sessions: Sessions
+    proxies: ProxyHeaders
+    tokens: BearerTokens | None = None
+    slurm: Proof | None = None
+    link: StartLink = NO_LINK
+    _form_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    @classmethod
+    def of(cls, options: ServeOptions, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Identities:
+        """Return the ways that are configured. Errors: ConfigError for a key that makes no sense, or is unsafe."""
+        tokens = BearerTokens(Path(options.token_file)) if options.token_file else None
+        if tokens is not None:
+            tokens.check()
+        sessions = Sessions(
+            cookie=cookie, still=lambda proven: not proven.token or (tokens is not None and tokens.still(proven))
+        )
+        proxies = ProxyHeaders(tuple(map(ProxyAddress.parse, options.proxies)), options.proxy_header)
+        slurm = _slurm(options.slurm_jwt_key) if options.slurm_jwt_key else None
+        return cls(options, Roles.of(options), sessions, proxies, tokens, slurm, link)
+
+    @property
+    def proofs(self) -> tuple[Proof, ...]:
+        """The ways, in the order in which they are tried."""
+        given = (self.tokens, self.slurm, UnknownBearer(), self.proxies, self.sessions, SocketPeers(self.proxies))
+        return tuple(proof for proof in given if proof is not None)
+
+    def proven(self, request: Request) -> Proven | None:
+        """Return whose a request is; None where it proves nothing.
+
+        Errors: NotIdentifiedError for a proof that is wrong.
+        """
+        return next((proven for proof in self.proofs if (proven := proof.of(request)) is not None), None)
+
+    def viewer(self, request: Request) -> Viewer:
+        """Return what the sender of a request may see. Errors: those of `proven` and of `Roles.viewer`."""
+        proven = self.proven(request)
+        return NOBODY if proven is None else self.roles.viewer(proven)
+
+    def log_in(self, given: str) -> Proven:
+        """Return whom a token proves that a person gave at the login: the link's, one of the file, or Slurm's.
+
+        Errors: NotIdentifiedError for one that is not valid.
+        """
+        proven = self.link.proven(given)
+        if proven is not None:
+            return proven
+        if self.tokens is None:
+            raise NotIdentifiedError("the token is not valid", do="take the link that the server printed at its start")
+        return self.tokens.proven(given)
+
+    def form_token(self, request: Request, viewer: Viewer) -> str:
+        """Return what forms of this sender carry: of the session, or made of the name that a proxy or socket gives."""
+        session = self.sessions.session(request)
+        if session is not None and session.proven.name == viewer.name and session.proven.via == viewer.via:
+            return session.form_token
+        return hmac.new(self._form_key, f"{viewer.via} {viewer.name}".encode(), hashlib.sha256).hexdigest()
+
+
+def _slurm(file: str) -> Proof:
+    try:
+        from tachograph.web.identity.slurm_tokens import SlurmTokens
+    except ImportError:
+        raise ConfigError(
+            "serve.slurm_jwt_key needs a package that is not installed", do='pip install "tachograph[jwt]"'
+        ) from None
+    return SlurmTokens.with_key(file)

@@ -1,0 +1,73 @@
+"""What a request proves of its sender: a name, how it was proven, a role where the proof itself limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from starlette.requests import Request
+
+from tachograph.catalog.errors import ConfigError, TachographError
+from tachograph.web.viewer import Role
+
+_LONGEST_NAME = 256  # of a user: Linux allows 32, directories more
+
+
+class NotIdentifiedError(TachographError):
+    """A proof is wrong or has expired: answered with 401."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Whose a request is. `role`: of a token or the start link; None: the one that the configuration gives the name.
+
+    ambient: a browser sends this proof with every request, also those that another site starts; so what changes
+    something needs a form token. token: the id of the token, "" without one. ends: seconds since 1970; None: not yet.
+    """
+
+    name: str
+    via: str
+    role: Role | None = None
+    ambient: bool = False
+    token: str = ""
+    ends: float | None = None
+
+
+class Proof(Protocol):
+    """One way to prove whose a request is."""
+
+    def of(self, request: Request) -> Proven | None:
+        """Return whose a request is; None where it has no proof of this kind.
+
+        Errors: NotIdentifiedError for a proof that is wrong: then no other way is tried.
+        """
+        ...
+
+
+def proven_name(name: object, via: str) -> str:
+    """Return a user name that a proof gave. Errors: NotIdentifiedError for one that no user has.
+
+    >>> proven_name("ann", "oidc")
+    'ann'
+    """
+    if isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and " " not in name:
+        return name
+    raise NotIdentifiedError(f"{via} names no user", do="ask the administrators of this service")
+
+
+def read_secret(file: str, key: str) -> bytes:
+    """Return what a file of a secret has, without the end of its last line.
+
+    Errors: ConfigError naming the key: it cannot be read, is empty, or everyone may read it.
+    """
+    path = Path(file)
+    try:
+        if path.stat().st_mode & 0o007:
+            raise ConfigError(f"{key} can be read by every user of this machine", where=file, do=f"chmod 600 {file}")
+        secret = path.read_bytes()
+    except OSError as problem:
+        raise ConfigError(f"{key} cannot be read: {problem.strerror}", where=file, do="name a readable file") from None
+    if not secret.strip():
+        raise ConfigError(f"{key} is empty", where=file, do="write the secret into it")
+    return secret

@@ -1,0 +1,70 @@
+"""Configurations that are refused: with them, someone could see what they should not."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.errors import ConfigError
+
+_DEFAULTS = ServeOptions()
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Return whether only processes of this machine reach an address.
+
+    >>> is_of_this_machine("127.0.0.1"), is_of_this_machine("::1"), is_of_this_machine("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_safe(options: ServeOptions, *, host: str) -> None:
+    """Check a configuration for a server that listens on `host`, "" for a Unix socket.
+
+    Errors: ConfigError naming the key, and what to do.
+    """
+    for key in ("admin_users", "admin_groups", "support_users", "support_groups"):
+        if any(not name.strip() or "*" in name for name in getattr(options, key)):
+            raise ConfigError(f"serve.{key} names everyone", do="name users or groups one by one")
+    if options.proxy_header.lower() != _DEFAULTS.proxy_header.lower() and not options.proxies:
+        what = "serve.proxy_header is set without serve.proxies: anyone could send the header"
+        raise ConfigError(what, do="name the addresses of the proxies, as in www-data@unix")
+    if options.proxy_header.lower() in ("authorization", "cookie", "host", "") or not options.proxy_header.isascii():
+        raise ConfigError(f"serve.proxy_header: {options.proxy_header!r} names no user", do="write X-Remote-User")
+    _check_url("url", options.url, schemes=("https", "http", ""))
+    _check_url("oidc_issuer", options.oidc_issuer, schemes=("https",))
+    _check_url("ldap_url", options.ldap_url, schemes=("ldaps", "ldapi"))
+    if bool(options.oidc_issuer) != bool(options.oidc_client_id):
+        raise ConfigError("serve.oidc_issuer and serve.oidc_client_id belong together", do="give both")
+    if options.ldap_bind_dn and not options.ldap_password_file:
+        raise ConfigError("serve.ldap_bind_dn is given without its password", do="name serve.ldap_password_file")
+    if host and not is_of_this_machine(host) and not _has_identity(options):
+        what = f"{host} can be reached from other machines, and no way to prove an identity is configured"
+        do = "listen on 127.0.0.1 or a socket, or set one of serve.token_file, proxies, oidc_issuer, slurm_jwt_key"
+        raise ConfigError(what, do=do)
+
+
+def _has_identity(options: ServeOptions) -> bool:
+    return bool(options.token_file or options.proxies or options.oidc_issuer or options.slurm_jwt_key)
+
+
+def _check_url(key: str, written: str, *, schemes: tuple[str, ...]) -> None:
+    """What is sent without TLS can be read on the way, except on this machine."""
+    if not written:
+        return
+    try:
+        parts = urlsplit(written)
+        host = parts.hostname or ""
+    except ValueError:
+        raise ConfigError(f"serve.{key}: invalid address {written!r}", do="write https://host/path") from None
+    plain = written.isprintable() and not set(written) & set(" \"'<>\\") and not parts.query and not parts.fragment
+    if not plain or parts.username or parts.password or not (host or parts.scheme == "ldapi" or written[0] == "/"):
+        raise ConfigError(f"serve.{key}: invalid address {written!r}", do="write https://host/path")
+    if parts.scheme not in schemes and not (parts.scheme in ("http", "ldap") and is_of_this_machine(host)):
+        known = " or ".join(f"{scheme}://" for scheme in schemes if scheme)
+        raise ConfigError(f"serve.{key}: {parts.scheme or 'no scheme'}:// is not safe", do=f"write {known}")

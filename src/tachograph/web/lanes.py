@@ -1,0 +1,98 @@
+"""Limits of one identity: how many requests at a time, how many per second, how long one may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from tachograph.web.identity.proxy_header import ProxyHeaders
+from tachograph.web.identity.socket_peer import peer
+from tachograph.web.viewer import Viewer
+
+T = TypeVar("T")
+_BURST_S = 10.0
+_MOST_IDENTITIES = 10_000
+_THREADS = 64
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What one identity has left: a bucket of requests, and places for those that are worked on."""
+
+    left: float
+    counted: float
+    places: asyncio.Semaphore
+    working: int = 0
+
+
+@dataclass(slots=True)
+class Lanes:
+    """The requests of each identity: those of one do not keep others waiting."""
+
+    requests_per_s: float
+    concurrent: int
+    request_s: float
+    clock: Callable[[], float] = monotonic
+    _lanes: dict[str, _Lane] = field(default_factory=dict)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "request"))
+
+    def count(self, identity: str) -> None:
+        """Count a request. Errors: HTTPException 429 where there were too many."""
+        if not self.requests_per_s:
+            return
+        lane, now, most = self._lane(identity), self.clock(), self.requests_per_s * _BURST_S
+        lane.left = min(most, lane.left + (now - lane.counted) * self.requests_per_s)
+        lane.counted = now
+        if lane.left < 1:
+            wait = str(max(1, round((1 - lane.left) / self.requests_per_s)))
+            raise HTTPException(429, f"more than {self.requests_per_s:g} requests per second", {"Retry-After": wait})
+        lane.left -= 1
+
+    async def run(self, identity: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns, run in a thread. Errors: HTTPException 503 where it takes too long.
+
+        A thread cannot be ended: its place stays taken until it is done.
+        """
+        lane = self._lane(identity)
+        try:
+            async with asyncio.timeout(self.request_s):
+                await lane.places.acquire()
+                lane.working += 1
+                future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+                future.add_done_callback(lambda done: _leave(lane, done))
+                return await asyncio.shield(future)
+        except TimeoutError:
+            what = f"the answer took longer than {self.request_s:g} s"
+            raise HTTPException(503, f"{what}: choose fewer jobs", {"Retry-After": "10"}) from None
+
+    def _lane(self, identity: str) -> _Lane:
+        if identity not in self._lanes:
+            if len(self._lanes) >= _MOST_IDENTITIES:
+                self._lanes = {name: lane for name, lane in self._lanes.items() if lane.working}
+            places = asyncio.Semaphore(self.concurrent)
+            self._lanes[identity] = _Lane(self.requests_per_s * _BURST_S, self.clock(), places)
+        return self._lanes[identity]
+
+
+def _leave(lane: _Lane, done: asyncio.Future[T]) -> None:
+    lane.working -= 1
+    lane.places.release()
+    if not done.cancelled():
+        done.exception()  # seen, also where no one waits for it any more
+
+
+def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
+    """Return whose limits a request counts to: those of a token, a user, or else of the address it came from."""
+    if viewer.token:
+        return f"token {viewer.token}"
+    if viewer.name:
+        return f"user {viewer.name}"
+    forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    return f"from {forwarded if forwarded and proxies.is_from_proxy(request) else peer(request).address}"

@@ -1,0 +1,105 @@
+"""Logging in and out: the page with the ways that are configured, sessions that begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from tachograph.web import templates
+from tachograph.web.forms import check_form, check_same_site, read_form
+from tachograph.web.identity.identities import Identities
+from tachograph.web.identity.proof import NotIdentifiedError, Proven
+from tachograph.web.lanes import Lanes, sender_of
+from tachograph.web.viewer import NOBODY
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def login_routes(identities: Identities, lanes: Lanes) -> list[Route]:
+    """Return the routes of logging in and out."""
+    return [
+        Route("/login", _log_in(identities, lanes), methods=["GET", "POST"], name="login"),
+        Route("/logout", _log_out(identities), methods=["POST"], name="logout"),
+    ]
+
+
+def local_path(written: str, root: str) -> str:
+    """Return where a browser goes after the login: a path of this server, its first page for anything else.
+
+    >>> local_path("/jobs?user=ann", ""), local_path("//other.example", ""), local_path("https://other.example", "")
+    ('/jobs?user=ann', '/', '/')
+    """
+    home = f"{root}/"
+    plain = written.isprintable() and not set(written) & set('\\ "<>')
+    if not plain or not written.startswith(home) or written.startswith("//"):
+        return home
+    try:
+        parts = urlsplit(written)
+    except ValueError:
+        return home
+    aside = parts.path.removeprefix(root).startswith(("/login", "/logout", "/static/"))
+    return home if parts.scheme or parts.netloc or aside else written
+
+
+def begin_session(identities: Identities, request: Request, proven: Proven, target: str) -> Response:
+    """Return the answer that begins a session and leads on to a path of this server."""
+    response = RedirectResponse(local_path(target, request.scope.get("root_path", "")), status_code=303)
+    identities.sessions.begin(proven, request, response, secure=is_secure(identities, request))
+    return response
+
+
+def is_secure(identities: Identities, request: Request) -> bool:
+    """Whether browsers reach the service by TLS: then cookies are sent in no other way."""
+    return identities.options.url.startswith("https:") or request.url.scheme == "https"
+
+
+def _log_in(identities: Identities, lanes: Lanes) -> Handler:
+    async def handle(request: Request) -> Response:
+        lanes.count(sender_of(request, NOBODY, identities.proxies))
+        if request.method == "POST":
+            check_same_site(request)
+            given = dict(await read_form(request))
+        else:
+            given = dict(request.query_params)
+        target = given.get("next", "")
+        if not given.get("token"):
+            return _page(identities, request, target, "", 200)
+        try:
+            proven = await anyio.to_thread.run_sync(identities.log_in, given["token"])
+        except NotIdentifiedError as wrong:
+            return _page(identities, request, target, wrong.what, 401)
+        return begin_session(identities, request, proven, target)
+
+    return handle
+
+
+def _page(identities: Identities, request: Request, target: str, wrong: str, status: int) -> Response:
+    options = identities.options
+    values = {
+        "next": local_path(target, request.scope.get("root_path", "")),
+        "wrong": wrong,
+        "by_token": bool(identities.tokens or identities.link.token),
+        "by_oidc": bool(options.oidc_issuer),
+        "by_proxy": bool(options.proxies),
+    }
+    page = templates.render("login", request, NOBODY, "Log in", values)
+    return Response(page, status, media_type="text/html")
+
+
+def _log_out(identities: Identities) -> Handler:
+    async def handle(request: Request) -> Response:
+        session = identities.sessions.session(request)
+        if session is None:
+            raise HTTPException(401, "there is no session to end")
+        await check_form(request, identities, identities.roles.viewer(session.proven))
+        response = RedirectResponse(request.url_for("login").path, status_code=303)
+        identities.sessions.end(request, response)
+        return response
+
+    return handle

@@ -1,0 +1,69 @@
+"""A lake of eight users: what is Bob's carries marks that occur nowhere else, what is Ann's is hostile text."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from madelake import held, job, make_lake, summarized, utc
+from tachograph.catalog.config import Configuration, ServeOptions
+from tachograph.lake.delta import Lake
+from tachograph.web.application import WebService, create_application
+from tachograph.web.identity.identities import StartLink
+from tachograph.web.snapshot import ServedLake
+
+ANN, BOB, BOSS = "annqz", "bobqz", "bossqz"
+ANNS_JOB, BOBS_JOB = "410014", "770077"
+BOBS_KEY = f"None:{BOBS_JOB}"
+HOSTILE = '<script>alert("x")</script>\u202e\x1b[31m'
+FORMULA = "=cmd|'/c calc'!A1"
+# what must be in no answer to others: each is a part of a value that is Bob's alone
+MARKS = (BOB, "acctqz", "nameqz", "nodeqz", "partqz", "stepqz", "submitqz", "qosqz", BOBS_JOB, "H100")
+_START = utc(23, 12)
+_END = _START + timedelta(minutes=30)
+
+
+def _samples(node: str, util: float) -> list[dict[str, Any]]:
+    times = [_START + timedelta(seconds=30 * place) for place in range(60)]
+    return [{"t": t, "node": node, "gpu": 0, "gpu_util": util, "power_w": 90.0} for t in times]
+
+
+def marked_lake(folder: Path) -> Lake:
+    """Return an analyzed lake with a job each of Ann and Bob, and of six others in one partition and account."""
+    rows = [
+        (ANNS_JOB, ANN, "annacct", "annpart", HOSTILE, "annnode", "NVIDIA A40"),
+        ("410015", ANN, "annacct", "annpart", FORMULA, "annnode2", "NVIDIA A40"),
+        (BOBS_JOB, BOB, "acctqz", "partqz", "nameqz <b>", "nodeqz", "NVIDIA H100 80GB HBM3"),
+        *((str(510000 + n), f"user{n}", "many", "common", f"job{n}", f"n{n}", "NVIDIA A40") for n in range(6)),
+    ]
+    jobs = [
+        job(id_, _START, _END, user=user, account=account, partition=partition, name=name, gpus=1)
+        | ({"submit_line": "sbatch submitqz", "qos": "qosqz", "node_list": "nodeqz"} if user == BOB else {})
+        for id_, user, account, partition, name, _, _ in rows
+    ]
+    lake = make_lake(
+        folder,
+        gpu_samples=[row for one in rows for row in _samples(one[5], 0.0 if one[1] in (ANN, BOB) else 0.5)],
+        devices=[{"node": one[5], "gpu": 0, "model": one[6]} for one in rows],
+        jobs=jobs,
+        allocations=[row for one in rows for row in held(one[0], one[5], [0], _START, _END)],
+        steps=[
+            {"job_id": BOBS_JOB, "step": "0", "name": "stepqz", "start": _START, "end": _END, "node_list": "nodeqz"}
+        ],
+    )
+    summarized(lake)
+    return lake
+
+
+def connect(lake: Lake, *, link: str = "", headers: dict[str, str] | None = None, **options: Any) -> TestClient:
+    """Return a client, in this process, of a server with these options; `headers` are sent with each request."""
+    application = create_application(service_of(lake, StartLink(link, ANN), **options))
+    return TestClient(application, headers=headers, follow_redirects=False)
+
+
+def service_of(lake: Lake, link: StartLink, **options: Any) -> WebService:
+    """Return a service of a lake with some options."""
+    return WebService.of(ServedLake(lake, Configuration(serve=ServeOptions(**options))), link=link)

@@ -1,0 +1,216 @@
+"""Who a request is from: each way to prove it, and what proves nothing."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marked_lake import ANN, BOB, connect
+
+from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.lake.delta import Lake
+from tachograph.web.identity.identities import Identities
+from tachograph.web.identity.proof import NotIdentifiedError, Proven
+from tachograph.web.identity.roles import KEPT_S, Roles
+from tachograph.web.identity.safety import check_safe
+from tachograph.web.identity.tokens import create_token, read_tokens, revoke_token
+from tachograph.web.login import local_path
+from tachograph.web.viewer import Role
+
+PAGE = {"accept": "text/html"}
+
+
+def later(seconds: float = 60.0) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def test_a_token_is_shown_once_and_kept_as_a_hash_that_others_cannot_read(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    token, stored = create_token(file, user=ANN, role=Role.USER, expires=later())
+    assert token not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert read_tokens(file) == (stored,)
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_tokens(file)
+
+
+def test_a_token_has_its_role_until_it_is_revoked_or_expires(tmp_path: Path, marked: Lake) -> None:
+    file = tmp_path / "tokens.json"
+    token, stored = create_token(file, user=ANN, role=Role.USER, expires=later())
+    past, _ = create_token(file, user=ANN, role=Role.ADMIN, expires=later(-1))
+    client = connect(marked, token_file=str(file))
+
+    def me(sent: str) -> int:
+        return int(client.get("/api/v1/me", headers={"authorization": f"Bearer {sent}"}).status_code)
+
+    answer = client.get("/api/v1/me", headers={"authorization": f"Bearer {token}"}).json()
+    assert (answer["name"], answer["role"], answer["via"], answer["jobs"]) == (ANN, "user", "token", 2)
+    assert [me(past), me(token[:-1]), me(""), me("x.y.z")] == [401] * 4
+    client.post("/login", data={"token": token})
+    assert client.get("/api/v1/me").status_code == 200
+    with pytest.raises(NotFoundError):
+        revoke_token(file, "none")
+    revoke_token(file, stored.id)
+    assert me(token) == 401
+    assert client.get("/api/v1/me").status_code == 401, "its session ended with it"
+
+
+@pytest.mark.parametrize(
+    ("options", "groups", "name", "role"),
+    [
+        ({"admin_users": (ANN,)}, {}, ANN, Role.ADMIN),
+        ({"admin_users": (ANN,)}, {}, BOB, Role.USER),
+        ({"admin_groups": ("hpc",), "support_users": (ANN,)}, {ANN: {"hpc"}}, ANN, Role.ADMIN),
+        ({"support_groups": ("desk",)}, {ANN: {"desk"}}, ANN, Role.SUPPORT),
+        ({"support_groups": ("desk",)}, {BOB: {"desk"}}, ANN, Role.USER),
+        ({}, {ANN: {"chem"}}, ANN, Role.USER),
+    ],
+)
+def test_roles_follow_from_users_and_groups(
+    options: dict[str, Any], groups: dict[str, set[str]], name: str, role: Role
+) -> None:
+    roles = Roles(ServeOptions(**options), lambda user: frozenset(groups.get(user, ())), dict)
+    assert roles.viewer(Proven(name, "test")).role == role
+
+
+def test_a_role_is_read_again_after_a_minute() -> None:
+    now, groups = [0.0], {"desk"}
+    options = ServeOptions(support_groups=("desk",))
+    roles = Roles(options, lambda _: frozenset(groups), dict, clock=lambda: now[0])
+    assert roles.viewer(Proven(ANN, "test")).role == Role.SUPPORT
+    groups.clear()
+    assert roles.viewer(Proven(ANN, "test")).role == Role.SUPPORT
+    now[0] = KEPT_S + 1
+    assert roles.viewer(Proven(ANN, "test")).role == Role.USER
+
+
+def test_managers_of_a_file_see_their_accounts(tmp_path: Path, marked: Lake) -> None:
+    file = tmp_path / "managers"
+    file.write_text(f"# who coordinates what\n{ANN} acctqz,other\n")
+    token_file = tmp_path / "tokens.json"
+    token, _ = create_token(token_file, user=ANN, role=Role.MANAGER, expires=later())
+    client = connect(marked, token_file=str(token_file), managers=str(file))
+    answer = client.get("/api/v1/me", headers={"authorization": f"Bearer {token}"}).json()
+    assert (answer["role"], answer["accounts"], answer["jobs"]) == ("manager", ["acctqz", "other"], 3)
+    file.write_text("one two three\n")
+    with pytest.raises(ConfigError, match="managers:1"):
+        Identities.of(ServeOptions(managers=str(file)))
+
+
+def test_a_browser_is_led_to_the_login_and_back_and_gets_a_new_session_each_time(marked: Lake) -> None:
+    client = connect(marked, link="secret")
+    answer = client.get("/jobs?limit=7", headers=PAGE)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fjobs%3Flimit%3D7")
+    assert "Log in" in client.get(answer.headers["location"], headers=PAGE).text
+    cookies = []
+    for _ in range(2):
+        answer = client.post("/login", data={"token": "secret", "next": "/jobs?limit=7"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs?limit=7")
+        cookies.append(client.cookies["tachograph_session"])
+    assert cookies[0] != cookies[1]
+    client.cookies.clear()
+    before = {"cookie": f"tachograph_session={cookies[0]}"}
+    assert client.get("/jobs", headers=before).status_code == 401, "the first one ended"
+    assert client.get("/login?token=wrong", headers=PAGE).status_code == 401
+
+
+def test_a_cookie_is_for_the_server_alone(marked: Lake) -> None:
+    client = connect(marked, link="secret", url="https://hpc.example.org/gpus")
+    cookie = client.get("/login?token=secret").headers["set-cookie"].lower()
+    assert all(part in cookie for part in ("httponly", "samesite=lax", "secure", "path=/gpus/"))
+    for path in ("/jobs", "/gpus/jobs"):  # as proxies pass it on
+        answer = client.get(path, headers=PAGE)
+        assert answer.headers["location"].startswith("/gpus/login?next=%2Fgpus%2Fjobs")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "https://other.example/", "//other.example", "/\\other.example", "\\\\other.example", "/\tother",
+        "javascript:a", "/ /x", "", "jobs", "/login?next=/x", "/logout", "http:/jobs", "///x", "/\nSet-Cookie: a=b",
+    ],
+)  # fmt: skip
+def test_a_login_leads_nowhere_else(target: str, marked: Lake) -> None:
+    assert local_path(target, "") == "/"
+    assert local_path(target, "/gpus") == "/gpus/"
+    answer = connect(marked, link="secret").get("/login", params={"token": "secret", "next": target})
+    assert answer.headers["location"] == "/"
+
+
+def test_logging_out_ends_the_session_and_needs_its_form(marked: Lake) -> None:
+    client = connect(marked, link="secret")
+    assert client.post("/logout").status_code == 401
+    client.get("/login?token=secret")
+    assert client.get("/logout").status_code == 405
+    assert client.post("/logout").status_code == 403
+    assert client.post("/logout", data={"form_token": "wrong"}).status_code == 403
+    token = client.get("/jobs", headers=PAGE).text.partition('name="form_token" value="')[2].partition('"')[0]
+    assert (
+        client.post("/logout", data={"form_token": token}, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    )
+    assert client.post("/logout", data={"form_token": token}).status_code == 303
+    assert client.get("/jobs").status_code == 401
+
+
+def test_a_header_of_an_address_that_is_no_proxy_names_no_one(marked: Lake) -> None:
+    named = {"x-remote-user": ANN}
+    assert connect(marked, headers=named).get("/api/v1/me").status_code == 401
+    assert connect(marked, headers=named, proxies=("10.0.0.0/24",)).get("/api/v1/me").status_code == 401
+
+
+UNSAFE: dict[str, dict[str, Any]] = {
+    "every user": {"proxies": ("127.0.0.1",)},
+    "name the proxy's own": {"proxies": ("0.0.0.0/0",)},
+    "could send the header": {"proxy_header": "X-User"},
+    "names everyone": {"admin_users": ("*",)},
+    "belong together": {"oidc_issuer": "https://login.example.org"},
+    "is not safe": {"oidc_issuer": "http://login.example.org", "oidc_client_id": "a"},
+    "not safe": {"ldap_url": "ldap://ldap.example.org"},
+    "invalid address": {"url": "https://ann:pw@hpc.example.org"},
+    "names no user": {"proxies": ("a@unix",), "proxy_header": "Cookie"},
+}
+
+
+@pytest.mark.parametrize("reason", UNSAFE)
+def test_an_unsafe_configuration_is_refused_with_what_to_do(reason: str) -> None:
+    options = ServeOptions(**UNSAFE[reason])
+
+    def check() -> None:
+        check_safe(options, host="127.0.0.1")
+        Identities.of(options)
+
+    with pytest.raises(ConfigError, match=reason) as refused:
+        check()
+    assert refused.value.do
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "login1"])
+def test_other_machines_reach_no_server_without_a_way_to_prove_who_they_are(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="other machines"):
+        check_safe(ServeOptions(anonymous=True), host=host)
+    check_safe(ServeOptions(token_file=str(tmp_path / "tokens")), host=host)
+
+
+def test_a_name_that_no_user_has_proves_nothing() -> None:
+    from tachograph.web.identity.proof import proven_name
+
+    names: list[object] = ["", "a b", "a\n", "x" * 300, None, 7, "\x00", "a\u202eb"]
+    for name in names:
+        with pytest.raises(NotIdentifiedError):
+            proven_name(name, "test")
+
+
+@pytest.mark.parametrize("make", [lambda: {"smallest_group": 0}, lambda: {"slow_s": 0.0}, lambda: {"request_s": -1.0}])
+def test_limits_that_make_no_sense_are_refused(make: Callable[[], dict[str, float]], tmp_path: Path) -> None:
+    from tachograph.catalog import config
+
+    file = tmp_path / "tachograph.toml"
+    file.write_text("[serve]\n" + "\n".join(f"{key} = {value}" for key, value in make().items()))
+    with pytest.raises(ConfigError, match="serve"):
+        config.load(str(file), {})
