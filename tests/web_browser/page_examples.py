@@ -9,4 +9,5 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("/jobs", "/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
     "job": ("/job/1000316",),
     "api_docs": ("/api/docs",),
+    "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),
 }

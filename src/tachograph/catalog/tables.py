@@ -85,7 +85,7 @@ def _counter_column(counter: Counter | HostCounter) -> TableColumn:
     return TableColumn(counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "not measured")
 
 
-def _time(name: str, sentence: str, null: str = _UNKNOWN) -> TableColumn:
+def _time(name: str, sentence: str, null: str | None = _UNKNOWN) -> TableColumn:
     return TableColumn(name, TIME, "UTC", sentence, null)
 
 
@@ -289,15 +289,8 @@ WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their w
 JUDGED = frozenset(  # columns that are null until the jobs are judged
     {
         *SCORES,
-        *(
-            "limiter",
-            "workload",
-            "workload_fractions",
-            "workload_samples",
-            "health",
-            "remapped_rows_uncorrectable_last",
-        ),
-        *("gpu_hours_unmeasured", "gpu_hours_idle_long"),
+        *("limiter", "workload", "workload_fractions", "workload_samples", "health"),
+        *("remapped_rows_uncorrectable_last", "gpu_hours_unmeasured", "gpu_hours_idle_long"),
         *(f"gpu_hours_{cause}" for cause in WASTE),
         *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
     }
@@ -557,15 +550,23 @@ COMPUTED: Mapping[str, LakeTable] = MappingProxyType(
 )
 
 
-def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
-    """Return `frame` in the schema of a computed table without `seq`; what is judged later is null."""
-    return frame.select(
-        pl.col(name).cast(dtype) if name in frame.columns or name not in JUDGED else pl.lit(None, dtype).alias(name)
-        for name, dtype in table.schema.items()
-        if name != "seq"
-    )
-
-
+LABELS = LakeTable(
+    "labels",
+    "one row per (job_key, code): whether a finding is right, by a person on a page",
+    ("job_key", "code"),
+    (
+        _JOB_KEY,
+        _COMPUTED_JOB_ID,
+        TableColumn("code", pl.String(), "", "The finding.", None),
+        TableColumn("holds", pl.Boolean(), "", "It holds in the job: confirmed; or not: rejected.", "withdrawn"),
+        TableColumn("by", pl.String(), "", "Who labelled it.", None),
+        _time("at", "When.", None),
+        text("comment", "Why, in the words of that person.", "none was written"),
+        _SEQ,
+    ),
+    sort=("job_key", "code"),
+    completes=False,
+)
 ANALYSED = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES, STEPS)  # what an analysis reads
 
 
@@ -594,7 +595,4 @@ ANALYSES = LakeTable(
     sort=("seq",),
     completes=False,
 )
-
-
-# all tables of a lake, in the order in which they are filled
-ALL_TABLES = (*TABLES.values(), *COMPUTED.values(), ANALYSES)
+ALL_TABLES = (*TABLES.values(), *COMPUTED.values(), ANALYSES, LABELS)  # in the order in which they are filled

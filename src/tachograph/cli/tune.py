@@ -32,6 +32,11 @@ def add_arguments(parser: Parser) -> None:
     what.add_argument(
         "--truth", metavar="DIR", help="folder of a simulated cluster whose jobs are in the lake, instead of labels"
     )
+    what.add_argument(
+        "--lake-labels",
+        action="store_true",
+        help="findings that were confirmed or rejected on pages, instead of a file",
+    )
     what.add_argument("--propose", action="store_true", help="propose thresholds from jobs without labels")
     parser.add_argument(
         "--max-false-positives",
@@ -55,8 +60,8 @@ def run(arguments: Arguments) -> int:
     """Search or propose; print the scores or the proposals; write the configuration."""
     from tachograph.cli.options import open_lake
 
-    if not (arguments.labels or arguments.truth or arguments.propose):
-        raise UsageError("no labels", do="name a CSV file of labels, or give --truth DIR or --propose")
+    if not (arguments.labels or arguments.truth or arguments.lake_labels or arguments.propose):
+        raise UsageError("no labels", do="name a CSV file of labels, or give --lake-labels, --truth DIR or --propose")
     if arguments.output:
         from tachograph.judge.tune.configuration import check_target
 
@@ -71,7 +76,7 @@ def _tune(arguments: Arguments, opened: OpenedLake) -> int:
     from tachograph.judge.tune.search import tune
 
     narrator = Narrator.of(arguments)
-    origin = str(arguments.labels or arguments.truth)
+    origin = str(arguments.labels or arguments.truth or opened.lake.location)
     jobs, labelled = _labels(arguments, opened, origin)
     population = _population(opened, jobs)
     with narrator.steps() as progress:
@@ -99,16 +104,19 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
     import polars as pl
 
     from tachograph.judge.job_classes import CLASS_CODES
-    from tachograph.judge.tune.labels import match, read_labels, reasons
+    from tachograph.judge.tune.labels import labels_of_lake, match, read_labels, reasons
+    from tachograph.lake.labels import read_labels as read_labels_of_lake
     from tachograph.lake.query import read_summaries
 
     summaries = read_summaries(opened.lake)
     if arguments.truth:
         labelled = _truth(arguments.truth, summaries)
+    elif arguments.lake_labels:
+        labelled = labels_of_lake(read_labels_of_lake(opened.lake), CLASS_CODES, summaries)
     else:
         labelled = match(*read_labels(arguments.labels, CLASS_CODES), summaries)
-        for line in reasons(labelled.refused, origin):
-            narrate.remark(line)
+    for line in reasons(labelled.refused, origin):
+        narrate.remark(line)
     keys = {key for labels in labelled.of.values() for key in labels}
     known = pl.col("job_key").is_in(list(keys)) & (pl.col("attribution") != "ambiguous")
     jobs = summaries.filter(known).sort("start", "job_key")

@@ -22,7 +22,7 @@ from tachograph.catalog.chunks import TEXT_BLANKS, Reject, counted, first_as_tex
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.limits import ValueLimits
-from tachograph.catalog.tables import GPU_SAMPLES, JOBS, NODE_SAMPLES, STORAGE_TYPES, TIME, LakeTable
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS, JUDGED, NODE_SAMPLES, STORAGE_TYPES, TIME, LakeTable
 from tachograph.catalog.units import factor
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
@@ -401,3 +401,12 @@ def precedes(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
 def _order(table: LakeTable) -> list[pl.Expr]:
     """What makes a row later than another of the same key."""
     return [pl.col("end").is_not_null(), pl.col("seq")] if table is JOBS else [pl.col("seq")]
+
+
+def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
+    """Return `frame` in the schema of a computed table without `seq`; what is judged later is null."""
+    return frame.select(
+        pl.col(name).cast(dtype) if name in frame.columns or name not in JUDGED else pl.lit(None, dtype).alias(name)
+        for name, dtype in table.schema.items()
+        if name != "seq"
+    )

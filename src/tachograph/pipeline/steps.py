@@ -17,7 +17,8 @@ import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
 from tachograph.catalog.config import AnalysisOptions
-from tachograph.catalog.tables import GPU_KEY, STEP_SUMMARIES, in_schema
+from tachograph.catalog.tables import GPU_KEY, STEP_SUMMARIES
+from tachograph.lake.conform import in_schema
 from tachograph.pipeline.accumulators import merge_segments, out_of
 from tachograph.pipeline.attribution import HANDOVER, INTERVALS_SCHEMA, Attribution
 from tachograph.pipeline.summaries import step_rows, summarize_gpus

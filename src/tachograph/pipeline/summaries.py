@@ -20,8 +20,8 @@ from tachograph.catalog.tables import (
     PIPES,
     RATE_VOLUMES,
     WINDOWED,
-    in_schema,
 )
+from tachograph.lake.conform import in_schema
 from tachograph.pipeline.accumulators import AT_WORK, SEGMENT_KEY, Accumulators
 
 

@@ -27,7 +27,7 @@ from tachograph.report.pages import style_sheet
 from tachograph.web import templates
 from tachograph.web.answers import problem
 from tachograph.web.endpoints import NotAcceptableError, answer_request
-from tachograph.web.forms import check_form
+from tachograph.web.forms import check_form, read_form
 from tachograph.web.guard import VIEWER, Guard, Log, open_log
 from tachograph.web.identity.identities import NO_LINK, Identities, StartLink
 from tachograph.web.identity.proof import NotIdentifiedError
@@ -110,7 +110,7 @@ def create_application(service: WebService) -> ASGIApp:
         routes=[
             *login_routes(service.identities, service.lanes),
             *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
-            *(Route(entry.path, _page(service, entry), name=entry.module) for entry in PAGES),
+            *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
             Route("/", lambda request: RedirectResponse(request.url_for("jobs").path, status_code=303)),
             Route("/job", _job_by_id),
             Route("/static/page.css", _page_style),
@@ -146,13 +146,34 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
         module = load_page(entry)
         parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
 
-        def make() -> str:
-            view = service.served.view(viewer)
-            return templates.render(entry.module, request, viewer, entry.title, module.content(view, parameters))
+        sender = sender_of(request, viewer, service.identities.proxies)
+        may_write = entry.writes is not None and viewer.role >= entry.writes
+        if request.method == "POST":
+            return await _submit(service, entry, viewer, request, may_write=may_write)
 
-        return _html(await service.lanes.run(sender_of(request, viewer, service.identities.proxies), make))
+        def make() -> str:
+            values = module.content(service.served.view(viewer), parameters)
+            return templates.render(entry.module, request, viewer, entry.title, {"may_write": may_write, **values})
+
+        return _html(await service.lanes.run(sender, make))
 
     return handle
+
+
+async def _submit(
+    service: WebService, entry: PageEntry, viewer: Viewer, request: Request, *, may_write: bool
+) -> Response:
+    """Do what a form of a page requests, then lead back to the page."""
+    if not may_write:
+        raise HTTPException(403, "your role may not send this form")
+    module = load_page(entry)
+    form = read_parameters(module.FORM, {}, await read_form(request))
+
+    def submit() -> str:
+        return module.submit(service.served.view(viewer), form)
+
+    query = await service.lanes.run(sender_of(request, viewer, service.identities.proxies), submit)
+    return RedirectResponse(f"{request.url.path}{query}", status_code=303)
 
 
 def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:

@@ -59,6 +59,12 @@ class VisibleJobs:
             of_jobs = of_jobs.filter(REPORTED)
         return of_jobs.sort("job_key", "code")
 
+    def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
+        """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per code and verdict."""
+        of_jobs = self._answers.join(self.matching(wanted, ["job_key"]), on="job_key", how="semi")
+        counts = of_jobs.group_by("code", "verdict").agg(jobs=pl.len(), reported=REPORTED.sum())
+        return counts.sort("code", "verdict")
+
     def page(
         self,
         wanted: JobFilter,

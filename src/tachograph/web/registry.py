@@ -26,7 +26,8 @@ API = "/api/v1"
 class PageEntry:
     """A page: its path, its module in `web.pages`, its title, the least role that opens it, its place in the menu.
 
-    menu: heading in the menu; "" for a page that is reached by links.
+    menu: heading in the menu; "" for a page that is reached by links. writes: the least role that may send its form;
+    None for a page without. Its module has FORM (a struct) and `submit(view, form)` in addition.
     """
 
     path: str
@@ -34,6 +35,12 @@ class PageEntry:
     title: str
     least: Role
     menu: str = ""
+    writes: Role | None = None
+
+    @property
+    def methods(self) -> list[str]:
+        """What it is requested with."""
+        return ["GET"] if self.writes is None else ["GET", "POST"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/jobs", "jobs", "Jobs", Role.USER, "Jobs"),
     PageEntry("/job/{key}", "job", "Job", Role.USER),
     PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
+    PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
 )
 ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER),
@@ -75,12 +83,17 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
 
 
 class PageModule(Protocol):
-    """Interface of a page's module."""
+    """Interface of a page's module; FORM and `submit` only of pages that write."""
 
     PARAMETERS: type[Parameters]
+    FORM: type[Parameters]
 
     def content(self, view: View, parameters: Any) -> Mapping[str, Any]:
         """Return what the template shows. Errors: TachographError, shown as a page with its status."""
+        ...
+
+    def submit(self, view: View, form: Any) -> str:
+        """Do what the form requests; return the query of the page that is shown then. Errors: TachographError."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.requests import Request
@@ -38,6 +39,12 @@ def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapp
     )
 
 
+def query_with(request: Request, **changes: object) -> str:
+    """Return `?` and the query of a request with some values changed; None takes one out."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if value and name not in changes]
+    return "?" + urlencode([*kept, *((name, str(value)) for name, value in changes.items() if value is not None)])
+
+
 @cache
 def _environment() -> Environment:
     from tachograph.web.registry import PAGES
@@ -50,6 +57,7 @@ def _environment() -> Environment:
         heading=column_heading,
         column_text=column_text,
         plural=plural,
+        query_with=query_with,
         version=__version__,
     )
     return made

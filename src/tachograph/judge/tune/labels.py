@@ -1,4 +1,4 @@
-"""Labels: the class of a job by a person or by the simulator."""
+"""Labels: the class of a job by a person, in a file or on a page, or by the simulator."""
 
 from __future__ import annotations
 
@@ -125,6 +125,24 @@ def match(labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.Da
         else:
             of.setdefault(code, {})[key] = same[0].holds
     return Labelled(of, tuple(sorted(not_used, key=lambda each: (each.line, each.reason))))
+
+
+def labels_of_lake(rows: pl.DataFrame, classes: Iterable[str], jobs: pl.DataFrame) -> Labelled:
+    """Return the labels of pages by class and run; those of other checks are not of use here.
+
+    rows: of the table of labels. `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there.
+    """
+    known, runs = frozenset(classes), set(jobs.get_column("job_key"))
+    of: dict[str, dict[str, bool]] = {}
+    refused = []
+    for line, (key, code, holds) in enumerate(rows.select("job_key", "code", "holds").iter_rows(), 1):
+        if code not in known:
+            continue
+        if key in runs:
+            of.setdefault(code, {})[key] = holds
+        else:
+            refused.append(RejectedLabel(line, "a job that is not in the lake", key))
+    return Labelled(of, tuple(refused))
 
 
 def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:

@@ -1,0 +1,126 @@
+"""Findings are confirmed and rejected on a page, stored in the lake, and read by `tune`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from tachograph.catalog import config
+from tachograph.judge.tune.labels import labels_of_lake
+from tachograph.lake.delta import Lake
+from tachograph.lake.labels import read_labels, write_label
+from tachograph.lake.query import read_summaries
+from tachograph.web.application import WebService, create_application
+from tachograph.web.identity.identities import StartLink
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Role, Viewer
+
+AT = datetime(2025, 3, 6, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def lake(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A copy of the demo's lake."""
+    folder = tmp_path_factory.mktemp("labels") / "lake"
+    shutil.copytree(demo / "lake", folder)
+    return Lake.open(str(folder))
+
+
+@pytest.fixture(scope="module")
+def served(lake: Lake, demo: Path) -> ServedLake:
+    return ServedLake(lake, config.load(str(demo / "tachograph.toml")))
+
+
+@pytest.fixture
+def client(served: ServedLake) -> Iterator[TestClient]:
+    """An admin's session."""
+    service = WebService.of(served, link=StartLink("link", "eve"))
+    with TestClient(create_application(service), base_url="http://127.0.0.1:8265") as session:
+        session.get("/login?token=link")
+        yield session
+
+
+class SupportService(WebService):
+    """A service for which every request is from support."""
+
+    def identify(self, request: Request) -> Viewer:
+        return Viewer("eve", Role.SUPPORT, via="test")
+
+
+def labels(lake: Lake) -> list[tuple[str, bool, str, str | None]]:
+    return list(read_labels(lake).select("code", "holds", "by", "comment").iter_rows())
+
+
+def test_an_admin_labels_by_a_form_of_the_session(client: TestClient, lake: Lake) -> None:
+    page = client.get("/findings?finding=job_hang").text
+    keys = re.findall(r'name="job_key" value="([^"]+)"', page)
+    token = re.findall(r'name="form_token" value="([^"]+)"', page)[0]
+    form = {"job_key": "1000316", "finding": "one_gpu_of_many", "label": "confirmed"}
+    assert client.post("/findings", data=form).status_code == 403
+    assert client.post("/findings", data={**form, "form_token": "x" * len(token)}).status_code == 403
+    assert labels(lake) == []
+    sent = {"job_key": keys[0], "finding": "job_hang", "comment": "<b>MPI_Wait</b>", "form_token": token}
+    after = client.post("/findings", data={**sent, "label": "rejected"})
+    assert "rejected by eve" in after.text
+    assert "&lt;b&gt;MPI_Wait&lt;/b&gt;" in after.text
+    assert labels(lake) == [("job_hang", False, "eve", "<b>MPI_Wait</b>")]
+    client.post("/findings", data={**sent, "label": "confirmed", "comment": ""})
+    assert labels(lake) == [("job_hang", True, "eve", None)]
+    for wrong in ({"label": "maybe"}, {"label": "confirmed", "job_key": "99"}, {"label": "confirmed", "finding": "no"}):
+        assert client.post("/findings", data={**sent, **wrong}).status_code in (400, 404)
+    assert client.post("/findings", data={**sent, "label": "withdrawn"}).status_code == 200
+    assert labels(lake) == []
+
+
+def test_others_see_no_form_and_may_send_none(served: ServedLake, lake: Lake) -> None:
+    support = TestClient(create_application(SupportService.of(served)))
+    assert 'name="label"' not in support.get("/findings?finding=job_hang").text
+    form = {"job_key": "1000316", "finding": "one_gpu_of_many", "label": "confirmed"}
+    assert support.post("/findings", data=form).status_code == 403
+    assert labels(lake) == []
+
+
+def test_labels_of_one_moment_all_stay(lake: Lake) -> None:
+    keys = read_summaries(lake)["job_key"].head(5)
+    for key in keys:
+        write_label(lake, key, "1", "stall", holds=True, by="eve", at=AT)
+        write_label(lake, key, "1", "stall", holds=False, by="bob", at=AT)
+    stored = read_labels(lake).filter(code="stall")
+    assert sorted(stored["job_key"]) == sorted(keys)
+    assert not stored["holds"].any()
+
+
+def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> None:
+    rows = pl.DataFrame(
+        [("a", "job_hang", True), ("gone", "job_hang", True), ("a", "no_tensor_use", True), ("b", "stall", False)],
+        schema=["job_key", "code", "holds"],
+        orient="row",
+    )
+    taken = labels_of_lake(rows, ["job_hang", "stall"], pl.DataFrame({"job_key": ["a", "b"]}))
+    assert taken.of == {"job_hang": {"a": True}, "stall": {"b": False}}
+    assert [(one.reason, one.what) for one in taken.refused] == [("a job that is not in the lake", "gone")]
+
+
+@pytest.mark.slow
+def test_the_command_reads_what_the_page_stored(demo: Path, tmp_path: Path) -> None:
+    shutil.copytree(demo / "lake", tmp_path / "lake")
+    lake = Lake.open(str(tmp_path / "lake"))
+    command = [sys.executable, "-m", "tachograph", "tune", "--lake-labels", "--lake", lake.location, "--json"]
+    without = subprocess.run(command, capture_output=True, text=True)
+    assert (without.returncode, without.stderr.count("\n")) == (4, 1)
+    for job in read_summaries(lake).filter(pl.col("attribution") != "ambiguous").iter_rows(named=True):
+        write_label(lake, job["job_key"], job["job_id"], "job_hang", holds=job["gpus"] > 4, by="eve", at=AT)
+        if job["job_id"] > "1000060":
+            break
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
