@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Unpack
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.api.choices import WINDOWS_MIN, JobChoice, StudyChoice, check_names, job_filter, settings_of
+from tachograph.api.choices import WINDOWS_MIN, JobChoice, StudyChoice, check_names, described, job_filter, settings_of
 from tachograph.api.job_report import read_job
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
@@ -57,6 +57,7 @@ from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
 from tachograph.judge.steps import JobSteps
+from tachograph.judge.usage import USAGE_COLUMNS, UsageReport, build_usage
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
@@ -305,6 +306,25 @@ class OpenLake:
             zone_name=self.configuration.site.time_zone,
         )
         return WastePage(report)
+
+    def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
+        """Return what some jobs used: by week, what was lost and recovered, the jobs that lost most, those that run.
+
+        Errors: those of `jobs`; NotFoundError where there is no such job.
+        """
+        check_names(which, JobChoice)
+        wanted = self._filter(which)
+
+        def read() -> UsageReport:
+            jobs, intervals = query.jobs_and_intervals(self.lake, wanted, tuple(CAUSE_OF_CLASS), USAGE_COLUMNS)
+            if jobs.is_empty():
+                chosen = ", ".join(f"{name} {value}" for name, value in described(wanted, zone_name))
+                raise NotFoundError(f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them")
+            waste = build_waste_report(jobs, intervals, self.configuration.waste, zone_name=zone_name)
+            return build_usage(jobs, query.read_answers(self.lake, jobs), waste, top=top, zone_name=zone_name)
+
+        zone_name = self.configuration.site.time_zone
+        return self._of_one_moment(read)
 
     def study(
         self,

@@ -213,6 +213,11 @@ def assumptions_in_use(settings: WasteOptions) -> list[AssumptionInUse]:
     return phrases
 
 
+def in_ledger() -> pl.Expr:
+    """True for the rows of job_summaries that are in the ledger."""
+    return _reason().is_null()
+
+
 def _reason() -> pl.Expr:
     """Why a job is not in the ledger; null where it is."""
     measured = pl.any_horizontal(pl.col("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean").is_not_null())

@@ -111,7 +111,6 @@ def create_application(service: WebService) -> ASGIApp:
             *login_routes(service.identities, service.lanes),
             *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
             *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
-            Route("/", lambda request: RedirectResponse(request.url_for("jobs").path, status_code=303)),
             Route("/job", _job_by_id),
             Route("/static/page.css", _page_style),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),

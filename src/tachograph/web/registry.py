@@ -61,8 +61,11 @@ class EndpointEntry:
 
 
 PAGES: tuple[PageEntry, ...] = (
+    PageEntry("/", "home", "Start", Role.USER, "Start"),
     PageEntry("/jobs", "jobs", "Jobs", Role.USER, "Jobs"),
     PageEntry("/job/{key}", "job", "Job", Role.USER),
+    PageEntry("/user/{name}", "user", "User", Role.USER),
+    PageEntry("/account/{name}", "account", "Account", Role.USER),
     PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
     PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
 )

@@ -11,8 +11,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.requests import Request
 
 from tachograph.catalog.columns import column_heading, column_text, local_time
-from tachograph.catalog.units import plural, text
+from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.catalog.version import __version__
+from tachograph.judge.checks import CHECKS
 from tachograph.report.pages import environment
 from tachograph.web.viewer import Viewer
 
@@ -51,13 +52,14 @@ def _environment() -> Environment:
 
     made = environment()
     made.loader = ChoiceLoader([PackageLoader("tachograph.web"), PackageLoader("tachograph.report")])
-    made.filters.update(quantity=text, local_time=local_time)
+    made.filters.update(quantity=text, gpu_hours=gpu_hours_text, local_time=local_time)
     made.globals.update(
         menu=[entry for entry in PAGES if entry.menu],
         heading=column_heading,
         column_text=column_text,
         plural=plural,
         query_with=query_with,
+        checks_by_code={check.code: check for check in CHECKS},
         version=__version__,
     )
     return made

@@ -1,0 +1,93 @@
+"""What a user, an account or everybody used: by week, what was lost, what is no longer lost, which jobs lost most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tachograph.catalog.codes import CODES, REPORTED
+from tachograph.catalog.columns import LOST_COLUMN
+from tachograph.catalog.tables import WASTE
+from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, in_ledger
+from tachograph.lake.filters import with_findings
+
+_SHOWN = ("job_key", "job_id", "display_id", "name", "user", "account", "partition", "state", "start", "gpus")
+# what of job_summaries it is made of
+USAGE_COLUMNS = tuple(dict.fromkeys((*LEDGER_COLUMNS, *_SHOWN, "elapsed_s", "gpu_util_mean", "energy_j")))
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What some jobs used.
+
+    jobs: how many; gpu_hours: of all with known GPUs, those that still run included. weeks: of the jobs in the ledger
+    a row per week in which they ended, oldest first: `week` (its Monday, in the zone), `jobs`, `gpu_hours`, `lost` (to
+    any cause of waste), `lost_share`, `recovered`: GPU-hours that would have been lost at the share of all weeks
+    before, less those that were; below zero where more was lost; null in the first. findings: (code, jobs,
+    gpu_hours_lost) of reported ones, most hours first. worst: jobs that lost most. running: jobs that still run, latest
+    first. waste: the ledger of these jobs.
+    """
+
+    jobs: int
+    gpu_hours: float | None
+    weeks: pl.DataFrame
+    findings: pl.DataFrame
+    worst: pl.DataFrame
+    running: pl.DataFrame
+    waste: WasteReport
+    zone_name: str = "UTC"
+
+    @property
+    def recovered(self) -> float | None:
+        """GPU-hours recovered in all weeks; None where there is only one."""
+        known = self.weeks.get_column("recovered").drop_nulls()
+        return None if known.is_empty() else float(known.sum())
+
+
+def build_usage(
+    jobs: pl.DataFrame, answers: pl.DataFrame, waste: WasteReport, *, top: int = 10, zone_name: str = "UTC"
+) -> UsageReport:
+    """Return the report of `jobs` (USAGE_COLUMNS of job_summaries), of the rows of findings about them."""
+    found = with_findings(jobs, answers)
+    running = found.filter(pl.col("end").is_null()).sort("start", "job_key", descending=[True, False])
+    worst = found.filter(pl.col(LOST_COLUMN) > 0).sort(LOST_COLUMN, "job_key", descending=[True, False]).head(top)
+    return UsageReport(
+        jobs=jobs.height,
+        gpu_hours=jobs.select(pl.col("gpu_hours").sum()).item() if jobs["gpu_hours"].is_not_null().any() else None,
+        weeks=_weeks(jobs, zone_name),
+        findings=_findings(found, answers),
+        worst=worst,
+        running=running.head(top),
+        waste=waste,
+        zone_name=zone_name,
+    )
+
+
+def _weeks(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
+    ended = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
+    weeks = (
+        jobs.filter(in_ledger())
+        .group_by(week=ended)
+        .agg(
+            jobs=pl.len().cast(pl.Int64),
+            gpu_hours=pl.col("gpu_hours").sum(),
+            lost=pl.sum_horizontal(pl.col(f"gpu_hours_{cause}").sum() for cause in WASTE),
+        )
+        .sort("week")
+    )
+    share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
+    return weeks.with_columns(lost_share=share, recovered=_recovered())
+
+
+def _recovered() -> pl.Expr:
+    hours_before, lost_before = (pl.col(name).cum_sum().shift() for name in ("gpu_hours", "lost"))
+    before = pl.when(hours_before > 0).then(lost_before / hours_before)
+    return before * pl.col("gpu_hours") - pl.col("lost")
+
+
+def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
+    reported = answers.filter(REPORTED).join(found.select("job_key", LOST_COLUMN), on="job_key")
+    by_code = reported.group_by("code").agg(jobs=pl.len().cast(pl.Int64), gpu_hours_lost=pl.col(LOST_COLUMN).sum())
+    place = pl.col("code").replace_strict(dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES))
+    return by_code.sort(LOST_COLUMN, "jobs", place, "code", descending=[True, True, False, False], nulls_last=True)

@@ -1,0 +1,32 @@
+"""What one user used: by week, what was lost and recovered, which jobs lost most, advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tachograph.api.choices import JobChoice
+from tachograph.web.parameters import Parameters, Word
+from tachograph.web.snapshot import View
+
+
+class UsageParameters(Parameters, frozen=True, kw_only=True):
+    """Whose usage, in which period."""
+
+    name: Word
+    since: Word | None = None
+    until: Word | None = None
+
+    def choice(self, option: str) -> JobChoice:
+        """Return the jobs of that name in the period, as an open lake takes them; option: user or account."""
+        given = {option: self.name, "since": self.since, "until": self.until}
+        return cast("JobChoice", {name: value for name, value in given.items() if value is not None})
+
+
+PARAMETERS = UsageParameters
+
+
+def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
+    """Return the report of the user's visible jobs. Errors: NotFoundError where there are none."""
+    usage = view.opened.usage(**parameters.choice("user"))
+    return {"usage": usage, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}
