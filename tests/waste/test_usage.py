@@ -30,9 +30,9 @@ def test_weeks_add_up_to_the_ledger(lake: OpenLake) -> None:
         over = job["end"] is not None and job["state"] != "RUNNING" and job["attribution"] != "ambiguous"
         if over and job["samples"] and job["gpu_hours_idle"] is not None:
             day = job["end"].astimezone(zone).date()
-            week = hours[day - timedelta(days=day.weekday())]
-            week[0] += job["gpu_hours"]
-            week[1] += sum(job[f"gpu_hours_{cause}"] for cause in WASTE)
+            sums = hours[day - timedelta(days=day.weekday())]
+            sums[0] += job["gpu_hours"]
+            sums[1] += sum(job[f"gpu_hours_{cause}"] for cause in WASTE)
     assert [week["week"] for week in usage.weeks.iter_rows(named=True)] == sorted(hours)
     for week in usage.weeks.iter_rows(named=True):
         assert [week["gpu_hours"], week["lost"]] == pytest.approx(hours[week["week"]])
