@@ -286,7 +286,7 @@ def test_values_under_the_pointer_are_those_of_the_plots() -> None:
     assert found
     hovered = json.loads(found[1])
     assert hovered["bin_s"] == report.timeline.bin_s
-    unit, values = hovered["series"]["GPU 0"]
+    unit, values, _ = hovered["series"]["GPU 0"]
     wanted = [None if value is None else round(value, 4) for value in report.timeline.per_gpu["n1", 0, None]]
     assert (unit, values) == ("fraction", wanted)
     both = zip(*(report.timeline.per_gpu["n1", gpu, None] for gpu in (0, 1)), strict=True)

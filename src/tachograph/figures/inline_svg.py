@@ -28,6 +28,9 @@ _CSS = {
     PAPER: "var(--paper)",
 }
 _ID = re.compile(r'(id="|url\(#|href="#)([^")]*)')
+# of all elements, as a style sheet, which pages that are served may not contain; the same stands at the root
+_STYLE = re.compile(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", re.DOTALL)
+_LINES = 'stroke-linejoin="round" stroke-linecap="butt" '
 _HASHED = re.compile(r"[a-z][0-9a-f]{10}")
 WIDTH_IN = 7.6  # of a plot; the page scales it
 
@@ -117,11 +120,12 @@ def inlined(
     """Return a file of SVG that Matplotlib wrote as an element of a page; colours: {drawn: in the page}."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = _STYLE.sub("", svg)
     numbered: dict[str, int] = {}
     svg = _ID.sub(lambda found: f"{found[1]}{name}-{_stable(found[2], numbered)}", svg)
     for drawn, css in colours.items():
         svg = svg.replace(drawn, css)
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
-    opening = f'<svg role="img" aria-label="{escape(label, quote=True)}" {attributes}'
+    opening = f'<svg role="img" aria-label="{escape(label, quote=True)}" {_LINES}{attributes}'
     svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'{opening}viewBox="\1">', svg, count=1)
     return svg.strip()

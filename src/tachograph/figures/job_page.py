@@ -132,8 +132,11 @@ class _Panel:
     ground: bool = True
 
 
-def over_time(shown: OverTime, *, marks: Sequence[Mark] = ()) -> str | None:
-    """Return panels over one time axis: use of each GPU, activity by unit, imbalance, memory, power; marks on all."""
+def over_time(shown: OverTime, *, marks: Sequence[Mark] = (), name: str = "time") -> str | None:
+    """Return panels over one time axis: use of each GPU, activity by unit, imbalance, memory, power; marks on all.
+
+    name: of the plot in its page, which other plots do not have.
+    """
     panels = list(_panels(shown))
     if not panels:
         return None
@@ -148,7 +151,7 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = ()) -> str | None:
         _time_axis(axes, length_s)
         axes.tick_params(labelbottom=axes is every[-1])
         _show_marks(axes, marks, length_s, ground=panel.ground, labels=not place)
-    return to_svg(figure, name="time", label="What the GPUs did over time", plot=every[-1])
+    return to_svg(figure, name=name, label="What the GPUs did over time", plot=every[-1])
 
 
 def _panels(shown: OverTime) -> Iterator[_Panel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -40,6 +41,7 @@ PAGE_COLOURS: Mapping[str, str] = {
     "#00204d": "var(--darkest)",
 }
 FORMATS = ("pdf", "svg", "png")
+DRAWING = threading.RLock()  # settings of Matplotlib are of the process: held by a thread that draws beside others
 DPI = 200
 GOLDEN = (5**0.5 - 1) / 2  # its multiples spread dots evenly, however many there are
 

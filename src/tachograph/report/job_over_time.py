@@ -8,6 +8,7 @@ import numpy as np
 
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS_BY_NAME
+from tachograph.catalog.units import capitalized
 from tachograph.figures.job_page import OverTime
 from tachograph.figures.timeline import Series
 from tachograph.judge.activity import ACTIVITY_NAMES, number
@@ -61,25 +62,35 @@ def _imbalance_over_time(levels: Floats) -> Floats:
 
 
 def hover_json(report: JobReport) -> dict[str, Any]:
-    """Return the values behind the plot over time for readers with a pointer or a keyboard: {label: [unit, values]}."""
+    """Return the values behind the plot over time for readers with a pointer or a keyboard.
+
+    `series`: {label: [unit, values, the panel they are shown in]}.
+    """
     shown = over_time(report)
     mean, low, high = shown.power
-    series: dict[str, tuple[str, Floats]] = {}
+    series: dict[str, tuple[str, Floats, str]] = {}
     if len(shown.labels) <= HOVERED_GPUS:
-        series |= {label: ("fraction", level) for label, level in zip(shown.labels, shown.levels, strict=True)}
-    fractions = (name for name in shown.means if COUNTERS_BY_NAME[name].unit == "fraction")
-    series |= {name: ("fraction", shown.means[name]) for name in fractions}
-    series |= {"imbalance across GPUs": ("ratio", shown.spatial), "imbalance over time": ("ratio", shown.temporal)}
-    series |= {"memory": ("MiB", shown.memory_mib), "power": ("W", mean), "lowest": ("W", low), "highest": ("W", high)}
+        panel = f"{capitalized(shown.activity)} of each GPU"
+        series |= {label: ("fraction", level, panel) for label, level in zip(shown.labels, shown.levels, strict=True)}
+    fractions = [name for name in shown.means if COUNTERS_BY_NAME[name].unit == "fraction"]
+    series |= {name: ("fraction", shown.means[name], "Activity by unit, mean over the GPUs") for name in fractions}
+    imbalances = {"imbalance across GPUs": shown.spatial, "imbalance over time": shown.temporal}
+    series |= {name: ("ratio", values, "Imbalance") for name, values in imbalances.items()}
+    powers = {"power": mean, "lowest": low, "highest": high}
+    series |= {"memory": ("MiB", shown.memory_mib, "Memory used, of the GPU with most")}
+    series |= {name: ("W", values, "Power per GPU") for name, values in powers.items()}
     known = {label: one for label, one in series.items() if one[1].size and not np.isnan(one[1]).all()}
-    values = {
-        label: [unit, [None if x != x else round(float(x), 4) for x in of]] for label, (unit, of) in known.items()
-    }
+    start = report.summary.get("start")
     return {
         "bin_s": shown.bin_s,
         "length_s": shown.length_s,
-        "start": report.local(report.summary.get("start")),
-        "series": values,
+        "start": report.local(start),
+        "start_s": None if start is None else start.timestamp(),
+        "marks": [[mark.label, mark.begin_s, mark.end_s] for mark in report.marks],
+        "series": {
+            label: [unit, [None if x != x else round(float(x), 4) for x in of], panel]
+            for label, (unit, of, panel) in known.items()
+        },
     }
 
 

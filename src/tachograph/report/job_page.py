@@ -6,18 +6,19 @@ Its one script shows values under a pointer or a cursor; nothing needs it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment
 from markupsafe import Markup
 
-from tachograph.catalog.columns import local_time
-from tachograph.catalog.units import capitalized, gpu_hours_text, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
+from tachograph.figures.style import DRAWING
 from tachograph.figures.timeline import Mark, Series
 from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
@@ -41,49 +42,104 @@ MANY_GPUS = 16  # up to here the page has a row for each GPU
 
 def job_html(report: JobReport) -> str:
     """Return the page."""
+    values = {**job_values(report), "hover": hover_text(report), "version": __version__}
+    return _environment().get_template("job.html.j2").render(values)
+
+
+def job_values(report: JobReport) -> dict[str, Any]:
+    """Return what `job_sections.html.j2` shows of a report, in whichever page it is included.
+
+    `plots` are drawn when they are shown; `labels`: {code: a row of labels}, none here.
+    """
     many = len(report.gpus) > MANY_GPUS
     least, most = report.extremes
     steps = report.steps
     step_titles, step_rows = step_table(steps, report.zone_name)
-    return (
-        _environment()
-        .get_template("job.html.j2")
-        .render(
-            report=report,
-            row=report.summary,
-            allocation=allocation_text(report),
-            tables=[("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
-            many=many,
-            plots=job_plots(report),
-            hover=json.dumps(hover_json(report), allow_nan=False).replace("<", "\\u003c"),
-            step_columns=step_titles,
-            step_texts=[place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
-            step_rows=step_rows,
-            step_gaps=[gap_sentence(gap, steps, report.zone_name) for gap in shown_gaps(steps)],
-            version=__version__,
-        )
-    )
+    return {
+        "report": report,
+        "row": report.summary,
+        "allocation": allocation_text(report),
+        "tables": [("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
+        "many": many,
+        "plots": JobPlots(report),
+        "labels": {},
+        "step_columns": step_titles,
+        "step_texts": [place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
+        "step_rows": step_rows,
+        "step_gaps": [gap_sentence(gap, steps, report.zone_name) for gap in shown_gaps(steps)],
+        "check_text": check_text,
+        "checks_text": checks_text,
+        "evidence_texts": evidence_texts,
+        "steps_headline": steps_headline,
+        "steps_note": steps_note,
+        "spark_points": spark_points,
+    }
+
+
+def hover_text(report: JobReport) -> Markup:
+    """Return the values behind the plot over time as JSON that can stand in a script element."""
+    return Markup(json.dumps(hover_json(report), allow_nan=False).replace("<", "\\u003c"))
+
+
+@dataclass(frozen=True)
+class JobPlots:
+    """The plots of a job: SVG, or None where nothing is to show; each is drawn when it is read first."""
+
+    report: JobReport
+
+    @cached_property
+    def time(self) -> Markup | None:
+        """All that the GPUs did over time."""
+        return _drawn(lambda: job_page.over_time(over_time(self.report), marks=self.report.marks))
+
+    @cached_property
+    def imbalance(self) -> Markup | None:
+        """Use of each GPU, and its imbalance, over time; None where none is known."""
+        shown = over_time(self.report)
+        if np.isnan(shown.spatial).all() and np.isnan(shown.temporal).all():
+            return None
+        none = np.empty(0)
+        alone = replace(shown, means={}, memory_mib=none, power=(none, none, none))
+        return _drawn(lambda: job_page.over_time(alone, marks=self.report.marks, name="imbalance"))
+
+    @cached_property
+    def steps(self) -> Markup | None:
+        """Steps over time."""
+        return _drawn(lambda: _step_plot(self.report))
+
+    @cached_property
+    def work(self) -> Markup | None:
+        """Shares of workload classes."""
+        return _drawn(lambda: job_page.work(dict(self.report.work)))
+
+    @cached_property
+    def roofline(self) -> Markup | None:
+        """What bound the samples, by pipe."""
+        pipes = {
+            pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
+            for pipe in self.report.pipes
+            if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
+        }
+        return _drawn(lambda: job_page.roofline(pipes))
+
+    @cached_property
+    def memory(self) -> Markup | None:
+        """Peaks of memory."""
+        gpus = self.report.gpus
+        peaks, capacities = _column(gpus, "hbm_used_mib_max"), _column(gpus, "hbm_mib")
+        return _drawn(lambda: job_page.memory(peaks, capacities, [gpu.label for gpu in gpus]))
+
+
+def _drawn(draw: Callable[[], str | None]) -> Markup | None:
+    with DRAWING:
+        svg = draw()
+    return None if svg is None else Markup(svg)
 
 
 def job_plots(report: JobReport) -> dict[str, Markup | None]:
-    """Return the plots {time, steps, work, roofline, memory}: SVG, or None where nothing is to show."""
-    pipes = {
-        pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
-        for pipe in report.pipes
-        if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
-    }
-    svgs = {
-        "time": job_page.over_time(over_time(report), marks=report.marks),
-        "steps": _step_plot(report),
-        "work": job_page.work(dict(report.work)),
-        "roofline": job_page.roofline(pipes),
-        "memory": job_page.memory(
-            _column(report.gpus, "hbm_used_mib_max"),
-            _column(report.gpus, "hbm_mib"),
-            [gpu.label for gpu in report.gpus],
-        ),
-    }
-    return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
+    """Return the plots of the page {time, steps, work, roofline, memory}."""
+    plots = JobPlots(report)
+    return {name: getattr(plots, name) for name in ("time", "steps", "work", "roofline", "memory")}
 
 
 def _step_plot(report: JobReport) -> str | None:
@@ -126,14 +182,4 @@ def spark_points(series: Series, *, width: float = 160, height: float = 22) -> l
 
 @cache
 def _environment() -> Environment:
-    made = environment()
-    made.filters["quantity"] = text
-    made.filters["gpu_hours"] = gpu_hours_text
-    made.filters["local_time"] = local_time
-    made.filters["capitalize_first"] = capitalized
-    made.globals.update(
-        check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
-        steps_headline=steps_headline, steps_note=steps_note,
-        spark_points=spark_points, number=number,
-    )  # fmt: skip
-    return made
+    return environment()

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.units import capitalized, gpu_hours_text, text
+
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
 def environment() -> Environment:
     """Return a new environment of the templates; a name that a template does not get is an error."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("tachograph.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -20,6 +23,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=unbroken,
     )
+    made.filters.update(quantity=text, gpu_hours=gpu_hours_text, local_time=local_time, capitalize_first=capitalized)
+    return made
 
 
 def style_sheet() -> Path:

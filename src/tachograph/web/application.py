@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -151,10 +152,13 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
             return await _submit(service, entry, viewer, request, may_write=may_write)
 
         def make() -> str:
-            values = module.content(service.served.view(viewer), parameters)
-            return templates.render(entry.module, request, viewer, entry.title, {"may_write": may_write, **values})
+            view = service.served.view(viewer)
+            about = {"may_write": may_write, "newest": view.jobs.newest, "zone_name": view.zone_name}
+            return templates.render(
+                entry.module, request, viewer, entry.title, {**about, **module.content(view, parameters)}
+            )
 
-        return _html(await service.lanes.run(sender, make))
+        return _html(request, await service.lanes.run(sender, make))
 
     return handle
 
@@ -195,8 +199,13 @@ async def _page_style(request: Request) -> Response:
     return FileResponse(style_sheet())
 
 
-def _html(page: str, status: int = 200) -> Response:
-    return Response(page, status, media_type="text/html")
+def _html(request: Request, page: str) -> Response:
+    """The page; 304 where the browser has it already."""
+    tag = f'"{hashlib.sha256(page.encode()).hexdigest()[:24]}"'
+    headers = {"ETag": tag}
+    if tag in map(str.strip, request.headers.get("if-none-match", "").split(",")):
+        return Response(status_code=304, headers=headers)
+    return Response(page, headers=headers, media_type="text/html")
 
 
 async def _problem(request: Request, error: Exception) -> Response:

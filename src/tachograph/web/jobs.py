@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -37,6 +38,12 @@ class VisibleJobs:
     def __len__(self) -> int:
         """How many jobs are visible."""
         return self._summaries.height
+
+    @property
+    def newest(self) -> datetime | None:
+        """Until when any of them was analyzed: None without jobs."""
+        last: datetime | None = self.matching(JobFilter(), ["as_of"]).get_column("as_of").max()
+        return last
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return the jobs that a filter selects, with `columns`; None: all of job_summaries. Errors: as filter_jobs."""

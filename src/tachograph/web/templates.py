@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from starlette.requests import Request
 
-from tachograph.catalog.columns import column_heading, column_text, local_time
-from tachograph.catalog.units import gpu_hours_text, plural, text
+from tachograph.catalog.columns import column_heading, column_text
+from tachograph.catalog.units import plural
 from tachograph.catalog.version import __version__
 from tachograph.judge.checks import CHECKS
 from tachograph.report.pages import environment
@@ -35,6 +35,7 @@ def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapp
             "root": request.scope.get("root_path", ""),
             "form_token": state.get(FORM_TOKEN, ""),
             "session": state.get(SESSION, False),
+            "newest": None,
             **values,
         }
     )
@@ -52,12 +53,12 @@ def _environment() -> Environment:
 
     made = environment()
     made.loader = ChoiceLoader([PackageLoader("tachograph.web"), PackageLoader("tachograph.report")])
-    made.filters.update(quantity=text, gpu_hours=gpu_hours_text, local_time=local_time)
     made.globals.update(
         menu=[entry for entry in PAGES if entry.menu],
         heading=column_heading,
         column_text=column_text,
         plural=plural,
+        served=frozenset(entry.module for entry in PAGES),
         query_with=query_with,
         checks_by_code={check.code: check for check in CHECKS},
         version=__version__,

@@ -1,17 +1,67 @@
-"""The page of one job."""
+"""The page of one job, a tab at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
+
+from tachograph.catalog.counters import COUNTERS_BY_NAME
+from tachograph.lake.labels import read_labels
+from tachograph.report.job_page import hover_text, job_values
 from tachograph.web.parameters import JobParameters
 from tachograph.web.snapshot import View
 
-PARAMETERS = JobParameters
+MOST_POINTS = 100_000  # minutes of GPUs up to which a browser gets all of a counter
+# {tab: its heading}, in their order
+TABS: Mapping[str, str] = {
+    "summary": "Summary",
+    "timeline": "Timeline",
+    "gpus": "GPUs",
+    "steps": "Steps",
+    "roofline": "Roofline",
+    "imbalance": "Imbalance",
+    "checks": "Checks",
+    "all": "All, to print",
+}
 
 
-def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
+class JobPageParameters(JobParameters, frozen=True, kw_only=True):
+    """One run of a job, the tab, and whether each of many GPUs is listed."""
+
+    tab: Annotated[
+        Literal["summary", "timeline", "gpus", "steps", "roofline", "imbalance", "checks", "all"],
+        msgspec.Meta(description="Which part of the page."),
+    ] = "summary"
+    every: Annotated[Literal["gpu"], msgspec.Meta(description="List every GPU of a large job.")] | None = None
+
+
+PARAMETERS = JobPageParameters
+
+
+def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     """Return the report. Errors: NotFoundError for a job that is not there, or not visible."""
     report = view.opened.job(parameters.key, cluster=parameters.cluster, run=parameters.run).report
-    return {"report": report, "row": report.summary}
+    key = report.summary["job_key"]
+    labels = read_labels(view.opened.lake).filter(job_key=key)
+    values = job_values(report)
+    if parameters.every == "gpu":
+        values["tables"] = [("", report.gpus)]
+    on_timeline = parameters.tab in ("timeline", "all")
+    return {
+        **values,
+        "labels": labels.rows_by_key("code", named=True, unique=True),
+        "title": f"Job {report.job}",
+        "tab": parameters.tab,
+        "tabs": TABS,
+        "parameters": parameters,
+        "hover": hover_text(report) if on_timeline else "",
+        "counters": _counters(report.timeline.means, report.summary) if on_timeline else [],
+    }
+
+
+def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Counters and units whose minutes a browser may draw: none of a job with too many minutes of GPUs."""
+    minutes = (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)
+    return [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)] if minutes <= MOST_POINTS else []
