@@ -29,7 +29,17 @@ from conftest import made_once
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TESTS = REPOSITORY / "tests"
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-APPLIED = ("A counter", "A device", "A check", "A rule of the catalogue", "A figure", "An export", "An exporter")
+APPLIED = (
+    "A counter",
+    "A device",
+    "A check",
+    "A rule of the catalogue",
+    "A figure",
+    "An export",
+    "An exporter",
+    "A page",
+    "An endpoint",
+)
 MOST_FILES = 3
 UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}  # a copy has no compiled code yet, and compiling takes longer than these jobs
 _EDIT = re.compile(

@@ -1,4 +1,4 @@
-"""What of each page is looked at in a browser: one view at least, and those of its states that look different."""
+"""What of each page is looked at in a browser: its path, or the views and states here where they look different."""
 
 from __future__ import annotations
 

@@ -13,12 +13,13 @@ from servers.web import WebServer
 from tachograph.web.registry import PAGES
 
 pytestmark = pytest.mark.slow
-VIEWS = [path for paths in EXAMPLES.values() for path in paths]
+VIEWS = [path for entry in PAGES for path in EXAMPLES.get(entry.module, (entry.path,))]
 _MOST_LINKS = 40  # of one page that are followed
 
 
-def test_every_page_has_an_example() -> None:
-    assert set(EXAMPLES) == {entry.module for entry in PAGES}
+def test_every_page_with_a_name_in_its_path_has_an_example() -> None:
+    named = {entry.module for entry in PAGES if "{" in entry.path}
+    assert named <= set(EXAMPLES) <= {entry.module for entry in PAGES}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
