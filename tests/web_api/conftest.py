@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from api_client import ApiClient, NamedService, proof
 from starlette.testclient import TestClient
@@ -17,7 +18,9 @@ from tachograph.web.snapshot import ServedLake
 @pytest.fixture(scope="module")
 def served(demo: Path) -> ServedLake:
     """The demo's lake."""
-    return ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml")))
+    configuration = config.load(str(demo / "tachograph.toml"))
+    unlimited = msgspec.structs.replace(configuration.serve, requests_per_s=0.0)
+    return ServedLake(Lake.open(str(demo / "lake")), msgspec.structs.replace(configuration, serve=unlimited))
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from itertools import groupby
 from typing import Self
 from urllib.parse import urlencode
 
@@ -26,7 +27,7 @@ from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
-from tachograph.web.answers import problem
+from tachograph.web.answers import problem, prometheus_problem
 from tachograph.web.endpoints import NotAcceptableError, answer_request
 from tachograph.web.forms import check_form, read_form
 from tachograph.web.guard import VIEWER, Guard, Log, open_log
@@ -36,7 +37,7 @@ from tachograph.web.identity.sessions import COOKIE
 from tachograph.web.lanes import Lanes, sender_of
 from tachograph.web.login import login_routes
 from tachograph.web.parameters import JobParameters, read_parameters
-from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry, load_page
+from tachograph.web.registry import API, ENDPOINTS, PAGES, PROMETHEUS, EndpointEntry, PageEntry, load_page
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
@@ -110,7 +111,7 @@ def create_application(service: WebService) -> ASGIApp:
     application = Starlette(
         routes=[
             *login_routes(service.identities, service.lanes),
-            *(Route(API + entry.path, _endpoint(service, entry), methods=[entry.method]) for entry in ENDPOINTS),
+            *_endpoints(service),
             *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
             Route("/job", _job_by_id),
             Route("/static/page.css", _page_style),
@@ -179,6 +180,17 @@ async def _submit(
     return RedirectResponse(f"{request.url.path}{query}", status_code=303)
 
 
+def _endpoints(service: WebService) -> Iterator[Route]:
+    """One route per address, whatever its methods: so what is not allowed is answered with all that are."""
+    for path, entries in groupby(sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path):
+        handlers = {entry.method: _endpoint(service, entry) for entry in entries}
+        yield Route(API + path, partial(_by_method, handlers), methods=list(handlers))
+
+
+async def _by_method(handlers: Mapping[str, Handler], request: Request) -> Response:
+    return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+
 def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
     async def handle(request: Request) -> Response:
         viewer = await _admit(service, entry, request)
@@ -238,10 +250,12 @@ def _wants_page(request: Request) -> bool:
 def _answer_problem(
     request: Request, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An error as RFC 9457 problem details for programs, as a page for people."""
+    """An error as RFC 9457 problem details or as Prometheus has it for programs, as a page for people."""
     root, state = request.scope.get("root_path", ""), request.scope.get("state", {})
     if status == 401:
         headers = {"WWW-Authenticate": "Bearer", **(headers or {})}
+    if request.url.path.startswith(f"{root}{API}{PROMETHEUS}"):
+        return prometheus_problem(status, what, do, headers=headers)
     if not _wants_page(request):
         return problem(status, what, do, docs=f"{root}/api/docs", headers=headers)
     title = HTTPStatus(status).phrase

@@ -8,23 +8,27 @@ from typing import TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tachograph.catalog.errors import TachographError, UsageError
 from tachograph.catalog.version import __version__
 from tachograph.web.answers import FORMATS, JSON, Answer, Format, FormatChoice, TableAnswer, choose_format, respond
+from tachograph.web.forms import read_form
 from tachograph.web.paging import Paging
-from tachograph.web.parameters import read_parameters
+from tachograph.web.parameters import read_document, read_parameters
 from tachograph.web.registry import EndpointEntry, EndpointModule, load_endpoint
 from tachograph.web.shapes import TableShape
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Viewer
 
 Run: TypeAlias = Callable[[Callable[[], Response]], Awaitable[Response]]
+FORM_TYPE = "application/x-www-form-urlencoded"
 COUNT_HEADER = "X-Total-Count"
 # an answer is of one viewer, and is asked for again each time: 304 where it is still the same
 _FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
+_PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
 _OF_FORMAT = frozenset(FormatChoice.__struct_fields__)
 _OF_PAGING = frozenset(Paging.__struct_fields__)
 
@@ -41,21 +45,24 @@ async def answer_request(
     Errors: UsageError for parameters that are none, NotAcceptableError, and those of the endpoint.
     """
     module = load_endpoint(entry)
-    paged = isinstance(module.RETURNS, TableShape)
-    items = request.query_params.multi_items()
-    choice = read_parameters(FormatChoice, {}, _named(items, _OF_FORMAT), of_form=False)
+    shape = module.RETURNS
+    paged, chosen = isinstance(shape, TableShape), isinstance(shape, TableShape) or shape.choices
+    items = [*request.query_params.multi_items(), *(await _form(request) if entry.body == "form" else ())]
+    taken = (_OF_FORMAT if chosen else frozenset()) | (_OF_PAGING if paged else frozenset())
+    choice = read_parameters(FormatChoice, {}, _named(items, _OF_FORMAT & taken), of_form=False)
     paging = read_parameters(Paging, {}, _named(items, _OF_PAGING), of_form=False) if paged else None
-    taken = _OF_FORMAT | (_OF_PAGING if paged else frozenset())
-    parameters = read_parameters(
-        module.PARAMETERS, request.path_params, [item for item in items if item[0] not in taken], of_form=False
-    )
-    form = _format(module, choice, request.headers.get("accept", ""))
+    own = [item for item in items if item[0] not in taken]
+    if entry.body == "json":
+        parameters = read_document(module.PARAMETERS, request.path_params, own, await _body(request, JSON.media_type))
+    else:
+        parameters = read_parameters(module.PARAMETERS, request.path_params, own, of_form=False)
+    form = _format(module, choice, request.headers.get("accept", "")) if chosen else JSON
 
     def make() -> Response:
         if not entry.of_lake:
             return respond(module.answer(served, parameters), form, choice, title=entry.module)
         view = served.view(viewer)
-        headers = dict(_FRESH)
+        headers = dict(_FRESH if chosen else _PRIVATE)
         if entry.versioned:
             moments = parameters.moments(now=view.now, zone_name=view.zone_name)
             tag = _tag(str(view.version), view.viewer.scope, str(request.url), form.name, moments, _settings(served))
@@ -68,6 +75,20 @@ async def answer_request(
         return response
 
     return await run(make)
+
+
+async def _body(request: Request, media_type: str) -> bytes:
+    """The body. Errors: HTTPException 415 where it is of another type."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await request.body()
+    if given != media_type and (body or given):
+        raise HTTPException(415, f"the body is {given or 'of no type'}, not {media_type}")
+    return body
+
+
+async def _form(request: Request) -> list[tuple[str, str]]:
+    await _body(request, FORM_TYPE)
+    return await read_form(request)
 
 
 def _named(items: Iterable[tuple[str, str]], names: frozenset[str]) -> list[tuple[str, str]]:

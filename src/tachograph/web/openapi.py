@@ -11,11 +11,11 @@ from typing import Any
 
 from tachograph.catalog.version import __version__
 from tachograph.report.json_values import json_values
-from tachograph.web.answers import PROBLEM_TYPE, Format, FormatChoice
-from tachograph.web.endpoints import COUNT_HEADER, offered
+from tachograph.web.answers import JSON, PROBLEM_TYPE, Format, FormatChoice
+from tachograph.web.endpoints import COUNT_HEADER, FORM_TYPE, offered
 from tachograph.web.paging import Paging
 from tachograph.web.parameters import Parameters
-from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, EndpointModule, load_endpoint
+from tachograph.web.registry import API, ENDPOINTS, PROMETHEUS, EndpointEntry, EndpointModule, load_endpoint
 from tachograph.web.shapes import Schema, TableShape, type_schema
 from tachograph.web.viewer import Role
 
@@ -28,6 +28,8 @@ PROBLEMS: Mapping[int, str] = MappingProxyType(
         401: "Who the request is from is not known.",
         403: "The role does not allow it.",
         404: "No such job, user, account, node, finding, column or address; or it is not visible.",
+        413: "The body is too long.",
+        415: "The body is of another type.",
         405: "The address has other methods, which the header Allow names.",
         406: "None of the formats that the header Accept names is offered.",
         429: "Too many requests; the header Retry-After names the seconds to wait.",
@@ -85,7 +87,7 @@ def openapi_document(root: str = "") -> Schema:
             "security": [{"token": []}, {"session": []}],
             "paths": paths,
             "components": {
-                "schemas": {"Problem": _problem_schema()},
+                "schemas": {"Problem": _problem_schema(), "PrometheusError": _prometheus_schema()},
                 "securitySchemes": {
                     "token": {"type": "http", "scheme": "bearer", "description": "`tachograph serve token create`"},
                     "session": {"type": "apiKey", "in": "cookie", "name": "tachograph_session"},
@@ -97,13 +99,16 @@ def openapi_document(root: str = "") -> Schema:
 
 def _operation(entry: EndpointEntry) -> Schema:
     module = load_endpoint(entry)
+    described = described_parameters(entry)
     operation: Schema = {
         "operationId": operation_id(entry),
         "summary": entry.sentence,
         "description": f"Least role: {entry.least.label}.",
-        "parameters": [_parameter(one) for one in described_parameters(entry)],
+        "parameters": [_parameter(one) for one in described if one.place != "body"],
         "responses": _responses(entry, module),
     }
+    if entry.body:
+        operation["requestBody"] = _body(entry, [one for one in described if one.place == "body"])
     if entry.least is Role.ANONYMOUS:
         operation["security"] = []
     return operation
@@ -111,28 +116,30 @@ def _operation(entry: EndpointEntry) -> Schema:
 
 def operation_id(entry: EndpointEntry) -> str:
     """Return the name of the operation, unique in the document."""
-    return f"{entry.method.lower()}_{entry.module}"
+    return f"{entry.method.lower()}_{entry.module.replace('.', '_')}"
 
 
 def described_parameters(entry: EndpointEntry) -> list[DescribedParameter]:
     """Return the parameters of an endpoint, those of the path first."""
     module = load_endpoint(entry)
-    in_path = _IN_PATH.findall(entry.path)
-    shown: list[type[Parameters]] = [module.PARAMETERS, FormatChoice]
+    shown: list[type[Parameters]] = [module.PARAMETERS]
     if isinstance(module.RETURNS, TableShape):
-        shown.insert(1, Paging)
-    found = [one for kind in shown for one in _of_struct(kind, in_path, offered(module))]
+        shown.append(Paging)
+    if isinstance(module.RETURNS, TableShape) or module.RETURNS.choices:
+        shown.append(FormatChoice)
+    found = [one for kind in shown for one in _of_struct(kind, entry, offered(module))]
     return sorted(found, key=lambda one: one.place != "path")
 
 
-def _of_struct(
-    kind: type[Parameters], in_path: Sequence[str], formats: Sequence[Format]
-) -> Iterator[DescribedParameter]:
-    for name, schema in type_schema(kind)["properties"].items():
+def _of_struct(kind: type[Parameters], entry: EndpointEntry, formats: Sequence[Format]) -> Iterator[DescribedParameter]:
+    in_path, whole = _IN_PATH.findall(entry.path), type_schema(kind)
+    for name, schema in whole["properties"].items():
         given = _without_null(schema)
         if name == "format":
             given = {**given, "enum": [form.name for form in formats]}
-        yield DescribedParameter(name, "path" if name in in_path else "query", name in in_path, given)
+        in_body = entry.body and kind is not FormatChoice and name not in in_path
+        place = "path" if name in in_path else "body" if in_body else "query"
+        yield DescribedParameter(name, place, name in whole.get("required", ()), given)
 
 
 def _without_null(schema: Schema) -> Schema:
@@ -151,6 +158,17 @@ def _parameter(one: DescribedParameter) -> Schema:
     if one.sentence:
         written["description"] = one.sentence
     return written
+
+
+def _body(entry: EndpointEntry, parameters: Sequence[DescribedParameter]) -> Schema:
+    required = [one.name for one in parameters if one.required]
+    schema: Schema = {"type": "object", "properties": {one.name: one.schema for one in parameters}}
+    if required:
+        schema["required"] = required
+    if entry.body == "json":
+        schema["additionalProperties"] = False
+    media_type = FORM_TYPE if entry.body == "form" else JSON.media_type
+    return {"required": bool(required), "content": {media_type: {"schema": schema}}}
 
 
 def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
@@ -174,14 +192,14 @@ def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
     for status in () if isinstance(shape, TableShape) else shape.also:
         responses[str(status)] = {**answer, "description": PROBLEMS[status]}
     for status in problem_statuses(entry):
-        responses.setdefault(str(status), _problem(status))
+        responses.setdefault(str(status), _problem(status, of_prometheus=entry.path.startswith(PROMETHEUS)))
     return responses
 
 
 def problem_statuses(entry: EndpointEntry) -> tuple[int, ...]:
     """Return the statuses of errors of an endpoint."""
     statuses = {400, 406, 429} | ({401, 403} if entry.least > Role.ANONYMOUS else set())
-    return tuple(sorted(statuses | ({404, 503} if entry.of_lake else set())))
+    return tuple(sorted(statuses | ({404, 503} if entry.of_lake else set()) | ({413, 415} if entry.body else set())))
 
 
 def _media(form: Format, schema: Schema) -> Schema:
@@ -198,10 +216,19 @@ def _header(sentence: str, kind: str = "string") -> Schema:
     return {"description": sentence, "schema": {"type": kind}}
 
 
-def _problem(status: int) -> Schema:
+def _problem(status: int, *, of_prometheus: bool) -> Schema:
+    media_type, name = (JSON.media_type, "PrometheusError") if of_prometheus else (PROBLEM_TYPE, "Problem")
+    content = {media_type: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    return {"description": PROBLEMS[status], "content": content}
+
+
+def _prometheus_schema() -> Schema:
     return {
-        "description": PROBLEMS[status],
-        "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        "type": "object",
+        "description": "An error, as Prometheus has it.",
+        "properties": {"status": {"const": "error"}, "errorType": {"type": "string"}, "error": {"type": "string"}},
+        "required": ["status", "errorType", "error"],
+        "additionalProperties": False,
     }
 
 

@@ -47,7 +47,7 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     ] = ()
     finding: Annotated[tuple[Word, ...], _says("Code of a finding (docs/checks.md); any of them.")] = ()
     verdict: Annotated[Verdict, _says("The result that `finding` has.")] = "yes"
-    since: Annotated[Word, _says("The job ran after it: 2026-04-23, 2026-04-23T10:00, 7d, yesterday.")] | None = None
+    since: Annotated[Word, _says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")] | None = None
     until: Annotated[Word, _says("The job ran before it, written as `since`.")] | None = None
     where: Annotated[
         tuple[Word, ...], _says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them.")
@@ -88,7 +88,8 @@ def read_parameters(
 
     Errors: UsageError naming the parameter: unknown, twice where one is wanted, or of the wrong type.
     """
-    several = {field.name for field in msgspec.structs.fields(kind) if _is_tuple(field.type)}
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    several = {name for name, field in fields.items() if _is_tuple(field.type)}
     values: dict[str, Any] = dict(path)
     for name, value in query:
         if of_form and not value:
@@ -104,10 +105,27 @@ def read_parameters(
     except msgspec.ValidationError as problem:
         text = str(problem).replace("`", "'").replace("Object contains unknown field", "unknown parameter")
         raise UsageError(text, do=meant(str(problem).replace("`", "'"), kind) or "see api/docs") from None
-    for name in values:
-        if getattr(found, name) is None:  # msgspec takes the text null for None
+    for name in values.keys() & fields.keys():
+        if getattr(found, fields[name].name) is None:  # msgspec takes the text null for None
             raise UsageError(f"invalid value {values[name]!r} - at '$.{name}'", do="see api/docs")
     return found
+
+
+def read_document(kind: type[P], path: Mapping[str, Any], query: Iterable[tuple[str, str]], body: bytes) -> P:
+    """Return the parameters of a request whose body is a JSON object; its address has none but those of the path.
+
+    >>> read_document(JobParameters, {}, [], b'{"key": "7", "run": 2}').run
+    2
+
+    Errors: UsageError naming the parameter.
+    """
+    for name, _ in query:
+        raise UsageError(f"unknown parameter {name!r}", do="write it into the body")
+    try:
+        values = msgspec.json.decode(body, type=dict[str, Any])
+        return msgspec.convert({**values, **path}, kind, strict=True)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as problem:
+        raise UsageError(str(problem).replace("`", "'"), do="see api/docs") from None
 
 
 def _is_tuple(kind: Any) -> bool:

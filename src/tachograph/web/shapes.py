@@ -43,12 +43,13 @@ class TableShape:
 class ObjectShape:
     """One object. properties: a schema for each of its keys; table: whether it has rows for formats without objects.
 
-    also: further statuses with which it is answered.
+    also: further statuses with which it is answered. choices: whether format and fields can be chosen.
     """
 
     properties: Callable[[], Schema]
     table: bool = False
     also: tuple[int, ...] = ()
+    choices: bool = True
 
     def schema(self) -> Schema:
         """Return the schema of the object; with chosen fields it has these alone."""

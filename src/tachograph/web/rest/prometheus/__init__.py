@@ -1,0 +1,1 @@
+"""Endpoints as Prometheus has them, over the series of minutes: what Grafana requests of a data source."""
