@@ -19,9 +19,9 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.api.job_sharing import estimators
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.cli.colocate import estimators
 from tachograph.nsight.launches import Chip, Launch
 from tachograph.report.sharing_text import colocate_lines
 from tachograph.sharing.colocation import ColocateReport, build_colocate_report

@@ -20,11 +20,11 @@ from textual.pilot import Pilot
 from tachograph.catalog.arrays import Bytes
 from tachograph.judge.health import CRIT, HOT, OK, STATES
 from tachograph.judge.workload.classes import RULED
+from tachograph.live.feed import SnapshotJudge
 from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import EventKind, History, LiveEvent, View
 from tachograph.tui.app import WatchApp
-from tachograph.tui.feed import SnapshotJudge
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
 

@@ -13,9 +13,9 @@ from colocate_jobs import job
 from profile_csv import Ran, raw
 from test_colocate_profiles import LIKE, OF_THE_LAKE, report
 
+from tachograph.api.job_sharing import estimators
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.config import InterferenceOptions
-from tachograph.cli.colocate import estimators
 from tachograph.report.sharing_json import colocate_json
 from tachograph.sharing import proposals as judging
 from tachograph.sharing.colocation import ColocateReport

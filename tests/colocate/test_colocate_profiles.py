@@ -14,9 +14,9 @@ import pytest
 from colocate_jobs import estimator_of, job, lake_of
 from profile_csv import QMC, Ran, raw
 
+from tachograph.api.job_sharing import estimators
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
-from tachograph.cli.colocate import estimators
 from tachograph.cli.output import json_bytes
 from tachograph.nsight.launches import Launch
 from tachograph.nsight.reports import read_reports

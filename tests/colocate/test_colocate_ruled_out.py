@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from colocate_jobs import estimator_of, job, lake_of
 
+from tachograph.api.job_sharing import estimators
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.config import InterferenceOptions, Thresholds
-from tachograph.cli.colocate import estimators
 from tachograph.cli.output import json_bytes
 from tachograph.report.sharing_json import colocate_json
 from tachograph.sharing import proposals as judging

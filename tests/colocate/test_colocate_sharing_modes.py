@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from colocate_jobs import job, lake_of
 
+from tachograph.api.job_sharing import estimators
 from tachograph.catalog.config import InterferenceOptions, Thresholds
-from tachograph.cli.colocate import estimators
 from tachograph.report.lines import to_text
 from tachograph.report.sharing_text import colocate_lines
 from tachograph.sharing.advice import SHARING_MODES

@@ -11,13 +11,13 @@ import pytest
 
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.fleet_rows import FleetRows, matching, natural, parse_filter
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
 from tachograph.live.sources.series import KEPT_S, FleetTable, SeriesLayout
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import History
 from tachograph.tui import job_table
-from tachograph.tui.fleet_rows import FleetRows, matching, natural, parse_filter
 from tui_screens import ByHand, Clock, app_of, lines_of, settled, watching
 
 

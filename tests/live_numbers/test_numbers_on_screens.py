@@ -17,12 +17,12 @@ import pytest
 from plain_numbers import Values, percent
 
 from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
 from tachograph.live.monitor import Monitor
 from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows, text_table
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import History, View
-from tachograph.tui.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
 from tachograph.tui.fleet_table import fit, pieces
 from tachograph.tui.focus import focus
 from tachograph.tui.header import HeaderState, header

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tachograph.catalog.errors import NotFoundError
+from tachograph.live.feed import FeedFailure, ViewFeed
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui.app import WatchApp
-from tachograph.tui.feed import FeedFailure, ViewFeed
 from tui_screens import StandIn, app_of, lines_of, settled, watching
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui import commands
-from tachograph.tui.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
 from tachograph.tui.fleet_table import COLUMNS, class_cell, fit, pieces, span
 from tachograph.tui.header import HeaderState, header
 from tachograph.tui.heat import HeatMap

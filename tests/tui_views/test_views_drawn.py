@@ -12,9 +12,9 @@ import pytest
 from scenes import JOB, Scene, drawn, text_of, view_of
 from syrupy.assertion import SnapshotAssertion
 
+from tachograph.live.fleet_rows import FleetRows, absent_columns
 from tachograph.live.snapshot import GpuId, SourceInfo
 from tachograph.live.unsupported import unsupported_counters
-from tachograph.tui.fleet_rows import FleetRows, absent_columns
 from tachograph.tui.fleet_table import MORE, fit, pieces, titles
 from tachograph.tui.focus import focus
 from tachograph.tui.header import HeaderState, header

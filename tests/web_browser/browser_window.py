@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser, Page
 from servers.web import WebServer
 
 WIDE, NARROW = 1280, 390  # a laptop, a phone
+_LONGEST_S = 120.0
 _AXE = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}}
 
 
@@ -24,8 +26,12 @@ class Window:
     problems: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> int:
-        """Go to a path of the server; return the status."""
+        """Go to a path of the server; return the status. What is made in the background is waited for."""
         answer = self.page.goto(self.address + path)
+        until = time.monotonic() + _LONGEST_S
+        while self.page.locator(".pending").count() and time.monotonic() < until:
+            self.page.wait_for_timeout(500)
+            answer = self.page.goto(self.address + path)
         assert answer is not None
         return answer.status
 

@@ -13,4 +13,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "job": ("/job/1000316",),
     "api_docs": ("/api/docs",),
     "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),
+    "waste": ("/waste", "/waste?by=user&jobs=all", "/waste?user=absent"),
+    "study": ("/study", "/study?user=absent"),
+    "sharing": ("/sharing", "/sharing?runs=1", "/sharing?runs=1&one=user013%2Ffinetune&other=user001%2Ffinetune"),
+    "rules": ("/rules", "/rules?rule=hot_gpu&parameter=hot_c&value=50"),
+    "status": ("/status",),
+    "node": ("/node/nid000029", "/node/nid000001"),
 }

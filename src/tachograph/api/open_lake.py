@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from tachograph.api.choices import WINDOWS_MIN, JobChoice, StudyChoice, check_names, described, job_filter, settings_of
 from tachograph.api.job_report import read_job
+from tachograph.api.job_sharing import read_sharing
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
 from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
@@ -30,6 +31,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import (
     COMPUTED,
+    DEVICES,
     GPU_SAMPLES,
     JOB_GPUS,
     JOB_MINUTES,
@@ -56,6 +58,7 @@ from tachograph.figures.style import FORMATS
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
+from tachograph.judge.node_history import NodeReport, build_node_report
 from tachograph.judge.steps import JobSteps
 from tachograph.judge.usage import USAGE_COLUMNS, UsageReport, build_usage
 from tachograph.lake import query
@@ -69,12 +72,15 @@ from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
+from tachograph.report.node import node_headline, node_json
 from tachograph.report.radar import build_radar, draw_radar
 from tachograph.report.steps import steps_json, steps_lines
 from tachograph.report.study import study_json, study_lines
 from tachograph.report.study_files import WrittenStudy, write_study
 from tachograph.report.waste import waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
+from tachograph.sharing.colocation import ColocateReport
+from tachograph.sharing.job_groups import LEAST_RUNS
 
 T = TypeVar("T")
 _OF_JOB = ("job_key", "seq", "start", "as_of")  # what rows that belong to a job are found by
@@ -199,6 +205,21 @@ class WastePage:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class NodePage:
+    """The report of one node."""
+
+    report: NodeReport
+
+    def __repr__(self) -> str:
+        """Return the answer in a line."""
+        return f"{self.report.node}: {node_headline(self.report)}"
+
+    def json(self) -> dict[str, Any]:
+        """Return its content as JSON values."""
+        return node_json(self.report)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class OpenLake:
     """An open lake, its configuration, and the end of the period that reports cover.
 
@@ -276,6 +297,10 @@ class OpenLake:
 
         return self._of_one_moment(read)
 
+    def verdict_counts(self) -> pl.DataFrame:
+        """Return one row per code and verdict of the findings: code, verdict, jobs."""
+        return self._of_one_moment(lambda: query.count_verdicts(self.lake, query.read_summaries(self.lake)))
+
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
         """Return the report of one job, of its last run unless `run` names another.
 
@@ -285,8 +310,51 @@ class OpenLake:
             read_job(self.lake, str(job), now=self.now, configuration=self.configuration, cluster=cluster, run=run)
         )
 
+    def sharing(
+        self,
+        *,
+        least_runs: int = LEAST_RUNS,
+        pair: tuple[str, str] | None = None,
+        top: int | None = None,
+        **which: Unpack[JobChoice],
+    ) -> ColocateReport:
+        """Return the pairs of job groups that could share a GPU, as `tachograph colocate`; `pair`: explained.
+
+        `least_runs`: only groups with so many runs.
+        Errors: those of `jobs`; NotFoundError for a group of the pair that there is not, UsageError for one that cannot
+        be compared.
+        """
+        check_names(which, JobChoice)
+        wanted = self._filter(which)
+        return read_sharing(self.lake, self.configuration, wanted, least_runs=least_runs, pair=pair, top=top)
+
+    def node(self, node: str) -> NodePage:
+        """Return what is known of a node: jobs that ran there, use and health of its GPUs by week and day.
+
+        Errors: NotFoundError where no device and no job is recorded on it.
+        """
+
+        def read() -> NodeReport:
+            summaries = query.read_summaries(self.lake)
+            with lake_errors(self.lake.uri(JOB_GPUS)):
+                gpus = query.scan_rows(self.lake, JOB_GPUS, summaries).filter(pl.col("node") == node).collect()
+            jobs = summaries.join(gpus.select("job_key").unique(), on="job_key", how="semi")
+            devices = query.read_latest(self.lake, DEVICES)
+            zone_name = self.configuration.site.time_zone
+            return build_node_report(node, jobs, gpus, devices, zone_name=zone_name)
+
+        report = self._of_one_moment(read)
+        if report.gpus.is_empty():
+            raise NotFoundError(f"no node {node!r}", do="see the nodes of a job on its page")
+        return NodePage(report)
+
     def waste(
-        self, by: str = "cause", *, jobs_of: str | None = None, top: int | None = None, **which: Unpack[JobChoice]
+        self,
+        by: str = "cause",
+        *,
+        jobs_of: str | None = None,
+        top: int | None = None,
+        **which: Unpack[JobChoice],
     ) -> WastePage:
         """Return the ledger of GPU time: hours by cause, and by user, account, partition or gpu_model.
 

@@ -10,13 +10,8 @@ from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tachograph.catalog.arrays import Floats
-    from tachograph.catalog.config import Configuration, InterferenceOptions
-    from tachograph.nsight.launches import Launch
     from tachograph.sharing.colocation import ColocateReport
-    from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Matrix, Sharing
     from tachograph.sharing.job_groups import GivenProfile
-    from tachograph.sharing.proposals import EstimatorOf
 
 _TOP = 20  # pairs of a printed table
 
@@ -70,35 +65,26 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> ColocateReport:
+    from tachograph.api.job_sharing import read_sharing
     from tachograph.cli.options import open_lake
-    from tachograph.lake.query import jobs_and_intervals
-    from tachograph.sharing.calibration import calibration_of
-    from tachograph.sharing.colocation import build_colocate_report
 
     opened = open_lake(arguments)
-    which, settings = job_filter(arguments, opened), opened.configuration.interference
-
-    jobs, verdicts = jobs_and_intervals(opened.lake, which, ("stable",))
-    return build_colocate_report(
-        jobs,
-        verdicts,
-        settings=settings,
-        thresholds=opened.configuration.thresholds,
-        calibration=calibration_of(opened.configuration),
-        estimator_of=estimators(settings),
+    return read_sharing(
+        opened.lake,
+        opened.configuration,
+        job_filter(arguments, opened),
         least_runs=arguments.runs,
         every=arguments.all,
         top=arguments.top if arguments.json or arguments.csv else arguments.top or _TOP,
         pair=tuple(arguments.pair) if arguments.pair else None,
         matrix=arguments.matrix,
-        profiles=_profiles(arguments.profile, opened.configuration),
-        read=_launches,
-        zone_name=opened.configuration.site.time_zone,
+        profiles=_profiles(arguments.profile),
+        remark=narrate.remark,
     )
 
 
-def _profiles(written: Sequence[str], configuration: Configuration) -> list[GivenProfile]:
-    """The profiles that the command and the configuration name.
+def _profiles(written: Sequence[str]) -> list[GivenProfile]:
+    """The profiles that the command names.
 
     Errors: UsageError for an option that is not GROUP=REPORT.
     """
@@ -111,43 +97,4 @@ def _profiles(written: Sequence[str], configuration: Configuration) -> list[Give
         if not group or not report:
             raise UsageError(f"invalid --profile '{one}'", do="write --profile user/name=report.ncu-rep")
         given.append(GivenProfile(group, report))
-    kept = configuration.interference.profiles.items()
-    return [*given, *(GivenProfile(group, report, configured=True) for group, report in kept)]
-
-
-def _launches(report: str) -> list[Launch]:
-    """The launches of a file, or of all reports in a folder; unreadable ones are reported.
-
-    Errors: InputError where nothing could be read.
-    """
-    from pathlib import Path
-
-    from tachograph.nsight.reports import read_reports
-
-    found = read_reports([Path(report)], remark=narrate.remark)
-    for one in found:
-        for problem in one.problems:
-            narrate.remark(f"{one.file}: {problem}")
-    return [launch for one in found for launch in one.launches]
-
-
-def estimators(settings: InterferenceOptions) -> EstimatorOf:
-    """Return the estimator of the project."""
-    from tachograph.sharing.corun import least_on_sms
-    from tachograph.sharing.estimate import estimate, matrix
-    from tachograph.sharing.proposals import Estimator
-
-    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
-        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
-            others = None if columns is rows else columns
-            return matrix(rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
-
-        def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
-            return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
-
-        def alone(demands: Sequence[Demand]) -> Floats:
-            return least_on_sms(demands, gpu, calibration)
-
-        return Estimator(pairs, together, alone)
-
-    return of
+    return given

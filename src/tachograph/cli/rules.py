@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _LIMIT = 40  # rows of a printed table
 _WHOSE = ("display_id", "user", "account")
-_BATCH = 10_000  # jobs whose GPUs are in memory at a time
 _PARAMETERS = "parameters.json"  # of ClusterCockpit
 
 
@@ -178,13 +176,15 @@ def _run(arguments: Arguments) -> int:
     """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per verdict."""
     import polars as pl
 
+    from tachograph.api.rule_jobs import rule_batches
+    from tachograph.judge.rules.ruleset import with_settings
     from tachograph.judge.rules.verdicts import judge_rules
 
     opened = open_lake(arguments)
     ruleset = _ruleset_of(arguments, opened.configuration)
-    ruleset = _changed(ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed)
+    ruleset = with_settings(ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed)
     jobs = _jobs(arguments, opened)
-    parts = [judge_rules(*tables, ruleset) for tables in _batches(opened, jobs, ruleset)]
+    parts = [judge_rules(*tables, ruleset) for tables in rule_batches(opened.lake, jobs, ruleset)]
     names = jobs.select("job_key", *_WHOSE, "gpu_hours")
     found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
     if arguments.show or not arguments.json:
@@ -241,16 +241,18 @@ def _backtest(arguments: Arguments) -> int:
     """Judge the chosen jobs by a rule before and after a change; print the differences."""
     import polars as pl
 
+    from tachograph.api.rule_jobs import rule_batches
+    from tachograph.judge.rules.ruleset import with_settings
     from tachograph.judge.rules.verdicts import compare
 
     opened = open_lake(arguments)
     before = _ruleset_of(arguments, opened.configuration).only([arguments.rule])
-    after = _changed(_replaced(before, arguments.file), arguments.changed)
+    after = with_settings(_replaced(before, arguments.file), arguments.changed)
     if after == before:
         raise UsageError("the rule is unchanged", do="give --set PARAMETER=VALUE with another value, or --file FILE")
     jobs = _jobs(arguments, opened)
     labels = _labels(arguments.labels, before, jobs)
-    compared = pl.concat([compare(*tables, before, after) for tables in _batches(opened, jobs, before, after)])
+    compared = pl.concat([compare(*tables, before, after) for tables in rule_batches(opened.lake, jobs, before, after)])
     names = jobs.select("job_key", "job_id", *_WHOSE)
     compared = compared.join(names, on="job_key", how="left", maintain_order="left")
     _show_backtest(compared, labels, arguments)
@@ -328,64 +330,11 @@ def _replaced(before: RuleSet, file: str | None) -> RuleSet:
     return replace(before, entries=entries)
 
 
-def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
-    """The rules with other parameter values.
-
-    Errors: UsageError for an invalid or negative number, and for an unknown parameter.
-    """
-    entries = list(ruleset.entries)
-    for option in given:
-        name, value = _setting(option)
-        rule, _, parameter = name.rpartition(".")
-        places = [
-            place
-            for place, entry in enumerate(entries)
-            if parameter in entry.values and (not rule or entry.is_called(rule))
-        ]
-        if not places:
-            if rule and not any(entry.is_called(rule) for entry in entries):
-                names = ", ".join(entry.code for entry in entries)
-                raise UsageError(f"--set {option}: unknown rule '{rule}'", do=f"use one of: {names}")
-            known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
-            raise UsageError(f"--set {option}: unknown parameter", do=f"use one of: {', '.join(known) or 'none'}")
-        for place in places:
-            if value < 0 <= entries[place].values[parameter]:
-                raise UsageError(f"--set {option}: negative value", do=f"{parameter} must be 0 or more")
-            entries[place] = entries[place].with_values({parameter: value})
-    return replace(ruleset, entries=tuple(entries))
-
-
-def _setting(option: str) -> tuple[str, float]:
-    name, equals, value = option.partition("=")
-    try:
-        number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
-    except ValueError:
-        number = float("nan")
-    if not equals or not name.strip() or not isfinite(number):
-        raise UsageError(f"--set {option}: invalid number", do="write PARAMETER=VALUE, such as low_activity=0.2")
-    return name.strip(), number
-
-
 def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
     """Summaries of the jobs that the filters choose, in order of start."""
     from tachograph.lake.query import select_jobs
 
     return select_jobs(opened.lake, job_filter(arguments, opened)).jobs.sort("start", "job_key")
-
-
-def _batches(
-    opened: OpenedLake, jobs: pl.DataFrame, *rulesets: RuleSet
-) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """Jobs with their GPUs and node minutes, in batches; node minutes are read where a rule names host metrics."""
-    from tachograph.catalog.tables import JOB_NODE_MINUTES
-    from tachograph.judge.rules.metrics import OF_HOSTS
-    from tachograph.lake.query import read_gpus, read_node_minutes
-
-    hosts = any(not OF_HOSTS.isdisjoint(ruleset.metrics) for ruleset in rulesets)
-    for first in range(0, max(1, jobs.height), _BATCH):
-        some = jobs.slice(first, _BATCH)
-        nodes = read_node_minutes(opened.lake, some) if hosts else JOB_NODE_MINUTES.empty()
-        yield some, read_gpus(opened.lake, some), nodes
 
 
 def _import_classes(arguments: Arguments) -> int:

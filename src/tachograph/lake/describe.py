@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -54,13 +54,17 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
     return facts
 
 
-def describe_nodes(lake: Lake, progress: Callable[[str, int, int], None] | None = None) -> pl.DataFrame:
+def describe_nodes(
+    lake: Lake, progress: Callable[[str, int, int], None] | None = None, *, within: timedelta | None = None
+) -> pl.DataFrame:
     """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and their sum (s).
 
     A gap is more than three sampling intervals without a sample of a GPU; a node's are those of its GPU with the most
-    time in gaps. One partition is in memory at a time.
+    time in gaps. One partition is in memory at a time. `within`: only the days so long before the last one.
     """
     parts = list(partitions(lake, GPU_SAMPLES))
+    if within is not None and parts:
+        parts = [part for part in parts if part.day > max(part.day for part in parts) - within]
     pieces = []
     for count, part in enumerate(parts):
         frame, _ = read_partition(lake, GPU_SAMPLES, part, [*GPU_KEY, "t"])

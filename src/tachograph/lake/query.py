@@ -160,6 +160,13 @@ def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     return read_verdicts(lake, jobs, REPORTED)
 
 
+def count_verdicts(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per code and verdict of the findings of these jobs: code, verdict, jobs."""
+    rows = scan_rows(lake, FINDINGS, jobs, _as_of_now(lake.scan(FINDINGS)))
+    with lake_errors(lake.uri(FINDINGS)):
+        return rows.group_by("code", "verdict").agg(jobs=pl.len()).sort("code", "verdict").collect()
+
+
 def read_answers(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False) -> pl.DataFrame:
     """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with any verdict.
 

@@ -27,9 +27,9 @@ def environment() -> Environment:
     return made
 
 
-def style_sheet() -> Path:
-    """Return the file of the style that pages share: colours, type, tables, findings."""
-    return Path(__file__).parent / "templates" / "page.css"
+def style_sheet(name: str = "page") -> Path:
+    """Return the file of a style: `page`, which all share: colours, type, tables, findings; `study`."""
+    return Path(__file__).parent / "templates" / f"{name}.css"
 
 
 def unbroken(value: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import MI, plural, printable, text
@@ -209,13 +210,13 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         return list(matrices_lines(report.matrices, width))
     lines = [line for message in headlines(report) for line in wrapped(message, width, style="bold")]
     if report.missing:
-        lines += wrapped(_missing(report), width)
+        lines += wrapped(missing_sentence(report), width)
     if report.proposals:
         lines += [plain(""), *_table(report.proposals[:top], width), plain("")]
-        lines += _reasons(report.proposals[:top], width)
+        lines += reason_lines(report.proposals[:top], width)
         if top is not None and len(report.proposals) > top:
             lines += [plain(f"{top:,} of {plural(len(report.proposals), 'pair')}", "dim")]
-        lines += [plain(""), plain("Notes", "bold"), *_notes(report, width)]
+        lines += [plain(""), plain("Notes", "bold"), *note_lines(report, width)]
     if report.profiled:
         lines += [plain(""), plain("Profiled", "bold")]
         lines += [line for kind in report.profiled for line in profile_lines(kind, width)]
@@ -223,7 +224,7 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
         if top is not None and report.not_proposed > top:
             lines += [plain(f"{top:,} of {plural(report.not_proposed, 'pair')}", "dim")]
-    return [*lines, *_left_out(report, width)]
+    return [*lines, *left_out_lines(report, width)]
 
 
 def headlines(report: ColocateReport) -> tuple[str, str]:
@@ -255,44 +256,62 @@ def _why_none(report: ColocateReport) -> Iterator[str]:
         yield f"{plural(rare, 'job')} left out, each of a group that ran {often}: `--runs 1` takes them in."
 
 
-def _missing(report: ColocateReport) -> str:
+def missing_sentence(report: ColocateReport) -> str:
+    """Return which counters no job has."""
     return (
         f"Never measured: {', '.join(report.missing)}. Without them every job is undetermined: have DCGM, "
         "dcgm-exporter or LDMS record these fields (docs/counters.md)."
     )
 
 
-def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
-    """The proposed pairs; issue slots are of use where any kind was profiled."""
+@dataclass(frozen=True, slots=True)
+class ProposalColumn:
+    """A column of the table of pairs: its title, its cells; `hide`: the higher, the sooner it is left out."""
 
-    def column(
-        title: str, cell: Callable[[SharingProposal], str], *, right: bool = False, hide: int | None = None
-    ) -> TextColumn:
-        return TextColumn(title, [cell(proposal) for proposal in proposals], right=right, hide=hide)
+    title: str
+    cell: Callable[[SharingProposal], str]
+    right: bool = False
+    hide: int | None = None
 
-    issue = column("issue slots", lambda pair: " / ".join(dict.fromkeys((pair.one.issue, pair.other.issue))), hide=5)
-    columns = [
-        TextColumn("", [str(number) for number, _ in enumerate(proposals, 1)], right=True),
-        column("one", lambda pair: short_label(pair.one)),
-        column("other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)),
-        column("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=6),
-        column("mode", way_called, hide=7),
-        column("measured", lambda pair: both_of(pair.advice.slowdowns), hide=4),
-        column("conservative", lambda pair: both_of(pair.advice.conservative)),
+
+def proposal_columns(proposals: Sequence[SharingProposal]) -> list[ProposalColumn]:
+    """Return the columns; issue slots are of use where any kind was profiled."""
+    issue = ProposalColumn(
+        "issue slots", lambda pair: " / ".join(dict.fromkeys((pair.one.issue, pair.other.issue))), hide=5
+    )
+    return [
+        ProposalColumn("one", lambda pair: short_label(pair.one)),
+        ProposalColumn("other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)),
+        ProposalColumn("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=6),
+        ProposalColumn("mode", way_called, hide=7),
+        ProposalColumn("measured", lambda pair: both_of(pair.advice.slowdowns), hide=4),
+        ProposalColumn("conservative", lambda pair: both_of(pair.advice.conservative)),
         *([issue] if any(proposal.kernels for proposal in proposals) else []),
-        column("worst case", lambda pair: both_of(pair.advice.worst), hide=3),
-        column("memory", lambda pair: text(pair.memory, "fraction"), hide=2),
-        column(
+        ProposalColumn("worst case", lambda pair: both_of(pair.advice.worst), hide=3),
+        ProposalColumn("memory", lambda pair: text(pair.memory, "fraction"), hide=2),
+        ProposalColumn(
             "bottleneck",
             lambda pair: resource(pair.advice.binding) if pair.advice.binding else text(None),
             hide=1,
         ),
-        column("saved", lambda pair: text(pair.saved_h, "h"), right=True),
+        ProposalColumn("saved", lambda pair: text(pair.saved_h, "h"), right=True),
+    ]
+
+
+def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
+    """The proposed pairs."""
+    columns = [
+        TextColumn("", [str(number) for number, _ in enumerate(proposals, 1)], right=True),
+        *(
+            TextColumn(column.title, list(map(column.cell, proposals)), right=column.right, hide=column.hide)
+            for column in proposal_columns(proposals)
+        ),
     ]
     return fit_table(columns, width).with_note(width=width)
 
 
-def _reasons(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
+def reason_lines(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
+    """Yield why each pair is proposed."""
     for number, proposal in enumerate(proposals, 1):
         own = "one user's own; " if proposal.same_user else ""
         message = f"{own}{_runs(proposal)}. {proposal.advice.why[-1]}"
@@ -307,7 +326,8 @@ def _runs(proposal: SharingProposal) -> str:
     return f"{plural(one.runs, 'run')} and {plural(other.runs, 'run')}"
 
 
-def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
+def note_lines(report: ColocateReport, width: int) -> Iterator[Line]:
+    """Yield what the columns mean, and what is not considered."""
     margin = _MARGIN.format(report.settings.margin) if report.profiled else ""
     phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), margin=margin)]
     if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
@@ -335,7 +355,8 @@ def _refused(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]
         yield from wrapped(reason, width, first=head, indent="    ")
 
 
-def _left_out(report: ColocateReport, width: int) -> list[Line]:
+def left_out_lines(report: ColocateReport, width: int) -> list[Line]:
+    """Return which jobs are left out, and why."""
     lines = [plain("Left out", "dim")] if report.left_out else []
     for reason, jobs, hours in report.left_out:
         message = f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}"

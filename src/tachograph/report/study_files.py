@@ -6,12 +6,12 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import polars as pl
@@ -44,41 +44,68 @@ from tachograph.report.study import (
 _WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
 
 
-def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -> str:
-    """Return the page. `pictures`: {figure: (svg or png, its bytes)} of the figures that are drawn."""
+Picture = tuple[str, bytes]  # svg or png, and the file
+
+
+def study_html(report: StudyReport, pictures: Mapping[str, Picture]) -> str:
+    """Return the page. `pictures`: those of the figures that are drawn."""
+
+    def picture(figure: MadeFigure) -> Markup:
+        name = figure.entry.name
+        return _picture(report, name, *pictures[name]) if name in pictures else Markup("")
+
+    return _study_environment().get_template("study.html.j2").render(study_values(report, picture))
+
+
+def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -> dict[str, Any]:
+    """Return what `study_body.html.j2` shows of a study, in whichever page it is included.
+
+    `picture` returns the element that shows a figure, nothing for one that is not drawn.
+    """
     sections = [("", "Overview", report.of_question(None))]
     sections += [(name, question, report.of_question(name)) for name, question in QUESTIONS.items()]
-    return (
-        _study_environment()
-        .get_template("study.html.j2")
-        .render(
-            report=report,
-            tiles=tiles(report),
-            data_rows=data_rows(report),
-            choice=choice_sentence(report),
-            sections=[section for section in sections if section[2]],
-            pictures={name: _picture(report, name, *picture) for name, picture in pictures.items()},
-            consequences=report.consequences(),
-            not_answered=NOT_ANSWERED,
-            methods=methods(report.settings),
-            version=__version__,
-            made=local_time(report.now, report.zone_name),
-        )
-    )
+    return {
+        "report": report,
+        "tiles": tiles(report),
+        "data_rows": data_rows(report),
+        "choice": choice_sentence(report),
+        "sections": [section for section in sections if section[2]],
+        "picture": picture,
+        "caption": caption,
+        "first_sentences": first_sentences,
+        "consequences": report.consequences(),
+        "not_answered": NOT_ANSWERED,
+        "methods": methods(report.settings),
+        "version": __version__,
+        "made": local_time(report.now, report.zone_name),
+    }
 
 
-def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> tuple[Markup, int]:
-    """A figure as an element of the page, and how wide it is."""
+def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, Picture]:
+    """Return the pictures of the figures of a study that are drawn: SVG, PNG where that would be large."""
+    drawn = [figure for figure in report.figures if figure.drawn]
+    with TemporaryDirectory(prefix="tachograph-") as folder:
+        for place, figure in enumerate(drawn):
+            if progress:
+                progress(f"draw {figure.entry.name}", place, len(drawn))
+            style.save(figure.draw(), Path(folder), figure.entry.stem, ["svg"])
+        return _pictures(report, Path(folder), ["svg"])
+
+
+def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> Markup:
+    """A figure as an element of the page, as wide as it is beside others."""
     (title,) = (figure.entry.title for figure in report.figures if figure.entry.name == name)
     if suffix == "svg":
-        drawn = inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
-        return Markup(drawn), _width(suffix, content)
-    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    return Markup('<img src="{}" alt="{}">').format(source, title), _width(suffix, content)
+        drawn = Markup(inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS))
+    else:
+        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        drawn = Markup('<img src="{}" alt="{}">').format(source, title)
+    width = picture_width(suffix, content)
+    return Markup('<div class="picture" style="width: {}%; --share: {}">{}</div>').format(width, width / 100, drawn)
 
 
-def _width(suffix: str, content: bytes) -> int:
-    """Percent of the page that a picture takes: all for one made for two columns of a paper, others in proportion."""
+def picture_width(suffix: str, content: bytes) -> int:
+    """Return percent of the page's width: 100 for a picture made for two columns of a paper, others in proportion."""
     found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
     share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
     return round(100 * min(1.0, share))
@@ -86,9 +113,7 @@ def _width(suffix: str, content: bytes) -> int:
 
 @cache
 def _study_environment() -> Environment:
-    made = environment()
-    made.globals.update(caption=caption, first_sentences=first_sentences)
-    return made
+    return environment()
 
 
 PAGES = ("study.md", "study.html", "study.json")

@@ -12,6 +12,7 @@ from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import plural, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import waste_page
+from tachograph.figures.style import DRAWING
 from tachograph.judge.ledger import WASTE_LEFT_OUT, WasteReport
 from tachograph.report.pages import environment
 from tachograph.report.waste import (
@@ -27,15 +28,26 @@ from tachograph.report.waste import (
 
 def waste_html(report: WasteReport) -> str:
     """Return the page."""
-    page = _environment().get_template("waste.html.j2")
-    return page.render(
-        report=report,
-        headline=waste_headline(report),
-        causes=WASTE,
-        left_out=WASTE_LEFT_OUT,
-        plots=waste_plots(report),
-        version=__version__,
-    )
+    return _environment().get_template("waste.html.j2").render(waste_values(report))
+
+
+def waste_values(report: WasteReport) -> dict[str, object]:
+    """Return what `waste_body.html.j2` shows of a report, in whichever page it is included."""
+    return {
+        "report": report,
+        "headline": waste_headline(report),
+        "causes": WASTE,
+        "left_out": WASTE_LEFT_OUT,
+        "plots": waste_plots(report),
+        "version": __version__,
+        "label": cause_label,
+        "money": money,
+        "group_name": group_name,
+        "plural": plural,
+        "unpriced": unpriced,
+        "held": WASTE_HELD,
+        "no_price": WASTE_NO_PRICE,
+    }
 
 
 def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
@@ -43,10 +55,11 @@ def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
     lost = report.causes.filter(pl.col("cause").is_in(WASTE))
     hours, back = (lost.get_column(name).to_numpy() for name in ("gpu_hours", "recoverable"))
     users = [name or "not known" for name in report.users.get_column("user")]
-    svgs = {
-        "causes": waste_page.by_cause([cause_label(cause) for cause in lost.get_column("cause")], hours, back),
-        "users": waste_page.by_user(users, report.users.get_column("lost").to_numpy()),
-    }
+    with DRAWING:
+        svgs = {
+            "causes": waste_page.by_cause([cause_label(cause) for cause in lost.get_column("cause")], hours, back),
+            "users": waste_page.by_user(users, report.users.get_column("lost").to_numpy()),
+        }
     return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
 
 
@@ -54,13 +67,4 @@ def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
 def _environment() -> Environment:
     made = environment()
     made.filters["quantity"] = text
-    made.globals.update(
-        label=cause_label,
-        money=money,
-        group_name=group_name,
-        plural=plural,
-        unpriced=unpriced,
-        held=WASTE_HELD,
-        no_price=WASTE_NO_PRICE,
-    )
     return made

@@ -18,11 +18,11 @@ from textual.widget import Widget
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import TachographError
 from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.feed import FeedFailure, SnapshotJudge, ViewFeed
 from tachograph.live.snapshot import GpuId, LiveSource, Playback, ReplaySource, SourceProblem
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import completion_names, completions, filter_words, perform_command, preview_line
-from tachograph.tui.feed import FeedFailure, SnapshotJudge, ViewFeed
 from tachograph.tui.header import HeaderState, Lines, Prompt, footer, header
 from tachograph.tui.screens import (
     ChoosesGpu,

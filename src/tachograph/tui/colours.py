@@ -9,19 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 from rich.style import Style
 
-from tachograph.catalog.arrays import Bytes
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WARN
-from tachograph.judge.workload.classes import COLOURS, WORKLOAD_BY_NAME, WORKLOAD_CLASSES, Bottleneck, bottleneck
-from tachograph.live.view import FREE as UNHELD
-from tachograph.live.view import HELD_IDLE, View
-
-MARKS: Mapping[Bottleneck, str] = MappingProxyType(
-    {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
-)
-LIMITS = tuple(MARKS)  # limits of a GPU, in the order of counts
+from tachograph.judge.workload.classes import COLOURS, WORKLOAD_BY_NAME, Bottleneck, bottleneck
+from tachograph.live import looks
+from tachograph.live.looks import CLASS_LIMITS, FREE, HEALTH_SIGNS, HELD, MARKS, Look
 
 PLAIN = Style()
 DIM = Style(dim=True)
@@ -48,50 +41,34 @@ CELL_STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
 LEVEL_STYLES = tuple(Style(color="black", bgcolor=name) for name in ("blue", "cyan", "green", "yellow", "red"))
 SIGN = Style(color="red", bold=True, reverse=True)
 CURSOR_CELL = Style(reverse=True, bold=True, underline=True)
-NAMES: Mapping[Bottleneck, str] = MappingProxyType({limit: "I/O" if limit == "io" else limit for limit in MARKS})
-
 HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
     {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, HEALTH_UNKNOWN: DIM}
 )
-HEALTH_SIGNS: Mapping[str, str] = MappingProxyType({CRIT: "!!", WARN: "!", HOT: "^", OK: "", HEALTH_UNKNOWN: "?"})
-
 # by place in CLASSES and in STATES, for drawing from arrays
-CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in WORKLOAD_CLASSES)
 CLASS_MARKS = tuple(MARKS[limit] for limit in CLASS_LIMITS)
 CLASS_STYLES = tuple(STYLES[limit] for limit in CLASS_LIMITS)
 STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How a GPU is shown: a letter, a name in counts, in full, its style as text and as a cell of the heat map."""
+class StyledLook(Look):
+    """A look with its style as text and as a cell of the heat map."""
 
-    mark: str
-    name: str
-    text: str
     style: Style
     cell: Style
 
 
-# by place: classes, then idle GPUs by what is known of their allocation
-HELD, FREE = len(WORKLOAD_CLASSES), len(WORKLOAD_CLASSES) + 1
-LOOKS: tuple[Look, ...] = (
-    *(
-        Look(MARKS[limit], NAMES[limit], f"{MARKS[limit]} {name}", STYLES[limit], CELL_STYLES[limit])
-        for limit, name in zip(CLASS_LIMITS, WORKLOAD_CLASSES, strict=True)
-    ),
-    Look("H", "held idle", "H idle, held", Style(color="blue"), Style(color="white", bgcolor="blue", bold=True)),
-    Look("_", "free", "_ free", DIM, DIM),
+_OF_IDLE = {HELD: (Style(color="blue"), Style(color="white", bgcolor="blue", bold=True)), FREE: (DIM, DIM)}
+LOOKS: tuple[StyledLook, ...] = tuple(
+    StyledLook(
+        look.mark,
+        look.name,
+        look.text,
+        *(_OF_IDLE.get(place) or (STYLES[CLASS_LIMITS[place]], CELL_STYLES[CLASS_LIMITS[place]])),
+    )
+    for place, look in enumerate(looks.LOOKS)
 )
-# one of each letter, in the order of counts
-SHOWN_LOOKS = (LOOKS[FREE], LOOKS[HELD], *(LOOKS[CLASS_LIMITS.index(limit)] for limit in LIMITS))
-
-
-def looks(view: View) -> Bytes:
-    """Return the place in LOOKS of each GPU."""
-    kinds = view.idle_kinds()
-    found: Bytes = np.where(kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)).astype(np.uint8)
-    return found
+SHOWN_LOOKS = tuple(LOOKS[place] for place in looks.SHOWN_LOOKS)  # one of each letter, in the order of counts
 
 
 def class_text(name: str) -> str:

@@ -18,9 +18,9 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.judge.health import STATES
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.fleet_rows import COLUMN_ALIASES, GROUPS, NUMBERS, TEXTS, parse_filter
 from tachograph.live.snapshot import GpuId, ReplaySource
 from tachograph.live.view import EventKind
-from tachograph.tui.fleet_rows import COLUMN_ALIASES, GROUPS, NUMBERS, TEXTS, parse_filter
 from tachograph.tui.fleet_table import SORTED_BY
 from tachograph.tui.heat import BY_CLASS
 from tachograph.tui.screens import TakesArguments
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from textual.message import Message
     from textual.widget import Widget
 
+    from tachograph.live.feed import ViewFeed
     from tachograph.live.view import View
-    from tachograph.tui.feed import ViewFeed
     from tachograph.tui.fleet import FleetScreen
 
 

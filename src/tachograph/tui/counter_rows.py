@@ -15,12 +15,13 @@ from tachograph.catalog.arrays import Floats, Singles
 from tachograph.catalog.counters import COUNTERS_BY_NAME, CounterKind
 from tachograph.judge.health import CLOCKS_LOWERED, clock_reasons, xid_meaning
 from tachograph.live import unsupported
+from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuDevice
 from tachograph.live.view import View
 from tachograph.report.lines import bar
 from tachograph.tui import colours
 from tachograph.tui.chart import blocks, means
-from tachograph.tui.page import MISSING, Row, cell, heading, quantity
+from tachograph.tui.page import Row, cell, heading, quantity
 
 _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

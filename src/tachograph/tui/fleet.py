@@ -11,10 +11,7 @@ from textual.message import Message
 
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.units import printable
-from tachograph.live.snapshot import GpuId
-from tachograph.live.view import View
-from tachograph.tui import colours, keys
-from tachograph.tui.fleet_rows import (
+from tachograph.live.fleet_rows import (
     GROUPS,
     FilterTerm,
     FleetGroup,
@@ -28,6 +25,9 @@ from tachograph.tui.fleet_rows import (
     parse_filter,
     sort_name,
 )
+from tachograph.live.snapshot import GpuId
+from tachograph.live.view import View
+from tachograph.tui import colours, keys
 from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, gpu_line, legend, pieces, titles
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
 from tachograph.tui.page import KeptLines, Pieces

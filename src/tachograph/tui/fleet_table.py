@@ -10,13 +10,14 @@ from rich.style import Style
 
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
+from tachograph.live.fleet_rows import FleetGroup, FleetRows, absent_columns
+from tachograph.live.looks import MISSING
 from tachograph.live.render import real_definition
 from tachograph.live.view import View
 from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import cut, fitted_widths
 from tachograph.tui import colours
-from tachograph.tui.fleet_rows import FleetGroup, FleetRows, absent_columns
-from tachograph.tui.page import MISSING, Pieces, filled
+from tachograph.tui.page import Pieces, filled
 
 OTHER_NOW = "~"  # the newest reading alone has another class
 _SUM = "Σ"

@@ -14,12 +14,13 @@ from tachograph.judge.health import HealthLimits
 from tachograph.judge.workload.classes import NO, RULED, UNKNOWN, WORKLOAD_CLASSES, YES
 from tachograph.judge.workload.rules import known_of, verdicts
 from tachograph.live import unsupported
+from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import GpuReasons, View, gpu_reasons
 from tachograph.tui import colours, keys
 from tachograph.tui.counter_rows import counters, unsupported_sentences
 from tachograph.tui.events import event_row
-from tachograph.tui.page import MISSING, Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
+from tachograph.tui.page import Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
 
 RULES = tuple(one.name for one in RULED)
 _VERDICTS = {NO: "no", YES: "yes"}

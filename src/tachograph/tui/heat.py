@@ -15,8 +15,9 @@ from rich.style import Style
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, OK, STATES
+from tachograph.live.fleet_rows import COLUMN_ALIASES, FleetRows, number_name
+from tachograph.live.looks import HEALTH_SIGNS
 from tachograph.tui import colours
-from tachograph.tui.fleet_rows import COLUMN_ALIASES, FleetRows, number_name
 from tachograph.tui.fleet_table import COLUMNS, percent, short
 from tachograph.tui.page import filled
 
@@ -183,7 +184,7 @@ class HeatMap:
         """The first line of a cell; a cell wider than the least ends with a blank."""
         state = STATES[int(self.rows.view.health[row])]
         mark, style = self._mark(row)
-        sign = "" if state in (OK, HEALTH_UNKNOWN) else colours.HEALTH_SIGNS[state]
+        sign = "" if state in (OK, HEALTH_UNKNOWN) else HEALTH_SIGNS[state]
         more = self._value(row)
         end = [(" ", colours.PLAIN)] if self._cells.width > CELL else []
         if chosen:
@@ -257,5 +258,5 @@ def _level_style(level: int) -> Style:
     return colours.LEVEL_STYLES[level * len(colours.LEVEL_STYLES) // _LEVELS]
 
 
-def _explained(look: colours.Look) -> list[tuple[str, Style]]:
+def _explained(look: colours.StyledLook) -> list[tuple[str, Style]]:
     return [(look.mark, look.cell), (f" {look.name}  ", colours.PLAIN)]

@@ -10,12 +10,12 @@ from rich.segment import Segment
 from tachograph.catalog.units import printable
 from tachograph.judge.health import CRIT, HOT, WARN
 from tachograph.judge.workload.settings import Weights
+from tachograph.live.fleet_rows import absent_columns
 from tachograph.live.render import WEIGHED
 from tachograph.live.unsupported import missing_csv_lines, unsupported_lines
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import COMMANDS
-from tachograph.tui.fleet_rows import absent_columns
 from tachograph.tui.fleet_table import COLUMNS, OTHER_NOW
 from tachograph.tui.page import Page, Row, beside, heading, paragraph
 

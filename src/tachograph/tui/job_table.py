@@ -13,13 +13,14 @@ from rich.style import Style
 from tachograph.catalog.arrays import Flags, Floats, Longs, Singles
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
+from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuAllocation, GpuProcess, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.chart import blocks, spark
 from tachograph.tui.counter_rows import span
 from tachograph.tui.fleet_table import percent
-from tachograph.tui.page import MISSING, Row, cell, flow, heading, join_parts, paragraph, quantity
+from tachograph.tui.page import Row, cell, flow, heading, join_parts, paragraph, quantity
 
 # counters that show whether a GPU was working, most common first; MIG slices have no gpu_util
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")

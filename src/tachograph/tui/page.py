@@ -23,6 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tachograph.catalog.units import printable, text
+from tachograph.live.looks import MISSING
 from tachograph.live.view import View
 from tachograph.tui import colours
 
@@ -93,7 +94,6 @@ def regions(changed: list[int], width: int) -> list[Region]:
 
 
 Row: TypeAlias = list[Segment]
-MISSING = "-"
 _UNIT = re.compile(r"(\d) (%|°C|[kMGT]?i?B(?:/s)?|W|MHz|s|min|h)(?![\w])")
 
 

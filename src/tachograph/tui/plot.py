@@ -18,13 +18,14 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import printable
 from tachograph.live import unsupported
+from tachograph.live.fleet_rows import COLUMN_ALIASES
+from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.chart import CURVE_MARKS, CURVE_STYLES, PlotCurve, PlotFrame, ceiling, panel
 from tachograph.tui.counter_rows import counter_scale, counter_text
-from tachograph.tui.fleet_rows import COLUMN_ALIASES
-from tachograph.tui.page import MISSING, Page, PageRows, Row, beside, flow, paragraph, quantity
+from tachograph.tui.page import Page, PageRows, Row, beside, flow, paragraph, quantity
 from tachograph.tui.screens import ChoosesGpu
 
 LEAST = 7  # rows of a plot, its title and times among them

@@ -37,11 +37,22 @@ from tachograph.web.identity.sessions import COOKIE
 from tachograph.web.lanes import Lanes, sender_of
 from tachograph.web.login import login_routes
 from tachograph.web.parameters import JobParameters, read_parameters
-from tachograph.web.registry import API, ENDPOINTS, PAGES, PROMETHEUS, EndpointEntry, PageEntry, load_page
+from tachograph.web.registry import (
+    API,
+    DOCUMENTS,
+    ENDPOINTS,
+    PAGES,
+    PROMETHEUS,
+    EndpointEntry,
+    PageEntry,
+    load_document,
+    load_page,
+)
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
+_AGAIN_S = "2"  # a page of what is still being made is loaded again
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
     NotIdentifiedError: 401,
@@ -113,8 +124,9 @@ def create_application(service: WebService) -> ASGIApp:
             *login_routes(service.identities, service.lanes),
             *_endpoints(service),
             *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
+            *(Route(entry.path, _document(service, entry), name=entry.module) for entry in DOCUMENTS),
             Route("/job", _job_by_id),
-            Route("/static/page.css", _page_style),
+            *(Route(f"/static/{name}.css", _report_style(name)) for name in ("page", "study")),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
         ],
         exception_handlers={HTTPException: _http_problem, TachographError: _problem, Exception: _defect},
@@ -137,6 +149,7 @@ def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractA
         polling = asyncio.create_task(poll())
         yield
         polling.cancel()
+        service.served.background.close()
 
     return run
 
@@ -152,14 +165,31 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
         if request.method == "POST":
             return await _submit(service, entry, viewer, request, may_write=may_write)
 
-        def make() -> str:
+        def make() -> Response:
             view = service.served.view(viewer)
             about = {"may_write": may_write, "newest": view.jobs.newest, "zone_name": view.zone_name}
-            return templates.render(
-                entry.module, request, viewer, entry.title, {**about, **module.content(view, parameters)}
-            )
+            values = {**about, **module.content(view, parameters)}
+            page = _html(request, templates.render(entry.module, request, viewer, entry.title, values))
+            if values.get("pending") is not None:
+                page.headers["refresh"] = _AGAIN_S
+            return page
 
-        return _html(request, await service.lanes.run(sender, make))
+        return await service.lanes.run(sender, make)
+
+    return handle
+
+
+def _document(service: WebService, entry: PageEntry) -> Handler:
+    async def handle(request: Request) -> Response:
+        viewer = await _admit(service, entry, request)
+        module = load_document(entry)
+        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
+
+        def make() -> Response:
+            found = module.document(service.served.view(viewer), parameters)
+            return Response(found.content, media_type=found.media_type, headers=found.headers)
+
+        return await service.lanes.run(sender_of(request, viewer, service.identities.proxies), make)
 
     return handle
 
@@ -206,9 +236,13 @@ async def _job_by_id(request: Request) -> Response:
     return RedirectResponse(request.url_for("job", key=parameters.key.strip()).path, status_code=303)
 
 
-async def _page_style(request: Request) -> Response:
-    """Return the style that served pages share with pages in files."""
-    return FileResponse(style_sheet())
+def _report_style(name: str) -> Handler:
+    """Return a style that served pages share with pages in files."""
+
+    async def handle(_: Request) -> Response:
+        return FileResponse(style_sheet(name))
+
+    return handle
 
 
 def _html(request: Request, page: str) -> Response:

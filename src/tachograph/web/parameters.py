@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar, cast, get_origin
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -33,6 +34,20 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def moments(self, *, now: datetime, zone_name: str) -> str:
         """Return what they mean at `now`, as text, where that is another thing at another time; "" otherwise."""
         return ""
+
+    def query(self, *without: str, **changed: object) -> str:
+        """Return them as the query of a link, those that are not the usual ones; `changed`: with other values.
+
+        >>> JobChoiceParameters(user=("ann", "bob"), since="7d").query("since", partition="gpu")
+        'user=ann&user=bob&partition=gpu'
+        """
+        given = {
+            field.name: getattr(self, field.name)
+            for field in msgspec.structs.fields(self)
+            if field.name not in without and getattr(self, field.name) != field.default
+        }
+        values = {name: value for name, value in {**given, **changed}.items() if value not in (None, "", ())}
+        return urlencode(values, doseq=True)
 
 
 class JobChoiceParameters(Parameters, frozen=True, kw_only=True):

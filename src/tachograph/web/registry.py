@@ -8,7 +8,7 @@ or `answer(view, parameters, paging)` where it RETURNS a table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal, Protocol, cast
@@ -67,8 +67,18 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/job/{key}", "job", "Job", Role.USER),
     PageEntry("/user/{name}", "user", "User", Role.USER),
     PageEntry("/account/{name}", "account", "Account", Role.USER),
+    PageEntry("/waste", "waste", "Waste", Role.USER, "Waste"),
+    PageEntry("/study", "study", "Study", Role.USER, "Study"),
+    PageEntry("/sharing", "sharing", "Sharing", Role.USER, "Sharing"),
+    PageEntry("/rules", "rules", "Rules", Role.USER, "Rules"),
+    PageEntry("/status", "status", "Status", Role.SUPPORT, "Status"),
+    PageEntry("/node/{name}", "node", "Node", Role.USER),
     PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
     PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
+)
+# pages that are files, such as pictures: their modules have `document(view, parameters)`
+DOCUMENTS: tuple[PageEntry, ...] = (
+    PageEntry("/study/{figure}.{suffix}", "study_figure", "Figure of the study", Role.USER),
 )
 PROMETHEUS = "/prometheus/api/v1"
 
@@ -117,6 +127,25 @@ class PageModule(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file that is served: its bytes, their type, headers such as for caches."""
+
+    content: bytes
+    media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class DocumentModule(Protocol):
+    """Interface of the module of a page that is a file."""
+
+    PARAMETERS: type[Parameters]
+
+    def document(self, view: View, parameters: Any) -> Document:
+        """Return the file. Errors: TachographError, shown as a page with its status."""
+        ...
+
+
 class EndpointModule(Protocol):
     """Interface of an endpoint's module."""
 
@@ -135,6 +164,12 @@ class EndpointModule(Protocol):
 def load_page(entry: PageEntry) -> PageModule:
     """Return the module of a page, imported now."""
     return cast("PageModule", import_module(f"tachograph.web.pages.{entry.module}"))
+
+
+@cache
+def load_document(entry: PageEntry) -> DocumentModule:
+    """Return the module of a page that is a file, imported now."""
+    return cast("DocumentModule", import_module(f"tachograph.web.pages.{entry.module}"))
 
 
 @cache

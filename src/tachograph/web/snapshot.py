@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import polars as pl
 
@@ -14,9 +15,13 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ANALYSES, FINDINGS, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_answers, read_consistently, read_summaries
+from tachograph.web.background import Background, Pending, Progress
 from tachograph.web.jobs import VisibleJobs
+from tachograph.web.parameters import Parameters
 from tachograph.web.scope import ScopedLake
 from tachograph.web.viewer import Viewer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +52,14 @@ class View:
     """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
 
     opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of visible jobs.
+    background: makes what takes seconds.
     """
 
     viewer: Viewer
     version: LakeVersion
     opened: OpenLake
     jobs: VisibleJobs
+    background: Background
 
     @property
     def configuration(self) -> Configuration:
@@ -69,6 +76,19 @@ class View:
         """The zone of shown times."""
         return self.configuration.site.time_zone
 
+    def made(
+        self, what: str, make: Callable[[Progress], T], parameters: Parameters | None = None, *more: Hashable
+    ) -> T | Pending:
+        """Return a report of this version and viewer that takes seconds, or Pending while it is made.
+
+        `parameters`, `more`: its settings; times such as 7d are counted back from the hour. Errors: those of
+        `Background.get`.
+        """
+        hour = self.now.replace(minute=0, second=0, microsecond=0)
+        moments = "" if parameters is None else parameters.moments(now=hour, zone_name=self.zone_name)
+        key = (what, str(self.version), self.viewer.scope, parameters, moments, *more)
+        return self.background.get(key, make)
+
 
 class ServedLake:
     """A lake that is served: its newest version, read anew when the lake has another."""
@@ -78,6 +98,7 @@ class ServedLake:
     ) -> None:
         self.lake = lake
         self.configuration = configuration
+        self.background = Background()
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -116,7 +137,7 @@ class ServedLake:
         snapshot = self.snapshot
         visible = snapshot.summaries if viewer.sees_all else snapshot.summaries.filter(viewer.visible())
         opened = OpenLake(ScopedLake(self.lake, viewer, visible), self.configuration, self._clock())
-        return View(viewer, snapshot.version, opened, VisibleJobs(visible, snapshot.answers))
+        return View(viewer, snapshot.version, opened, VisibleJobs(visible, snapshot.answers), self.background)
 
     def _version(self) -> LakeVersion:
         return LakeVersion(*(self.lake.version(table) for table in (JOB_SUMMARIES, FINDINGS, ANALYSES)))

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ import msgspec
 
 from tachograph.catalog.codes import RENAMED
 from tachograph.catalog.config import RuleOptions
-from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.catalog.tables import JOBS
 from tachograph.judge.check import Check
 from tachograph.judge.finding import SEVERITIES, Severity
@@ -402,3 +402,41 @@ def _meant(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"use one of: {', '.join(names) or 'none'}"
+
+
+def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
+    """Return the rules with other parameter values: PARAMETER=VALUE, or RULE.PARAMETER=VALUE.
+
+    Errors: UsageError for an invalid or negative number, and for an unknown parameter.
+    """
+    entries = list(ruleset.entries)
+    for option in given:
+        name, value = _setting(option)
+        rule, _, parameter = name.rpartition(".")
+        places = [
+            place
+            for place, entry in enumerate(entries)
+            if parameter in entry.values and (not rule or entry.is_called(rule))
+        ]
+        if not places:
+            if rule and not any(entry.is_called(rule) for entry in entries):
+                names = ", ".join(entry.code for entry in entries)
+                raise UsageError(f"--set {option}: unknown rule '{rule}'", do=f"use one of: {names}")
+            known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
+            raise UsageError(f"--set {option}: unknown parameter", do=f"use one of: {', '.join(known) or 'none'}")
+        for place in places:
+            if value < 0 <= entries[place].values[parameter]:
+                raise UsageError(f"--set {option}: negative value", do=f"{parameter} must be 0 or more")
+            entries[place] = entries[place].with_values({parameter: value})
+    return replace(ruleset, entries=tuple(entries))
+
+
+def _setting(option: str) -> tuple[str, float]:
+    name, equals, value = option.partition("=")
+    try:
+        number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        number = float("nan")
+    if not equals or not name.strip() or not math.isfinite(number):
+        raise UsageError(f"--set {option}: invalid number", do="write PARAMETER=VALUE, such as low_activity=0.2")
+    return name.strip(), number

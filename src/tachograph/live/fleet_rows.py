@@ -20,11 +20,10 @@ from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import printable
 from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
+from tachograph.live.looks import HELD, LOOKS, MISSING, looks
 from tachograph.live.snapshot import GpuId
 from tachograph.live.unsupported import absent_counters
 from tachograph.live.view import View
-from tachograph.tui import colours
-from tachograph.tui.page import MISSING
 
 # short name of a number -> counter; `real`, `mem` and `age` are no counters
 COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
@@ -111,8 +110,8 @@ class FleetRows:
 
     @cached_property
     def looks(self) -> Bytes:
-        """Place of each GPU in `colours.LOOKS`: its class, or idle by what is known of its allocation."""
-        return colours.looks(self.view)
+        """Place of each GPU in LOOKS: its class, or idle by what is known of its allocation."""
+        return looks(self.view)
 
     @property
     def place(self) -> Ints:
@@ -300,7 +299,7 @@ def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
     if term.column == "class":
         named = [_is_class(name, code, wanted) for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)]
         idle = named[WORKLOAD_CLASSES.index("idle")]
-        own = [idle or wanted in (look.name, look.name.split()[0]) for look in colours.LOOKS[colours.HELD :]]
+        own = [idle or wanted in (look.name, look.name.split()[0]) for look in LOOKS[HELD:]]
         return np.array([*named, *own], np.bool_)[rows.looks]
     texts = _lowered(rows, term.column)
     if wanted == MISSING:

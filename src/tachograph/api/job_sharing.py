@@ -1,0 +1,91 @@
+"""Which jobs of a lake could share a GPU: their groups, estimated with the estimator of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.config import Configuration, InterferenceOptions
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import jobs_and_intervals
+from tachograph.nsight.launches import Launch
+from tachograph.nsight.reports import read_reports
+from tachograph.sharing.calibration import calibration_of
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.corun import least_on_sms
+from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.estimate import estimate, matrix
+from tachograph.sharing.job_groups import LEAST_RUNS, GivenProfile
+from tachograph.sharing.proposals import Estimator, EstimatorOf
+
+
+def read_sharing(
+    lake: Lake,
+    configuration: Configuration,
+    wanted: JobFilter,
+    *,
+    least_runs: int = LEAST_RUNS,
+    every: bool = False,
+    top: int | None = None,
+    pair: tuple[str, str] | None = None,
+    matrix: bool = False,
+    profiles: Sequence[GivenProfile] = (),
+    remark: Callable[[str], None] = lambda _: None,
+) -> ColocateReport:
+    """Return the report on co-location of the jobs that a filter selects; options are those of build_colocate_report.
+
+    `profiles`: further ones than the configuration names. `remark` is called with what is wrong with their files.
+    Errors: those of filter_jobs and build_colocate_report.
+    """
+    settings = configuration.interference
+    jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
+    kept = [GivenProfile(group, report, configured=True) for group, report in settings.profiles.items()]
+    return build_colocate_report(
+        jobs,
+        verdicts,
+        settings=settings,
+        thresholds=configuration.thresholds,
+        calibration=calibration_of(configuration),
+        estimator_of=estimators(settings),
+        least_runs=least_runs,
+        every=every,
+        top=top,
+        pair=pair,
+        matrix=matrix,
+        profiles=[*profiles, *kept],
+        read=lambda report: _launches(report, remark),
+        zone_name=configuration.site.time_zone,
+    )
+
+
+def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:
+    """The launches of a file, or of all reports in a folder; unreadable ones are reported.
+
+    Errors: InputError where nothing could be read.
+    """
+    found = read_reports([Path(report)], remark=remark)
+    for one in found:
+        for problem in one.problems:
+            remark(f"{one.file}: {problem}")
+    return [launch for one in found for launch in one.launches]
+
+
+def estimators(settings: InterferenceOptions) -> EstimatorOf:
+    """Return the estimator of the project."""
+
+    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
+        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
+            others = None if columns is rows else columns
+            return matrix(rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
+
+        def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
+            return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
+
+        def alone(demands: Sequence[Demand]) -> Floats:
+            return least_on_sms(demands, gpu, calibration)
+
+        return Estimator(pairs, together, alone)
+
+    return of

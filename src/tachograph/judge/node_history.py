@@ -1,0 +1,133 @@
+"""What is known of one node: the jobs that ran there, and the use and health of each of its GPUs by week and day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tachograph.judge.health import worst
+
+_GPU = ["gpu", "mig"]
+_OF_JOB = ("display_id", "cluster", "name", "user", "account", "partition", "state", "start", "as_of", "interval_s")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node, as far as its visible jobs show it.
+
+    jobs: those that ran there, one row each, newest first: GPUs there, mean utilisation, worst health. gpus: one row
+    per GPU: device, sums over all jobs. weeks: the same per GPU and week of the jobs' starts. days: per GPU and day,
+    hours with samples of jobs, and mean utilisation in them. Null: not measured, or no job.
+    """
+
+    node: str
+    zone_name: str
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    weeks: pl.DataFrame
+    days: pl.DataFrame
+
+    @property
+    def sick(self) -> pl.DataFrame:
+        """The GPUs that are not OK, or had errors."""
+        errors = pl.any_horizontal(
+            pl.col("xid_events") > 0, pl.col("remapped_rows") > 0, pl.col("row_remap_failures") > 0
+        )
+        return self.gpus.filter((pl.col("health").is_in(["CRIT", "WARN", "HOT"]) | errors).fill_null(value=False))
+
+
+def build_node_report(
+    node: str, jobs: pl.DataFrame, gpus: pl.DataFrame, devices: pl.DataFrame, *, zone_name: str
+) -> NodeReport:
+    """Return the report. `gpus`: rows of job_gpus; `jobs`: of job_summaries, those of these rows; `devices`: all."""
+    mine = gpus.filter(pl.col("node") == node).drop("seq", "job_id")
+    held = mine.join(jobs.select("job_key", "job_id", *_OF_JOB), on="job_key", how="inner").with_columns(
+        week=pl.col("start").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date(),
+        seconds=(pl.col("as_of") - pl.col("start")).dt.total_microseconds() / 1e6,
+    )
+    of_node = devices.filter(pl.col("node") == node).select(*_GPU, *(["model", "uuid", "pci", "hbm_mib"]))
+    known = pl.concat([of_node.select(_GPU), mine.select(_GPU)]).unique()
+    sums = known.join(_health(held, _GPU), on=_GPU, how="left", nulls_equal=True)
+    listed = sums.join(of_node, on=_GPU, how="left", nulls_equal=True).sort(_GPU)
+    return NodeReport(
+        node, zone_name, _jobs(held), listed, _health(held, ["week", *_GPU]).sort("week", *_GPU),
+        _days(held, zone_name),
+    )  # fmt: skip
+
+
+def _weighted(column: str) -> pl.Expr:
+    """Mean of a column over jobs by their samples, of those in which it is known."""
+    known = pl.col("samples").filter(pl.col(column).is_not_null() & (pl.col("samples") > 0))
+    total = (pl.col(column) * pl.col("samples")).filter(pl.col("samples") > 0)
+    return pl.when(known.sum() > 0).then(total.sum() / known.sum())
+
+
+def _known_sum(column: str) -> pl.Expr:
+    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum())
+
+
+def _health(held: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Sums and extremes over jobs: one row per group."""
+    expected = (pl.col("seconds") / pl.col("interval_s")).filter(pl.col("interval_s") > 0)
+    found = held.group_by(by).agg(
+        jobs=pl.col("job_key").n_unique(),
+        hours=pl.col("seconds").sum() / 3600,
+        coverage=pl.when(expected.sum() > 0).then(
+            (pl.col("samples").filter(pl.col("interval_s") > 0).sum() / expected.sum()).clip(0, 1)
+        ),
+        gpu_util_mean=_weighted("gpu_util_mean"),
+        throttled=_weighted("throttle_reasons_mean"),
+        gpu_temp_c_max=pl.col("gpu_temp_c_max").max(),
+        xid_events=_known_sum("xid_events"),
+        xid=pl.col("xid_event_max").max(),
+        pcie_replays=_known_sum("pcie_replays_max"),
+        remapped_rows=pl.col("remapped_rows_uncorrectable_last").max(),
+        row_remap_failures=pl.col("row_remap_failure_max").max(),
+        states=pl.col("health").drop_nulls(),
+    )
+    return found.with_columns(
+        health=pl.col("states").map_elements(lambda states: worst(list(states)), return_dtype=pl.String())
+    ).drop("states")
+
+
+def _jobs(held: pl.DataFrame) -> pl.DataFrame:
+    """One row per job, newest first."""
+    found = held.group_by("job_key").agg(
+        *(pl.col(name).first() for name in ("job_id", *_OF_JOB)),
+        gpus_here=pl.len(),
+        gpu_util_mean=_weighted("gpu_util_mean"),
+        xid_events=_known_sum("xid_events"),
+        states=pl.col("health").drop_nulls(),
+    )
+    judged = found.with_columns(
+        health=pl.col("states").map_elements(lambda states: worst(list(states)), return_dtype=pl.String())
+    )
+    return judged.drop("states").sort("start", "job_key", descending=[True, False])
+
+
+def _days(held: pl.DataFrame, zone_name: str) -> pl.DataFrame:
+    """Hours between first and last sample of each job, divided among the days of the site."""
+    local = held.filter(pl.col("first_t").is_not_null()).select(
+        *_GPU, "gpu_util_mean",
+        first=pl.col("first_t").dt.convert_time_zone(zone_name), last=pl.col("last_t").dt.convert_time_zone(zone_name),
+    )  # fmt: skip
+    days = local.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date(), "1d")).explode(
+        "day"
+    )
+    midnight = (
+        pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone(zone_name, ambiguous="earliest", non_existent="null")
+    )
+    following = midnight.dt.offset_by("1d")
+    spent = pl.min_horizontal("last", following) - pl.max_horizontal("first", midnight)
+    timed = days.with_columns(hours=spent.dt.total_microseconds() / 3.6e9)
+    known = pl.col("gpu_util_mean").is_not_null()
+    weight = pl.col("hours").filter(known).sum()
+    return (
+        timed.group_by("day", *_GPU)
+        .agg(
+            hours=pl.col("hours").sum(),
+            gpu_util_mean=pl.when(weight > 0).then((pl.col("gpu_util_mean") * pl.col("hours")).sum() / weight),
+        )
+        .sort("day", *_GPU)
+    )

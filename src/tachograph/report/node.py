@@ -1,0 +1,61 @@
+"""The report of a node: the answer in a line, rows for tables, JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.units import plural, text
+from tachograph.judge.health import OK, xid_meaning
+from tachograph.judge.node_history import NodeReport
+from tachograph.report.json_values import json_values
+
+LEVELS = 10  # of utilisation in a strip of days
+
+
+def node_headline(report: NodeReport) -> str:
+    """Return how many jobs and GPUs, and whether something is wrong."""
+    ran = f"{plural(report.jobs.height, 'job')} on {plural(report.gpus.height, 'GPU')}"
+    if report.jobs.is_empty():
+        return f"{plural(report.gpus.height, 'GPU')}; no analyzed job ran here."
+    sick = report.sick
+    if sick.is_empty():
+        measured = report.gpus.filter(pl.col("xid_events").is_not_null() | (pl.col("health") == OK)).height
+        if not measured:
+            return f"{ran}; GPU errors were not measured."
+        some = "" if measured == report.gpus.height else f", of {measured} of them"
+        return f"{ran}; no GPU errors recorded{some}."
+    named = ", ".join(gpu_label(row) for row in sick.iter_rows(named=True))
+    return f"{ran}; errors, faults or heat on {named}."
+
+
+def gpu_label(row: dict[str, Any]) -> str:
+    """Return the name of a GPU of the node.
+
+    >>> gpu_label({"gpu": 3, "mig": None}), gpu_label({"gpu": 3, "mig": 7})
+    ('GPU 3', 'GPU 3.7')
+    """
+    return f"GPU {row['gpu']}" + (f".{row['mig']}" if row["mig"] is not None else "")
+
+
+def xid_text(row: dict[str, Any]) -> str:
+    """Return XID errors: how many, the largest code and its meaning; a dash where not measured."""
+    if not row["xid_events"]:
+        return text(row["xid_events"], "count")
+    code = row["xid"]
+    return text(row["xid_events"], "count") + ("" if code is None else f": {int(code)}, {xid_meaning(int(code))}")
+
+
+def use_level(share: float | None) -> int | None:
+    """Return the level 0 to 9 of a share; None where it is not known.
+
+    >>> use_level(0.0), use_level(0.55), use_level(1.0), use_level(None)
+    (0, 5, 9, None)
+    """
+    return None if share is None else min(LEVELS - 1, int(share * LEVELS))
+
+
+def node_json(report: NodeReport) -> dict[str, Any]:
+    """Return the report as JSON values: hours, fractions 0..1, null where not measured."""
+    return {**json_values(report), "headline": node_headline(report)}

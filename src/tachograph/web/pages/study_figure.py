@@ -1,0 +1,36 @@
+"""A figure of the study as an image of its own address."""
+
+from __future__ import annotations
+
+from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.web.background import Pending
+from tachograph.web.pages.study import StudyPageParameters, drawn_study
+from tachograph.web.parameters import Word
+from tachograph.web.registry import Document
+from tachograph.web.snapshot import View
+
+_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
+_KEPT = {"cache-control": "private, max-age=86400"}  # its address names the version of the lake
+
+
+class StudyFigureParameters(StudyPageParameters, frozen=True, kw_only=True):
+    """The figure, its format, and the settings of its study; `version`: of the lake, for caches."""
+
+    figure: Word
+    suffix: Word
+    version: Word = ""
+
+
+PARAMETERS = StudyFigureParameters
+
+
+def document(view: View, parameters: StudyFigureParameters) -> Document:
+    """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is being drawn."""
+    settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
+    made = drawn_study(view, StudyPageParameters(**settings))
+    if isinstance(made, Pending):
+        raise LakeError("the study is being drawn", do="try again in some seconds")
+    suffix, content = made.pictures.get(parameters.figure, ("", b""))
+    if suffix != parameters.suffix:
+        raise NotFoundError(f"no picture {parameters.figure}.{parameters.suffix}", do="see the page of the study")
+    return Document(content, _TYPES[suffix], _KEPT if parameters.version == str(view.version) else {})

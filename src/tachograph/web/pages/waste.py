@@ -1,0 +1,38 @@
+"""The ledger of GPU time: causes, groups, the jobs behind a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from tachograph.catalog.tables import WASTE
+from tachograph.judge.ledger import ALL_CAUSES, WASTE_GROUPINGS
+from tachograph.report.waste_page import waste_values
+from tachograph.web.parameters import JobChoiceParameters, Word
+from tachograph.web.snapshot import View
+
+MOST = 200  # groups and jobs of a page
+
+
+class WasteParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs; `by`: how they are grouped; `jobs`: a cause whose jobs are listed; `top`: so many of each."""
+
+    by: Word = "cause"
+    jobs: Word | None = None
+    top: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = 20
+
+
+PARAMETERS = WasteParameters
+
+
+def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
+    """Return the ledger. Errors: UsageError for an unknown grouping or cause."""
+    page = view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen())
+    return {
+        **waste_values(page.report),
+        "parameters": parameters,
+        "groupings": WASTE_GROUPINGS,
+        "listed": (ALL_CAUSES, *WASTE),
+    }
