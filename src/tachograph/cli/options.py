@@ -138,12 +138,14 @@ def add_common(parser: Parser) -> None:
 Declare = Callable[[argparse.ArgumentParser], None]
 
 
-def actions_of(parser: Parser) -> Callable[[str, str, Declare], None]:
+def actions_of(parser: Parser, *, dest: str = "action", required: bool = True) -> Callable[[str, str, Declare], None]:
     """Return a function that adds an action to a command: name, line of help, function that declares its options.
+
+    The chosen name becomes the attribute `dest`, None without one where none is required.
 
     Every action has `--json` and the options of every command, which may precede the action or follow it.
     """
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest=dest, metavar="ACTION", required=required)
 
     def add(name: str, phrase: str, declare: Declare) -> None:
         one: Parser = actions.add_parser(name, description=sentence(phrase), help=phrase)

@@ -10,6 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import capitalized, gpu_hours_text, text
 
+# what a terminal obeys, and what changes the direction of text; lines and tabs stay
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
@@ -33,9 +35,18 @@ def style_sheet(name: str = "page") -> Path:
 
 
 def unbroken(value: object) -> object:
-    r"""Return what a page prints, text with a percent sign that no line parts from its number.
+    r"""Return what a page prints, text with a percent sign that no line parts from its number, controls made visible.
 
     >>> unbroken("56 % of 3 GPUs"), unbroken(0.56)
     ('56\xa0% of 3 GPUs', 0.56)
+    >>> unbroken("name\x1b[31m")
+    'name\\x1b[31m'
     """
-    return _PERCENT.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value  # not Markup: drawings
+    if type(value) is not str:  # not Markup: drawings
+        return value
+    shown = value if value.isprintable() else _CONTROLS.sub(_visible, value)
+    return _PERCENT.sub("\N{NO-BREAK SPACE}", shown)
+
+
+def _visible(control: re.Match[str]) -> str:
+    return control[0].encode("unicode_escape").decode()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -156,23 +155,34 @@ def without_secrets(path: str, query: bytes) -> str:
 
 
 def open_log(target: str) -> Log | None:
-    """Return what writes lines of JSON to a file, opened again once it was rotated, or to stderr; None for no target.
+    """Return what writes lines of JSON to a file, also once it was rotated, or to stderr; None for no target.
 
     Errors: ConfigError where it cannot be written.
     """
     if not target:
         return None
-    handler: logging.Handler
+    if target == "stderr":
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log = logging.Logger("tachograph.web.access")
+        log.addHandler(handler)
+        return lambda line: log.info("%s", json.dumps(line))
+    file = Path(target)
+
+    def write(line: Mapping[str, object]) -> None:
+        with file.open("a", encoding="ascii") as stream:
+            stream.write(f"{json.dumps(line)}\n")
+
     try:
-        if target == "stderr":
-            handler = logging.StreamHandler()
-        else:
-            Path(target).touch(mode=0o640)
-            handler = WatchedFileHandler(target, encoding="ascii")
+        file.touch(mode=0o640)
     except OSError as problem:
         what = f"serve.access_log cannot be written: {problem.strerror}"
         raise ConfigError(what, where=target, do="name another file, or stderr") from None
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log = logging.Logger("tachograph.web.access")
-    log.addHandler(handler)
-    return lambda line: log.info("%s", json.dumps(line, ensure_ascii=True))
+    return lambda line: _logged(write, line, target)
+
+
+def _logged(write: Log, line: Mapping[str, object], target: str) -> None:
+    try:
+        write(line)
+    except OSError as problem:  # a full disk is no reason to answer nothing
+        logging.getLogger("tachograph.web").error("%s: cannot be written: %s", target, problem.strerror)

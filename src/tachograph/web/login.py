@@ -18,6 +18,7 @@ from tachograph.web.identity.proof import NotIdentifiedError, Proven
 from tachograph.web.lanes import Lanes, sender_of
 from tachograph.web.viewer import NOBODY
 
+_LOGIN_S = 600
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -25,6 +26,8 @@ def login_routes(identities: Identities, lanes: Lanes) -> list[Route]:
     """Return the routes of logging in and out."""
     return [
         Route("/login", _log_in(identities, lanes), methods=["GET", "POST"], name="login"),
+        Route("/login/oidc", _log_in_elsewhere(identities, lanes)),
+        Route("/login/oidc/callback", _come_back(identities, lanes), name="oidc_callback"),
         Route("/logout", _log_out(identities), methods=["POST"], name="logout"),
     ]
 
@@ -79,13 +82,59 @@ def _log_in(identities: Identities, lanes: Lanes) -> Handler:
     return handle
 
 
+def _log_in_elsewhere(identities: Identities, lanes: Lanes) -> Handler:
+    async def handle(request: Request) -> Response:
+        provider = identities.oidc
+        if provider is None:
+            raise HTTPException(404)
+        lanes.count(sender_of(request, NOBODY, identities.proxies))
+        back = request.url_for("oidc_callback")
+        if identities.options.url.startswith("http"):
+            site = urlsplit(identities.options.url)
+            back = back.replace(scheme=site.scheme, netloc=site.netloc)
+        target = local_path(request.query_params.get("next", ""), request.scope.get("root_path", ""))
+        started = await anyio.to_thread.run_sync(provider.begin, str(back), target)
+        response = RedirectResponse(started.address, status_code=303)
+        response.set_cookie(
+            f"{identities.sessions.cookie}_login",
+            started.cookie,
+            max_age=_LOGIN_S,
+            httponly=True,
+            samesite="lax",
+            secure=is_secure(identities, request),
+            path=back.path,
+        )
+        return response
+
+    return handle
+
+
+def _come_back(identities: Identities, lanes: Lanes) -> Handler:
+    async def handle(request: Request) -> Response:
+        provider = identities.oidc
+        if provider is None:
+            raise HTTPException(404)
+        lanes.count(sender_of(request, NOBODY, identities.proxies))
+        cookie = f"{identities.sessions.cookie}_login"
+        given = dict(request.query_params)
+        try:
+            proven, target = await anyio.to_thread.run_sync(provider.finish, given, request.cookies.get(cookie, ""))
+        except NotIdentifiedError as wrong:
+            return _page(identities, request, "", wrong.what, 401)
+        response = begin_session(identities, request, proven, target)
+        response.delete_cookie(cookie, path=request.url.path)
+        return response
+
+    return handle
+
+
 def _page(identities: Identities, request: Request, target: str, wrong: str, status: int) -> Response:
     options = identities.options
     values = {
         "next": local_path(target, request.scope.get("root_path", "")),
         "wrong": wrong,
         "by_token": bool(identities.tokens or identities.link.token),
-        "by_oidc": bool(options.oidc_issuer),
+        "by_oidc": identities.oidc is not None,
         "by_proxy": bool(options.proxies),
     }
     page = templates.render("login", request, NOBODY, "Log in", values)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -18,6 +21,9 @@ from tachograph.web.identity.roles import Roles
 from tachograph.web.identity.sessions import COOKIE, Sessions
 from tachograph.web.identity.tokens import BearerTokens, bearer_of
 from tachograph.web.viewer import NOBODY, Role, Viewer
+
+if TYPE_CHECKING:
+    from tachograph.web.identity.oidc import OidcProvider
 
 LINK = "link"
 
@@ -62,6 +68,7 @@ class Identities:
     proxies: ProxyHeaders
     tokens: BearerTokens | None = None
     slurm: Proof | None = None
+    oidc: OidcProvider | None = None
     link: StartLink = NO_LINK
     _form_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
@@ -76,7 +83,8 @@ class Identities:
         )
         proxies = ProxyHeaders(tuple(map(ProxyAddress.parse, options.proxies)), options.proxy_header)
         slurm = _slurm(options.slurm_jwt_key) if options.slurm_jwt_key else None
-        return cls(options, Roles.of(options), sessions, proxies, tokens, slurm, link)
+        oidc = _oidc(options) if options.oidc_issuer else None
+        return cls(options, Roles.of(options), sessions, proxies, tokens, slurm, oidc, link)
 
     @property
     def proofs(self) -> tuple[Proof, ...]:
@@ -117,10 +125,22 @@ class Identities:
 
 
 def _slurm(file: str) -> Proof:
-    try:
+    with _signed("slurm_jwt_key"):
         from tachograph.web.identity.slurm_tokens import SlurmTokens
-    except ImportError:
-        raise ConfigError(
-            "serve.slurm_jwt_key needs a package that is not installed", do='pip install "tachograph[jwt]"'
-        ) from None
     return SlurmTokens.with_key(file)
+
+
+def _oidc(options: ServeOptions) -> OidcProvider:
+    with _signed("oidc_issuer"):
+        from tachograph.web.identity.oidc import OidcProvider
+    return OidcProvider.of(options)
+
+
+@contextmanager
+def _signed(key: str) -> Iterator[None]:
+    """Turn a missing library of signatures into ConfigError."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        what = f"serve.{key} needs a package that is not installed"
+        raise ConfigError(what, do='pip install "tachograph[jwt]"') from None

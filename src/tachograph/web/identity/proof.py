@@ -45,15 +45,20 @@ class Proof(Protocol):
         ...
 
 
-def proven_name(name: object, via: str) -> str:
-    """Return a user name that a proof gave. Errors: NotIdentifiedError for one that no user has.
+def is_user_name(name: str) -> bool:
+    """Return whether a text can be the name of a user.
 
-    >>> proven_name("ann", "oidc")
-    'ann'
+    >>> is_user_name("ann"), is_user_name("a b"), is_user_name("")
+    (True, False, False)
     """
-    if isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and " " not in name:
+    return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and " " not in name
+
+
+def proven_name(name: object, via: str) -> str:
+    """Return a user name that a proof gave. Errors: NotIdentifiedError for one that no user has."""
+    if isinstance(name, str) and is_user_name(name):
         return name
-    raise NotIdentifiedError(f"{via} names no user", do="ask the administrators of this service")
+    raise NotIdentifiedError(f"{via} names no user", do="contact the administrators of this service")
 
 
 def read_secret(file: str, key: str) -> bytes:

@@ -37,7 +37,11 @@ class SlurmTokens:
         if len(secret) < SHORTEST_KEY or len(set(secret)) == 1:
             what = f"serve.slurm_jwt_key is shorter than {SHORTEST_KEY} bytes, or one byte repeated: it can be guessed"
             raise ConfigError(what, where=file, do="dd if=/dev/random of=jwt_hs256.key bs=32 count=1")
-        return cls(OctKey.import_key(secret))
+        try:
+            return cls(OctKey.import_key(secret))
+        except ValueError:
+            what = "serve.slurm_jwt_key is the public part of a pair of keys: everyone has it"
+            raise ConfigError(what, where=file, do="name the file of jwt_key in slurm.conf") from None
 
     def of(self, request: Request) -> Proven | None:
         """Return whose token a request sends. Errors: NotIdentifiedError for one that is not valid."""

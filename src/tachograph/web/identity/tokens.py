@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from starlette.requests import Request
 
-from tachograph.catalog.errors import ConfigError, NotFoundError
-from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_name
+from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
+from tachograph.web.identity.proof import NotIdentifiedError, Proven, is_user_name
 from tachograph.web.viewer import Role
 
 PREFIX = "tacho_"
@@ -43,9 +43,10 @@ class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def create_token(file: Path, *, user: str, role: Role, expires: datetime) -> tuple[str, StoredToken]:
     """Add a token to the file, which is made with mode 0600; return what is to be sent, which is kept nowhere.
 
-    Errors: ConfigError where the file cannot be written, or others may read it; NotIdentifiedError for no user name.
+    Errors: ConfigError where the file cannot be written, or others may read it; UsageError for no user name.
     """
-    proven_name(user, "--user")
+    if not is_user_name(user):
+        raise UsageError(f"--user: {user!r} is no name of a user", do="give one without spaces")
     token = PREFIX + secrets.token_urlsafe(32)
     now = datetime.now(UTC).replace(microsecond=0)
     stored = StoredToken(secrets.token_hex(4), _hashed(token), user, role.label, now, expires)

@@ -1,0 +1,154 @@
+"""Identities of real parts: sockets, nginx in front, a directory with groups."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from marked_lake import ANN, BOB
+
+from servers.nginx import nginx
+from servers.process import program
+from servers.slapd import BASE, slapd
+from servers.web import serving
+from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.errors import InputError
+from tachograph.lake.delta import Lake
+from tachograph.web.identity.groups import ldap_groups
+from tachograph.web.identity.proof import Proven
+from tachograph.web.identity.roles import Roles
+from tachograph.web.viewer import Role
+
+pytestmark = pytest.mark.slow
+ME = "/api/v1/me"
+
+
+def configured(folder: Path, lake: Lake, **options: Any) -> Path:
+    """A folder with a configuration that names the lake and these options."""
+    folder.mkdir(exist_ok=True)
+    lines = [f"lake = {json.dumps(lake.location)}", "[serve]", *(f"{k} = {json.dumps(v)}" for k, v in options.items())]
+    (folder / "tachograph.toml").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own() -> str:
+    """The user that runs this."""
+    return getpass.getuser()
+
+
+@pytest.fixture(scope="module")
+def by_socket(marked: Lake, own: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A server on a Unix socket, to which nginx is no proxy."""
+    folder = configured(tmp_path_factory.mktemp("socket") / "site", marked, admin_users=["daemon"], start_link=False)
+    with serving(folder, command=("serve", "--socket", str(folder / "s"))):
+        yield folder / "s"
+
+
+def test_the_system_names_who_connects_by_the_socket(by_socket: Path, own: str) -> None:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(by_socket)), base_url="http://x") as client:
+        me = client.get(ME).json()
+        assert (me["name"], me["role"], me["via"]) == (own, "user", "socket")
+        named = client.get(ME, headers={"x-remote-user": BOB, "x-forwarded-user": BOB}).json()
+        assert named["name"] == own, "a header names no one here"
+        assert client.get(ME, headers={"authorization": "Bearer x"}).status_code == 401
+
+
+def as_daemon(*words: str) -> dict[str, Any]:
+    """What another user of this machine is answered."""
+    curl = program("curl", package="curl")
+    done = subprocess.run(
+        [curl, "-sS", *words], user="daemon", group="daemon", extra_groups=[], cwd="/", capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_of_the_machine_has_another_role(by_socket: Path) -> None:
+    for part in [by_socket.parent, *by_socket.parents][:-1]:
+        part.chmod(part.stat().st_mode | 0o011)
+    me = as_daemon("--unix-socket", str(by_socket), f"http://x{ME}")
+    assert (me["name"], me["role"]) == ("daemon", "admin")
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp"])
+def test_nginx_names_users_that_it_knows_and_no_one_else_can(marked: Lake, own: str, tmp_path: Path, way: str) -> None:
+    passwords = {ANN: "a", BOB: "b"}
+    address = "unix" if way == "unix" else "127.0.0.1"
+    folder = configured(tmp_path / "site", marked, proxies=[f"{own}@{address}"], url="/gpus", start_link=False)
+    where = ("--socket", str(folder / "s")) if way == "unix" else ("--listen", "127.0.0.1:0")
+    with serving(folder, command=("serve", *where)) as server:
+        upstream = f"http://unix:{folder / 's'}:" if way == "unix" else server.address.removesuffix("/gpus")
+        with nginx(tmp_path / "nginx", upstream, passwords, path="/gpus/") as site:
+            page = httpx2.get(f"{site}/gpus/jobs", auth=(ANN, "a"), headers={"accept": "text/html"})
+            assert page.status_code == 200
+            assert 'href="/gpus/jobs"' in page.text
+            assert BOB not in page.text
+            me = httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "a"), headers={"x-remote-user": BOB}).json()
+            assert (me["name"], me["via"], me["jobs"]) == (ANN, "proxy", 2)
+            assert httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "wrong")).status_code == 401
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_process_of_this_machine_is_not_the_proxy(marked: Lake, tmp_path: Path) -> None:
+    folder = configured(tmp_path / "site", marked, proxies=["daemon@127.0.0.1"], start_link=False)
+    with serving(folder) as server:
+        assert httpx2.get(server.address + ME, headers={"x-remote-user": ANN}).status_code == 401
+        assert as_daemon("-H", f"X-Remote-User: {ANN}", server.address + ME)["name"] == ANN
+
+
+def test_groups_of_a_directory_give_roles(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret")
+    password.chmod(0o600)
+    with slapd(tmp_path / "slapd", {"hpc": [ANN], "desk": [ANN, BOB], "staff": ["u*"]}) as url:
+        options = ServeOptions(
+            ldap_url=url, ldap_base=BASE, ldap_bind_dn=f"cn=admin,{BASE}", ldap_password_file=str(password),
+            admin_groups=("hpc",), support_groups=("desk",),
+        )  # fmt: skip
+        groups = ldap_groups(options)
+        assert groups(ANN) == {"hpc", "desk"}
+        assert groups("u*") == {"staff"}
+        for hostile in ("*", "x)(|(cn=*", "a\\2a", "", "\x00"):
+            assert groups(hostile) == frozenset(), "a name is no filter"
+        roles = Roles.of(options)
+        assert [roles.viewer(Proven(name, "test")).role for name in (ANN, BOB, "eve")] == [
+            Role.ADMIN, Role.SUPPORT, Role.USER,
+        ]  # fmt: skip
+    with pytest.raises(InputError):
+        groups(ANN)
+
+
+def test_slow_clients_are_cut(marked: Lake, tmp_path: Path) -> None:
+    folder = configured(tmp_path / "site", marked, slow_s=1.0, body_bytes=1000)
+    with serving(folder) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        form = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        starts = {
+            "nothing": b"",
+            "half a header": b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\nX-",
+            "half a body": form + b"Content-Length: 100\r\n\r\nab",
+            "an endless chunk": form + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        }
+        slow = {how: socket.create_connection((host, int(port)), timeout=30) for how in starts}
+        for how, connection in slow.items():
+            connection.sendall(starts[how])
+        for how, connection in slow.items():
+            with connection, contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b"", how
+        with socket.create_connection((host, int(port)), timeout=30) as large:
+            large.sendall(form + b"Content-Length: 1000000\r\n\r\n")
+            assert large.recv(100).startswith(b"HTTP/1.1 413")
+        with server.client() as client:
+            assert client.get(ME).status_code == 200
