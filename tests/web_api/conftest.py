@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -16,11 +17,13 @@ from tachograph.web.snapshot import ServedLake
 
 
 @pytest.fixture(scope="module")
-def served(demo: Path) -> ServedLake:
-    """The demo's lake."""
+def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> ServedLake:
+    """A copy of the demo's lake, into which labels may be written; no limit of requests."""
+    lake = tmp_path_factory.mktemp("served") / "lake"
+    shutil.copytree(demo / "lake", lake)
     configuration = config.load(str(demo / "tachograph.toml"))
     unlimited = msgspec.structs.replace(configuration.serve, requests_per_s=0.0)
-    return ServedLake(Lake.open(str(demo / "lake")), msgspec.structs.replace(configuration, serve=unlimited))
+    return ServedLake(Lake.open(str(lake)), msgspec.structs.replace(configuration, serve=unlimited))
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ def _says(sentence: str) -> msgspec.Meta:
     return msgspec.Meta(description=sentence)
 
 
+Since = Annotated[Word, _says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")] | None
+Until = Annotated[Word, _says("The job ran before it, written as `since`.")] | None
 Names = Annotated[tuple[Word, ...], _says("Any of these names.")]
 
 
@@ -62,8 +64,8 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     ] = ()
     finding: Annotated[tuple[Word, ...], _says("Code of a finding (docs/checks.md); any of them.")] = ()
     verdict: Annotated[Verdict, _says("The result that `finding` has.")] = "yes"
-    since: Annotated[Word, _says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")] | None = None
-    until: Annotated[Word, _says("The job ran before it, written as `since`.")] | None = None
+    since: Since = None
+    until: Until = None
     where: Annotated[
         tuple[Word, ...], _says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them.")
     ] = ()

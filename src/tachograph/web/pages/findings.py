@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
+
+import msgspec
 
 from tachograph.catalog.errors import NotFoundError
 from tachograph.lake.labels import read_labels, write_label
@@ -27,10 +29,10 @@ class FindingsParameters(JobChoiceParameters, frozen=True, kw_only=True):
 class LabelForm(Parameters, frozen=True, kw_only=True):
     """What a person says of a finding of one job."""
 
-    job_key: Word
-    finding: Word
-    label: Literal["confirmed", "rejected", "withdrawn"]
-    comment: Word | None = None
+    job_key: Annotated[Word, msgspec.Meta(description="The job.")]
+    finding: Annotated[Word, msgspec.Meta(description="Code of the finding.")]
+    label: Annotated[Literal["confirmed", "rejected", "withdrawn"], msgspec.Meta(description="Whether it is right.")]
+    comment: Annotated[Word, msgspec.Meta(description="Why.")] | None = None
 
 
 PARAMETERS = FindingsParameters

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+import msgspec
 
 from tachograph.api.choices import JobChoice
-from tachograph.web.parameters import Parameters, Word
+from tachograph.web.parameters import Parameters, Since, Until, Word
 from tachograph.web.snapshot import View
 
 
 class UsageParameters(Parameters, frozen=True, kw_only=True):
     """Whose usage, in which period."""
 
-    name: Word
-    since: Word | None = None
-    until: Word | None = None
+    name: Annotated[Word, msgspec.Meta(description="Name of the user or account.")]
+    since: Since = None
+    until: Until = None
 
     def choice(self, option: str) -> JobChoice:
         """Return the jobs of that name in the period, as an open lake takes them; option: user or account."""

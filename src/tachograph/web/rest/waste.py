@@ -27,7 +27,8 @@ class WasteParameters(JobChoiceParameters, frozen=True, kw_only=True):
 PARAMETERS = WasteParameters
 
 
-def _properties() -> dict[str, Any]:
+def waste_schemas() -> dict[str, Any]:
+    """Return the schema of each key of the ledger, as `tachograph waste --json` prints it."""
     fields = field_schemas(WasteReport, without=("users", "zone_name", "concerned_jobs"))
     described_fields = {name: described(_MEANING[name], schema) for name, schema in fields.items()}
     return described_fields | {
@@ -52,7 +53,7 @@ _MEANING = {
     "currency": "",
     "unpriced_jobs": "Jobs without a price.",
 }
-RETURNS = ObjectShape(_properties, table=True)
+RETURNS = ObjectShape(waste_schemas, table=True)
 
 
 def answer(view: View, parameters: WasteParameters) -> ObjectAnswer:

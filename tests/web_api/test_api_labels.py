@@ -1,0 +1,84 @@
+"""Labels: what a person says of a finding, written by those who may."""
+
+from __future__ import annotations
+
+import pytest
+from api_client import ApiClient
+from starlette.testclient import TestClient
+
+LABELS = "/api/v1/labels"
+
+
+@pytest.fixture
+def finding(admin: TestClient) -> dict[str, str]:
+    """A finding of a job of user000."""
+    (row,) = admin.get("/api/v1/findings", params={"user": "user000", "limit": 1}).json()
+    return {"job_key": row["job_key"], "finding": row["code"]}
+
+
+def test_a_label_is_written_replaced_and_withdrawn(
+    admin: TestClient, as_viewer: ApiClient, finding: dict[str, str]
+) -> None:
+    before = admin.get(LABELS).json()
+    written = admin.post(LABELS, json=finding | {"label": "confirmed", "comment": "=seen"})
+    assert (written.status_code, written.json()) == (
+        200,
+        finding | {"label": "confirmed", "comment": "=seen", "by": "root"},
+    )
+    (row,) = as_viewer("user000").get(LABELS).json()
+    assert (row["job_key"], row["code"], row["holds"], row["by"]) == (*finding.values(), True, "root")
+    assert "'=seen" in admin.get(LABELS, params={"format": "csv"}).text
+    assert as_viewer("user001").get(LABELS).json() == []
+    admin.post(LABELS, json=finding | {"label": "rejected"})
+    assert [row["holds"] for row in as_viewer("user000").get(LABELS).json()] == [False]
+    admin.post(LABELS, json=finding | {"label": "withdrawn"})
+    assert admin.get(LABELS).json() == before
+
+
+def test_others_write_none(as_viewer: ApiClient, finding: dict[str, str]) -> None:
+    for role in ("user", "manager", "support"):
+        assert as_viewer("user000", role).post(LABELS, json=finding | {"label": "confirmed"}).status_code == 403
+    assert as_viewer().post(LABELS, json=finding | {"label": "confirmed"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"job_key": "absent", "finding": "idle", "label": "confirmed"}, 404),
+        ({"finding": "absent", "label": "confirmed"}, 404),
+        ({"label": "perhaps"}, 400),
+        ({"label": "confirmed", "more": 1}, 400),
+        ({"job_key": 7, "label": "confirmed"}, 400),
+        ({"label": "confirmed", "comment": "x" * 501}, 400),
+    ],
+)
+def test_wrong_labels_are_refused(
+    admin: TestClient, finding: dict[str, str], body: dict[str, object], status: int
+) -> None:
+    answer = admin.post(LABELS, json=finding | body)
+    assert answer.status_code == status, answer.text
+    assert admin.post(LABELS, content=b"{").status_code == 415
+    assert admin.post(LABELS, content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
+
+
+def test_my_jobs_are_mine(as_viewer: ApiClient, admin: TestClient) -> None:
+    mine = as_viewer("user000").get("/api/v1/me/jobs", params={"limit": 1000}).json()
+    assert {row["job_key"] for row in mine} == {
+        row["job_key"] for row in admin.get("/api/v1/jobs", params={"user": "user000", "limit": 1000}).json()
+    }
+    assert as_viewer("user000").get("/" + mine[0]["page"]).status_code == 200
+    ended = as_viewer("user000").get("/api/v1/me/jobs", params={"state": "COMPLETED"}).json()
+    assert {row["state"] for row in ended} == {"COMPLETED"}
+    assert as_viewer("helper", "support").get("/api/v1/me/jobs").json() == []
+
+
+def test_usage_is_that_of_the_page(as_viewer: ApiClient, admin: TestClient) -> None:
+    usage = as_viewer("user003").get("/api/v1/users/user003").json()
+    assert usage == admin.get("/api/v1/users/user003").json()
+    assert usage["waste"]["lost"] == admin.get("/api/v1/waste", params={"user": "user003"}).json()["lost"]
+    assert usage["jobs"] == len(admin.get("/api/v1/jobs", params={"user": "user003", "limit": 1000}).json())
+    other, absent = (as_viewer("user000").get(f"/api/v1/users/{name}") for name in ("user003", "absent"))
+    assert other.status_code == absent.status_code == 404
+    assert other.text.replace("user003", "absent") == absent.text
+    account = usage["running"][0]["account"] if usage["running"] else usage["worst"][0]["account"]
+    assert as_viewer("user003").get(f"/api/v1/accounts/{account}").json()["jobs"] <= usage["jobs"]
