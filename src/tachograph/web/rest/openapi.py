@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tachograph.web.answers import ObjectAnswer
+from tachograph.web.guard import root_path
 from tachograph.web.parameters import Parameters
 from tachograph.web.shapes import TEXT, ObjectShape, described
 from tachograph.web.snapshot import ServedLake
@@ -31,4 +32,4 @@ def answer(served: ServedLake, parameters: Parameters) -> ObjectAnswer:
     """Return the document."""
     from tachograph.web.openapi import openapi_document  # made of all endpoints, this one included
 
-    return ObjectAnswer(openapi_document())
+    return ObjectAnswer(openapi_document(root_path(served.configuration.serve)))
