@@ -48,7 +48,7 @@ from tachograph.web.registry import (
     load_document,
     load_page,
 )
-from tachograph.web.snapshot import ServedLake
+from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -260,7 +260,8 @@ async def _problem(request: Request, error: Exception) -> Response:
     if status == 500:  # of the service itself: names of its files and hosts are for its log
         logging.getLogger("tachograph.web").error("%s", error)
         return _answer_problem(request, 503, "the service cannot answer this now", "its log has the reason")
-    return _answer_problem(request, status, error.what, error.do)
+    later = {"Retry-After": str(RETRY_S), "Refresh": str(RETRY_S)} if isinstance(error, NotReadyError) else None
+    return _answer_problem(request, status, error.what, error.do, later)
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
