@@ -123,7 +123,6 @@ def _serve(arguments: Arguments) -> int:
 
     from tachograph.cli.options import open_lake
     from tachograph.service.systemd import SystemdNotifier
-    from tachograph.web.images import cache_folder
     from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
 
@@ -133,7 +132,7 @@ def _serve(arguments: Arguments) -> int:
     listening = Listening(path=path) if path else Listening.at(arguments.listen or options.listen)
     say = Narrator.of(arguments).say
     serve(
-        ServedLake(opened.lake, opened.configuration, cache=cache_folder(os.environ)),
+        ServedLake(opened.lake, opened.configuration),
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}"),

@@ -48,7 +48,8 @@ from tachograph.web.registry import (
     load_document,
     load_page,
 )
-from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -109,6 +110,9 @@ async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request:
         raise HTTPException(401, "log in to see this")
     if viewer.role < entry.least:
         raise HTTPException(403, f"this needs the role {entry.least.label}; yours is {viewer.role.label}")
+    given = {name for name, value in request.query_params.multi_items() if value}
+    if viewer.sums_only and of_lake and given - SUMS_PARAMETERS:
+        raise HTTPException(403 if viewer.name else 401, "log in to choose jobs: of all of them there are sums only")
     if request.method not in ("GET", "HEAD"):
         await check_form(request, identities, viewer)
     if viewer.ambient:
@@ -260,8 +264,7 @@ async def _problem(request: Request, error: Exception) -> Response:
     if status == 500:  # of the service itself: names of its files and hosts are for its log
         logging.getLogger("tachograph.web").error("%s", error)
         return _answer_problem(request, 503, "the service cannot answer this now", "its log has the reason")
-    later = {"Retry-After": str(RETRY_S), "Refresh": str(RETRY_S)} if isinstance(error, NotReadyError) else None
-    return _answer_problem(request, status, error.what, error.do, later)
+    return _answer_problem(request, status, error.what, error.do)
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

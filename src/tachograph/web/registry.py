@@ -67,7 +67,7 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/job/{key}", "job", "Job", Role.USER),
     PageEntry("/user/{name}", "user", "User", Role.USER),
     PageEntry("/account/{name}", "account", "Account", Role.USER),
-    PageEntry("/waste", "waste", "Waste", Role.USER, "Waste"),
+    PageEntry("/waste", "waste", "Waste", Role.ANONYMOUS, "Waste"),
     PageEntry("/study", "study", "Study", Role.USER, "Study"),
     PageEntry("/sharing", "sharing", "Sharing", Role.USER, "Sharing"),
     PageEntry("/rules", "rules", "Rules", Role.USER, "Rules"),
@@ -99,7 +99,7 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/users/{name}", "user", "What a user used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/accounts/{name}", "account", "What an account used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/findings", "findings", "Findings of jobs, filtered.", Role.USER),
-    EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.USER),
+    EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.ANONYMOUS),
     EndpointEntry("/study", "study", "The study of the system: figures and answers to its questions.", Role.USER),
     EndpointEntry("/labels", "labels", "Findings that a person confirmed or rejected.", Role.USER, versioned=False),
     EndpointEntry(
