@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
 import shutil
 import subprocess
@@ -73,11 +74,24 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "demo", make) / "tachograph-demo"
 
 
+# who the server knows, beside the admin of its link: names in the header of a proxy, which is any process of this user
+_PEOPLE = """
+[serve]
+proxies = ["{proxy}"]
+support_users = ["sue"]
+managers = "managers"
+requests_per_s = 0.0
+"""
+
+
 @pytest.fixture(scope="session")
 def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
     """`tachograph serve` on a copy of the demo, for all tests of a worker that change nothing in it."""
     folder = tmp_path_factory.mktemp("served") / "demo"
     shutil.copytree(demo, folder)
+    (folder / "managers").write_text("mia proj00\n", encoding="utf-8")
+    with (folder / "tachograph.toml").open("a", encoding="utf-8") as configuration:
+        configuration.write(_PEOPLE.format(proxy=f"{getpass.getuser()}@127.0.0.1"))
     with serving(folder) as running:
         yield running
 

@@ -53,15 +53,22 @@ class Window:
 
 @contextmanager
 def window(
-    browser: Browser, server: WebServer, *, width: int = WIDE, scheme: str = "light", scripts: bool = True
+    browser: Browser,
+    server: WebServer,
+    *,
+    width: int = WIDE,
+    scheme: str = "light",
+    scripts: bool = True,
+    user: str | None = "",
 ) -> Iterator[Window]:
-    """Yield a window of a fresh profile that the server's link has logged in."""
+    """Yield a window of a fresh profile. user: whom a proxy names; "": logged in by the link, None: nobody."""
     dark = scheme == "dark"
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if dark else "light",
         java_script_enabled=scripts,
         reduced_motion="reduce",
+        extra_http_headers={"X-Remote-User": user} if user else {},
     )
     page = context.new_page()
     opened = Window(page, server.address)
@@ -77,7 +84,8 @@ def window(
     )  # by going elsewhere
     page.on("response", lambda got: opened.problems.append(f"{got.url}: {got.status}") if got.status >= 400 else None)
     try:
-        page.goto(server.link)
+        if user == "":
+            page.goto(server.link)
         opened.problems.clear()
         yield opened
     finally:

@@ -10,7 +10,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "user": ("/user/user000", "/user/user000?since=2025-03-04"),
     "account": ("/account/proj00",),
     "jobs": ("/jobs", "/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
-    "job": ("/job/1000316",),
+    "job": (
+        "/job/1000316",
+        *(f"/job/1000316?tab={tab}" for tab in ("timeline", "gpus", "steps", "roofline", "imbalance", "checks", "all")),
+        "/job/1000411",  # still runs
+    ),
+    "compare": ("/compare", "/compare?job=1000316", "/compare?job=1000316&job=1000177&job=1000102"),
     "api_docs": ("/api/docs",),
     "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),
     "waste": ("/waste", "/waste?by=user&jobs=all", "/waste?user=absent"),

@@ -265,6 +265,32 @@ def _power(axes: Axes, mean: Floats, low: Floats, high: Floats, bin_s: float) ->
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedLine:
+    """One job among others: its label, and a mean over its GPUs in bins of `bin_s` seconds from its start."""
+
+    label: str
+    bin_s: float
+    values: Floats
+
+
+_COMPARED = ((ACCENT, "-"), (MEMORY, "--"), (COMPUTE, "-."), (INK, ":"))
+
+
+def compared(lines: Sequence[ComparedLine], counter: str) -> str | None:
+    """Return the lines of up to four jobs over one time axis, which begins when each started."""
+    known = [line for line in lines if line.values.size and not np.isnan(line.values).all()]
+    if not known:
+        return None
+    figure, axes = new_figure(2.4)
+    for line, (colour, style) in zip(known, _COMPARED, strict=False):
+        axes.plot(_middles(line.values, line.bin_s), line.values, style, color=colour, linewidth=1.4, label=line.label)
+    _percent_axis(axes, 0.25)
+    _time_axis(axes, max(line.values.size * line.bin_s for line in known))
+    figure.legend(loc="outside upper left", ncols=len(known), frameon=False, fontsize=8)
+    return to_svg(figure, name="compared", label=f"{counter} of each job over time, mean over its GPUs")
+
+
+@dataclass(frozen=True, slots=True)
 class StepBar:
     """A step on the timeline: its id, seconds from the job's start, mean activity 0..1 (None: not known)."""
 

@@ -42,7 +42,7 @@ class VisibleJobs:
     @property
     def newest(self) -> datetime | None:
         """Until when any of them was analyzed: None without jobs."""
-        last: datetime | None = self.matching(JobFilter(), ["as_of"]).get_column("as_of").max()
+        last: datetime | None = self.matching(JobFilter(), ["as_of"]).select(pl.col("as_of").max()).item()
         return last
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:

@@ -65,16 +65,17 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/", "home", "Start", Role.USER, "Start"),
     PageEntry("/jobs", "jobs", "Jobs", Role.USER, "Jobs"),
     PageEntry("/job/{key}", "job", "Job", Role.USER),
+    PageEntry("/compare", "compare", "Compare jobs", Role.USER),
+    PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
     PageEntry("/user/{name}", "user", "User", Role.USER),
     PageEntry("/account/{name}", "account", "Account", Role.USER),
-    PageEntry("/waste", "waste", "Waste", Role.ANONYMOUS, "Waste"),
+    PageEntry("/waste", "waste", "Waste", Role.USER, "Waste"),
     PageEntry("/study", "study", "Study", Role.USER, "Study"),
     PageEntry("/sharing", "sharing", "Sharing", Role.USER, "Sharing"),
     PageEntry("/rules", "rules", "Rules", Role.USER, "Rules"),
     PageEntry("/status", "status", "Status", Role.SUPPORT, "Status"),
     PageEntry("/node/{name}", "node", "Node", Role.USER),
     PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
-    PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
 )
 # pages that are files, such as pictures: their modules have `document(view, parameters)`
 DOCUMENTS: tuple[PageEntry, ...] = (
@@ -98,10 +99,8 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs/{key}/steps", "job_steps", "The steps of a job, and what they did with its GPUs.", Role.USER),
     EndpointEntry("/users/{name}", "user", "What a user used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/accounts/{name}", "account", "What an account used: by week, lost and recovered.", Role.USER),
-    EndpointEntry("/nodes/{name}", "node", "Jobs of a node, use and health of its GPUs.", Role.USER),
-    EndpointEntry("/status", "status", "The collector and its sources.", Role.SUPPORT, versioned=False),
     EndpointEntry("/findings", "findings", "Findings of jobs, filtered.", Role.USER),
-    EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.ANONYMOUS),
+    EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.USER),
     EndpointEntry("/study", "study", "The study of the system: figures and answers to its questions.", Role.USER),
     EndpointEntry("/labels", "labels", "Findings that a person confirmed or rejected.", Role.USER, versioned=False),
     EndpointEntry(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from tachograph.export.minute_series import SeriesVector, TimeGrid, number_text
 from tachograph.export.promql import parse_promql
 from tachograph.web.answers import ObjectAnswer
@@ -29,7 +27,7 @@ from tachograph.web.snapshot import View
 class QueryRangeParameters(PrometheusParameters, frozen=True, kw_only=True):
     """What is queried, and of which instants."""
 
-    expression: Query = msgspec.field(name="query")
+    query: Query
     start: Moment
     end: Moment
     step: Step
@@ -53,7 +51,7 @@ def answer(view: View, parameters: QueryRangeParameters) -> ObjectAnswer:
         moment_ms("end", parameters.end, view.now),
         step_ms(parameters.step),
     )
-    found = visible_series(view).evaluate(parse_promql(parameters.expression), grid)
+    found = visible_series(view).evaluate(parse_promql(parameters.query), grid)
 
     def points(steps: list[int], values: list[float]) -> list[list[Any]]:
         seconds = ((grid.start_ms + step * grid.step_ms) / 1000 for step in steps)

@@ -1,0 +1,128 @@
+"""Pages of jobs: the list, one job in tabs, jobs side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from starlette.testclient import TestClient
+
+from tachograph.catalog import config
+from tachograph.lake.delta import Lake
+from tachograph.report.job_comparison import NUMBERS, compare_jobs, difference
+from tachograph.report.pages import unbroken
+from tachograph.web.application import WebService, create_application
+from tachograph.web.identity.identities import StartLink
+from tachograph.web.pages.job import TABS
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Role, Viewer
+
+WASTED = "1000316"  # one of its eight GPUs worked
+
+
+@pytest.fixture(scope="module")
+def served(demo: Path) -> ServedLake:
+    now = datetime(2025, 3, 5, tzinfo=UTC)
+    return ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml")), clock=lambda: now)
+
+
+@pytest.fixture(scope="module")
+def client(served: ServedLake) -> Iterator[TestClient]:
+    """An admin's session."""
+    service = WebService.of(served, link=StartLink("link", "eve"))
+    with TestClient(create_application(service), base_url="http://127.0.0.1:8265") as session:
+        session.get("/login?token=link")
+        yield session
+
+
+@pytest.fixture(scope="module")
+def jobs(client: TestClient) -> pl.DataFrame:
+    return pl.DataFrame(client.get("/api/v1/jobs?limit=1000").json(), infer_schema_length=None)
+
+
+def shown(page: str) -> list[str]:
+    return re.findall(r'<td><a href="/job/[^"#]+">([^<]+)</a>', page)
+
+
+def test_the_list_is_filtered_sorted_and_paged_as_the_api_is(client: TestClient, jobs: pl.DataFrame) -> None:
+    query = "user=user000&sort=-gpu_hours&limit=5"
+    first = client.get(f"/jobs?{query}")
+    following = re.search(r'rel="next" href="([^"]+)"', first.text)
+    assert following
+    second = client.get("/jobs" + following[1].replace("&amp;", "&"))
+    wanted = jobs.filter(user="user000").sort("gpu_hours", "job_key", descending=[True, False], nulls_last=True)
+    assert [*shown(first.text), *shown(second.text)] == wanted["display_id"].head(10).to_list()
+    assert f"{wanted.height} jobs" in first.text
+    assert 'aria-sort="descending"' in first.text
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_the_list_as_a_file_has_the_jobs_of_the_filter(client: TestClient, jobs: pl.DataFrame, form: str) -> None:
+    page = client.get("/jobs?user=user000&sort=gpu_hours&limit=5&columns=display_id").text
+    links = re.findall(r'href="([^"]+)" download', page)
+    (link,) = [one.replace("&amp;", "&") for one in links if f"format={form}" in one]
+    content = client.get(link).content
+    rows = pl.read_csv(content, infer_schema=False) if form == "csv" else pl.read_parquet(content)
+    assert rows.height == jobs.filter(user="user000").height
+
+
+@pytest.mark.parametrize("query", ["sort=nothing", "columns=nothing", "where=gpus", "limit=0", "colour=red"])
+def test_what_cannot_be_shown_is_a_page_that_says_why(client: TestClient, query: str) -> None:
+    answer = client.get(f"/jobs?{query}", headers={"Accept": "text/html"})
+    assert answer.status_code in (400, 404)
+    assert "<h1>" in answer.text
+
+
+def test_no_match_leads_back(client: TestClient) -> None:
+    page = client.get("/jobs?user=absent").text
+    assert "No job matches" in page
+    assert "<option selected>FAILED</option>" in client.get("/jobs?state=FAILED&user=absent").text
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_each_tab_has_its_part_and_links_to_the_others(client: TestClient, tab: str) -> None:
+    page = client.get(f"/job/{WASTED}?tab={tab}").text
+    assert page.count("<h1>") == 1
+    assert page.count('aria-current="page">') == 2  # of breadcrumb and tabs
+    headings = {"summary": "findings", "timeline": "timeline", "gpus": "gpus", "steps": "steps"}
+    headings |= {"roofline": "speed", "imbalance": "imbalance", "checks": "checks", "all": "data"}
+    assert f'<h2 id="{headings[tab]}"' in page
+    assert all(f"tab={other}" in page for other in TABS)
+    assert "<style" not in page
+
+
+def test_a_page_is_not_sent_again_while_nothing_changed(client: TestClient) -> None:
+    first = client.get(f"/job/{WASTED}")
+    assert client.get(f"/job/{WASTED}", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+    assert client.get(f"/job/{WASTED}?tab=gpus", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
+
+
+def test_only_the_page_of_a_running_job_is_read_again(client: TestClient, jobs: pl.DataFrame) -> None:
+    running = jobs.filter(state="RUNNING")["job_key"][0]
+    assert "hx-get" in client.get(f"/job/{running}").text
+    assert "hx-get" not in client.get(f"/job/{WASTED}").text
+
+
+def test_jobs_side_by_side(client: TestClient, served: ServedLake) -> None:
+    opened = served.view(Viewer("eve", Role.ADMIN, via="test")).opened
+    reports = [opened.job(job).report for job in (WASTED, "1000177")]
+    comparison = compare_jobs(reports)
+    differences = [-1.0 if one.difference is None else one.difference for one in comparison.numbers]
+    assert differences == sorted(differences, reverse=True)
+    page = client.get(f"/compare?job={WASTED}&job=1000177").text
+    assert str(unbroken(comparison.headline)) in page
+    assert 'aria-label="gpu_util of each job over time' in page
+    labels = re.findall(r'<th scope="row">([^<]+)</th>', page)
+    assert {one.label for one in comparison.numbers} <= set(labels)
+    assert {one.label for one in comparison.numbers} <= set(NUMBERS.values())
+
+
+def test_jobs_that_cannot_be_compared(client: TestClient) -> None:
+    assert client.get("/compare?job=1000316&job=absent").status_code == 404
+    assert client.get("/compare?" + "&".join(f"job={job}" for job in range(5))).status_code == 400
+    assert "alone" in client.get(f"/compare?job={WASTED}&job={WASTED}").text
+    assert difference([None, None]) is None
