@@ -21,7 +21,7 @@ BOBS_KEY = f"None:{BOBS_JOB}"
 HOSTILE = '<script>alert("x")</script>\u202e\x1b[31m'
 FORMULA = "=cmd|'/c calc'!A1"
 # what must be in no answer to others: each is a part of a value that is Bob's alone
-MARKS = (BOB, "acctqz", "nameqz", "nodeqz", "partqz", "stepqz", "submitqz", "qosqz", BOBS_JOB, "H100")
+MARKS = (BOB, "acctqz", "nameqz", "nodeqz", "partqz", "stepqz", "submitqz", "qosqz", BOBS_JOB)
 _START = utc(23, 12)
 _END = _START + timedelta(minutes=30)
 

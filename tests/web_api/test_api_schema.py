@@ -22,7 +22,7 @@ from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, load_endpoint
 from tachograph.web.shapes import row_properties
 
 # {first part of the path: field of a job that stands in it}
-PLACES = {"jobs": "job_key", "users": "user", "accounts": "account", "prometheus": "user"}
+PLACES = {"jobs": "job_key", "users": "user", "accounts": "account", "nodes": "node", "prometheus": "user"}
 VIEWERS = {"admin": ("root", "admin"), "user": ("user000", "user")}
 
 
@@ -75,6 +75,7 @@ def test_every_endpoint_does_what_the_document_says(
 def in_path(client: TestClient, entry: EndpointEntry) -> dict[str, str]:
     """What stands in the path of an endpoint, of something that is there."""
     job = client.get(f"{API}/jobs", params={"limit": 1, "where": "samples>0"}).json()[0]
+    job |= client.get(f"{API}/jobs/{job['job_key']}/minutes", params={"limit": 1, "fields": "node"}).json()[0]
     return {name: str(job[PLACES[entry.path.split("/")[1]]]) for name in re.findall(r"{(\w+)}", entry.path)}
 
 
@@ -126,7 +127,8 @@ def test_a_client_made_of_the_document_alone(admin: TestClient) -> None:
     (base,) = document["servers"]
     found = admin.get(f"{base['url']}/findings", params={"limit": 1}).json()[0]
     job = admin.get(f"{base['url']}/jobs", params={"where": f"job_key={found['job_key']}"}).json()[0]
-    known = {**job, "finding": found["code"]}
+    minute = admin.get(f"{base['url']}/jobs/{found['job_key']}/minutes", params={"limit": 1}).json()[0]
+    known = {**job, "node": minute["node"], "finding": found["code"]}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             given: dict[str, Any] = {}

@@ -23,19 +23,12 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print sources, their errors, the last analysis and compaction."""
     from tachograph.catalog import config
-    from tachograph.service.collect.status import overview, state_folder, utc_now
-    from tachograph.sources.registry import configured_feeds
+    from tachograph.service.collect.status import configured_overview, utc_now
 
     configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
     where = arguments.config or config.FILE_NAME
-    settings = configured_feeds(configuration, where=where) if configuration.sources else []
-    found = overview(
-        location,
-        state_folder(location, configuration.collect.state),
-        settings,
-        now=utc_now(),
-    )
+    found = configured_overview(location, configuration, now=utc_now(), where=where)
     if arguments.json:
         output.print_json(found.as_json())
     else:

@@ -49,6 +49,7 @@ from tachograph.web.registry import (
     load_page,
 )
 from tachograph.web.snapshot import ServedLake
+from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -109,6 +110,9 @@ async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request:
         raise HTTPException(401, "log in to see this")
     if viewer.role < entry.least:
         raise HTTPException(403, f"this needs the role {entry.least.label}; yours is {viewer.role.label}")
+    given = {name for name, value in request.query_params.multi_items() if value}
+    if viewer.sums_only and of_lake and given - SUMS_PARAMETERS:
+        raise HTTPException(403 if viewer.name else 401, "log in to choose jobs: of all of them there are sums only")
     if request.method not in ("GET", "HEAD"):
         await check_form(request, identities, viewer)
     if viewer.ambient:

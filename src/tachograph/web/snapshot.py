@@ -19,6 +19,7 @@ from tachograph.web.background import Background, Pending, Progress
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.parameters import Parameters
 from tachograph.web.scope import ScopedLake
+from tachograph.web.sums import SumsLake, without_names
 from tachograph.web.viewer import Viewer
 
 T = TypeVar("T")
@@ -102,6 +103,7 @@ class ServedLake:
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
+        self._nameless: tuple[LakeVersion, pl.DataFrame] | None = None
 
     def refresh(self) -> bool:
         """Read the newest version where it is another; return whether it was.
@@ -136,8 +138,16 @@ class ServedLake:
         """Return what `viewer` sees of the newest version. Errors: those of `refresh`."""
         snapshot = self.snapshot
         visible = snapshot.summaries if viewer.sees_all else snapshot.summaries.filter(viewer.visible())
-        opened = OpenLake(ScopedLake(self.lake, viewer, visible), self.configuration, self._clock())
+        lake = SumsLake(self.lake, self._sums(snapshot)) if viewer.sums_only else ScopedLake(self.lake, viewer, visible)
+        opened = OpenLake(lake, self.configuration, self._clock())
         return View(viewer, snapshot.version, opened, VisibleJobs(visible, snapshot.answers), self.background)
+
+    def _sums(self, snapshot: Snapshot) -> pl.DataFrame:
+        """All jobs without names, made once for a version."""
+        if self._nameless is None or self._nameless[0] != snapshot.version:
+            made = without_names(snapshot.summaries, self.configuration.serve.smallest_group)
+            self._nameless = (snapshot.version, made)
+        return self._nameless[1]
 
     def _version(self) -> LakeVersion:
         return LakeVersion(*(self.lake.version(table) for table in (JOB_SUMMARIES, FINDINGS, ANALYSES)))

@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import LakeError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.lake.problems import lake_errors
-from tachograph.sources.registry import FeedSettings
+from tachograph.sources.registry import FeedSettings, configured_feeds
 
 STATE_FOLDER = "_collect"  # in a lake that is a folder
 STATUS_FILE = "status.json"
@@ -312,6 +313,17 @@ class CollectOverview:
                 for name, step in self.steps.items()
             },
         }
+
+
+def configured_overview(
+    lake: str, configuration: Configuration, *, now: datetime, where: str = "configuration"
+) -> CollectOverview:
+    """Return the state of the collector of `lake` with the sources of a configuration; `where`: its file, for errors.
+
+    Errors: those of `overview`; ConfigError for a source that makes no sense.
+    """
+    feeds = configured_feeds(configuration, where=where) if configuration.sources else []
+    return overview(lake, state_folder(lake, configuration.collect.state), feeds, now=now)
 
 
 def overview(lake: str, folder: Path, configured: Sequence[FeedSettings], *, now: datetime) -> CollectOverview:

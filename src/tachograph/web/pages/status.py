@@ -8,9 +8,8 @@ from typing import Any
 
 from tachograph.catalog.tables import ALL_TABLES
 from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
-from tachograph.service.collect.status import overview, state_folder
+from tachograph.service.collect.status import configured_overview
 from tachograph.service.collect.status_text import SOURCE_HEADINGS, source_row, status_headline, status_remarks
-from tachograph.sources.registry import configured_feeds
 from tachograph.web.background import Pending
 from tachograph.web.parameters import Parameters
 from tachograph.web.snapshot import View
@@ -31,8 +30,7 @@ PARAMETERS = StatusParameters
 def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
     """Return all of it; gaps of nodes are searched in the background."""
     lake, configuration = view.opened.lake, view.configuration
-    feeds = configured_feeds(configuration, where="configuration") if configuration.sources else []
-    found = overview(lake.location, state_folder(lake.location, configuration.collect.state), feeds, now=view.now)
+    found = configured_overview(lake.location, configuration, now=view.now)
     nodes = view.made("gaps", lambda progress: describe_nodes(lake, progress, within=_SEARCHED))
     pending = isinstance(nodes, Pending)
     worst = None if isinstance(nodes, Pending) else nodes.sort("silence_s", "node", descending=[True, False])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tachograph.export.minute_series import SeriesVector, TimeGrid, number_text
 from tachograph.export.promql import parse_promql
 from tachograph.web.answers import ObjectAnswer
@@ -32,7 +34,7 @@ POINT: dict[str, Any] = {
 class QueryParameters(PrometheusParameters, frozen=True, kw_only=True):
     """What is queried, and of when: now where no time is given."""
 
-    query: Query
+    expression: Query = msgspec.field(name="query")
     time: Moment | None = None
 
 
@@ -55,7 +57,7 @@ RETURNS = envelope(
 def answer(view: View, parameters: QueryParameters) -> ObjectAnswer:
     """Return the value of each series that has one at that instant."""
     at_ms = moment_ms("time", parameters.time, view.now)
-    found = visible_series(view).evaluate(parse_promql(parameters.query), TimeGrid(at_ms))
+    found = visible_series(view).evaluate(parse_promql(parameters.expression), TimeGrid(at_ms))
     if isinstance(found, SeriesVector):
         result = [
             {"metric": labels, "value": [at_ms / 1000, number_text(values[0])]} for labels, _, values in found.series()

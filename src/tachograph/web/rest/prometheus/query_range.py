@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tachograph.export.minute_series import SeriesVector, TimeGrid, number_text
 from tachograph.export.promql import parse_promql
 from tachograph.web.answers import ObjectAnswer
@@ -27,7 +29,7 @@ from tachograph.web.snapshot import View
 class QueryRangeParameters(PrometheusParameters, frozen=True, kw_only=True):
     """What is queried, and of which instants."""
 
-    query: Query
+    expression: Query = msgspec.field(name="query")
     start: Moment
     end: Moment
     step: Step
@@ -51,7 +53,7 @@ def answer(view: View, parameters: QueryRangeParameters) -> ObjectAnswer:
         moment_ms("end", parameters.end, view.now),
         step_ms(parameters.step),
     )
-    found = visible_series(view).evaluate(parse_promql(parameters.query), grid)
+    found = visible_series(view).evaluate(parse_promql(parameters.expression), grid)
 
     def points(steps: list[int], values: list[float]) -> list[list[Any]]:
         seconds = ((grid.start_ms + step * grid.step_ms) / 1000 for step in steps)

@@ -1,4 +1,4 @@
-"""Labels: what a person says of a finding, written by those who may."""
+"""Answers that are not lists of jobs: labels, own jobs, users, nodes, the collector."""
 
 from __future__ import annotations
 
@@ -82,3 +82,22 @@ def test_usage_is_that_of_the_page(as_viewer: ApiClient, admin: TestClient) -> N
     assert other.text.replace("user003", "absent") == absent.text
     account = usage["running"][0]["account"] if usage["running"] else usage["worst"][0]["account"]
     assert as_viewer("user003").get(f"/api/v1/accounts/{account}").json()["jobs"] <= usage["jobs"]
+
+
+def test_a_node_is_that_of_the_page_and_names_own_jobs_alone(as_viewer: ApiClient, admin: TestClient) -> None:
+    key = admin.get("/api/v1/jobs", params={"user": "user003", "where": "samples>0", "limit": 1}).json()[0]["job_key"]
+    node = admin.get(f"/api/v1/jobs/{key}/minutes", params={"limit": 1}).json()[0]["node"]
+    report = admin.get(f"/api/v1/nodes/{node}").json()
+    assert report["node"] == node
+    assert report["headline"] in admin.get(f"/node/{node}").text
+    mine = as_viewer("user003").get(f"/api/v1/nodes/{node}").json()
+    assert {row["user"] for row in mine["jobs"]} == {"user003"} < {row["user"] for row in report["jobs"]}
+    assert admin.get("/api/v1/nodes/absent").status_code == 404
+    assert admin.get(f"/api/v1/nodes/{node}", params={"format": "csv"}).text.count("\n") == len(report["gpus"]) + 1
+
+
+def test_the_state_of_the_collector_is_for_support(as_viewer: ApiClient, admin: TestClient) -> None:
+    state = admin.get("/api/v1/status").json()
+    assert (state["running"], state["pid"]) == (False, None)
+    assert as_viewer("helper", "support").get("/api/v1/status").status_code == 200
+    assert as_viewer("user003").get("/api/v1/status").status_code == 403
