@@ -38,7 +38,9 @@ def test_the_requests_of_the_page_are_answered(demo: Path, tmp_path: Path) -> No
     assert len(requests()) > 5
     with serving(folder) as server:
         for request in requests():
-            command = request.replace("http://127.0.0.1:8265", server.address).replace("curl -s", "curl -sS --fail")
+            command = request.replace("http://127.0.0.1:8265", server.address).replace(
+                "curl -s", "curl -sS --fail --retry 60 --retry-delay 1"
+            )
             done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             assert len(done.stdout) > 2 or " -o " in command, command
