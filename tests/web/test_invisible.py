@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from typing import Any
 from urllib.parse import unquote_plus
 
 import httpx2
@@ -73,7 +74,7 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     lake = Lake.open(str(folder / "lake"))
     (folder / "managers").write_text(f"{ANN} annacct\n")
     tokens, expires = folder / "tokens", datetime.now(UTC) + timedelta(hours=1)
-    options = {"token_file": str(tokens), "managers": str(folder / "managers"), "requests_per_s": 0.0}
+    options: dict[str, Any] = {"token_file": str(tokens), "managers": str(folder / "managers"), "requests_per_s": 0.0}
     clients = {"anonymous": connect(lake, anonymous=True, **options)}
     for role in (Role.USER, Role.MANAGER, Role.ADMIN):
         token, _ = create_token(tokens, user=ANN, role=role, expires=expires)
