@@ -18,6 +18,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "compare": ("/compare", "/compare?job=1000316", "/compare?job=1000316&job=1000177&job=1000102"),
     "api_docs": ("/api/docs",),
     "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),
+    "now": ("/now", "/now?by=job&heat=util&filter=class%3Didle", "/now?by=partition"),
     "waste": ("/waste", "/waste?by=user&jobs=all", "/waste?user=absent"),
     "study": ("/study", "/study?user=absent"),
     "sharing": ("/sharing", "/sharing?runs=1", "/sharing?runs=1&one=user013%2Ffinetune&other=user001%2Ffinetune"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, actions_of
@@ -21,6 +22,7 @@ def add_arguments(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
+    parser.add_argument("--simulate", type=int, metavar="N", help="N simulated GPUs on the page of the fleet")
     action = actions_of(parser, dest="part", required=False)
     action("token", "create, list and revoke tokens of programs, in the file [serve.token_file]", _of_tokens)
 
@@ -122,6 +124,7 @@ def _serve(arguments: Arguments) -> int:
     import os
 
     from tachograph.cli.options import open_lake
+    from tachograph.live.discovery import SourceRequest
     from tachograph.service.systemd import SystemdNotifier
     from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
@@ -130,9 +133,12 @@ def _serve(arguments: Arguments) -> int:
     options = opened.configuration.serve
     path = arguments.socket or ("" if arguments.listen else options.socket)
     listening = Listening(path=path) if path else Listening.at(arguments.listen or options.listen)
+    if arguments.simulate is not None and arguments.simulate < 1:
+        raise UsageError(f"--simulate {arguments.simulate}: at least one GPU is needed", do="write --simulate 1000")
+    watched = None if arguments.simulate is None else SourceRequest(simulate=arguments.simulate, everything=True)
     say = Narrator.of(arguments).say
     serve(
-        ServedLake(opened.lake, opened.configuration),
+        ServedLake(opened.lake, opened.configuration, watched=watched),
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}"),

@@ -18,7 +18,7 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WOR
 from tachograph.live.fleet_rows import FleetRows, matching, number_name, parse_filter, sorted_rows
 from tachograph.live.looks import FREE, HEALTH_SIGNS, HELD, LOOKS, SHOWN_LOOKS, looks
 from tachograph.live.snapshot import GpuAllocation, GpuId
-from tachograph.live.view import History, View, gpu_reasons
+from tachograph.live.view import IDLE, History, View, gpu_reasons
 
 GROUPINGS = ("node", "partition", "job", "user", "class")
 MAPS = ("class", "util", "real", "mem", "power", "temp")
@@ -163,9 +163,11 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
         return "No GPU."
     reported = int(rows.view.reported.sum())
     missing = "" if reported == size else f"; {size - reported:,} without values now"
+    unheld = int((rows.view.idle_kinds() == IDLE).sum())
+    unknown = f" and {unheld:,} idle whose allocation is not known" if unheld else ""
     judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
     health = f"{len(sick):,} sick" if judged or sick else "health not known"
-    return f"{plural(size, 'GPU')}: {len(held):,} held idle, {health}{missing}."
+    return f"{plural(size, 'GPU')}: {len(held):,} held idle{unknown}, {health}{missing}."
 
 
 def _counts(view: View) -> list[tuple[str, str, int]]:

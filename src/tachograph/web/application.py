@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from itertools import groupby
@@ -43,16 +43,20 @@ from tachograph.web.registry import (
     ENDPOINTS,
     PAGES,
     PROMETHEUS,
+    STREAMS,
     EndpointEntry,
     PageEntry,
     load_document,
     load_page,
+    load_stream,
 )
 from tachograph.web.snapshot import ServedLake
+from tachograph.web.streams import Streams
 from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
+_LONGEST_ID = 19  # digits of the number of an event
 _AGAIN_S = "2"  # a page of what is still being made is loaded again
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
@@ -72,6 +76,7 @@ class WebService:
     identities: Identities
     lanes: Lanes
     log: Log | None = None
+    streams: Streams = field(default_factory=Streams)
     poll_s: float = 5.0
     alive: Callable[[], None] = lambda: None
 
@@ -129,6 +134,7 @@ def create_application(service: WebService) -> ASGIApp:
             *_endpoints(service),
             *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
             *(Route(entry.path, _document(service, entry), name=entry.module) for entry in DOCUMENTS),
+            *(Route(entry.path, _stream(service, entry), name=entry.module) for entry in STREAMS),
             Route("/job", _job_by_id),
             *(Route(f"/static/{name}.css", _report_style(name)) for name in ("page", "study")),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
@@ -154,6 +160,7 @@ def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractA
         yield
         polling.cancel()
         service.served.background.close()
+        service.served.fleet.close()
 
     return run
 
@@ -230,6 +237,23 @@ def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
         viewer = await _admit(service, entry, request)
         sender = sender_of(request, viewer, service.identities.proxies)
         return await answer_request(entry, service.served, viewer, request, partial(service.lanes.run, sender))
+
+    return handle
+
+
+def _stream(service: WebService, entry: PageEntry) -> Handler:
+    async def handle(request: Request) -> Response:
+        viewer = await _admit(service, entry, request)
+        module = load_stream(entry)
+        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
+        last = request.headers.get("last-event-id", "")
+        events = module.events(
+            lambda: service.served.view(viewer),
+            parameters,
+            int(last) if last.isascii() and last.isdigit() and len(last) < _LONGEST_ID else 0,
+            lambda name, values: templates.render(name, request, viewer, entry.title, values),
+        )
+        return service.streams.answer(sender_of(request, viewer, service.identities.proxies), events)
 
     return handle
 

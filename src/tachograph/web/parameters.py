@@ -37,10 +37,10 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Return what they mean at `now`, as text, where that is another thing at another time; "" otherwise."""
         return ""
 
-    def query(self, *without: str, **changed: object) -> str:
+    def as_query(self, *without: str, **changed: object) -> str:
         """Return them as the query of a link, those that are not the usual ones; `changed`: with other values.
 
-        >>> JobChoiceParameters(user=("ann", "bob"), since="7d").query("since", partition="gpu")
+        >>> JobChoiceParameters(user=("ann", "bob"), since="7d").as_query("since", partition="gpu")
         'user=ann&user=bob&partition=gpu'
         """
         given = {

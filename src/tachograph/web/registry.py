@@ -7,7 +7,7 @@ or `answer(view, parameters, paging)` where it RETURNS a table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -69,6 +69,7 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
     PageEntry("/user/{name}", "user", "User", Role.USER),
     PageEntry("/account/{name}", "account", "Account", Role.USER),
+    PageEntry("/now", "now", "Now", Role.USER, "Now"),
     PageEntry("/waste", "waste", "Waste", Role.ANONYMOUS, "Waste"),
     PageEntry("/study", "study", "Study", Role.USER, "Study"),
     PageEntry("/sharing", "sharing", "Sharing", Role.USER, "Sharing"),
@@ -81,6 +82,8 @@ PAGES: tuple[PageEntry, ...] = (
 DOCUMENTS: tuple[PageEntry, ...] = (
     PageEntry("/study/{figure}.{suffix}", "study_figure", "Figure of the study", Role.USER),
 )
+# pages that go on: their modules have `events(view_of, parameters, last, render)`
+STREAMS: tuple[PageEntry, ...] = (PageEntry("/now/events", "now_events", "Now", Role.USER),)
 PROMETHEUS = "/prometheus/api/v1"
 
 
@@ -158,6 +161,22 @@ class DocumentModule(Protocol):
         ...
 
 
+class StreamModule(Protocol):
+    """Interface of the module of a stream of events."""
+
+    PARAMETERS: type[Parameters]
+
+    def events(
+        self,
+        view_of: Callable[[], View],
+        parameters: Any,
+        last: int,
+        render: Callable[[str, Mapping[str, Any]], str],
+    ) -> AsyncGenerator[bytes]:
+        """Yield events. `last`: the id of the last one that the browser has; `render` makes a template a text."""
+        ...
+
+
 class EndpointModule(Protocol):
     """Interface of an endpoint's module."""
 
@@ -182,6 +201,12 @@ def load_page(entry: PageEntry) -> PageModule:
 def load_document(entry: PageEntry) -> DocumentModule:
     """Return the module of a page that is a file, imported now."""
     return cast("DocumentModule", import_module(f"tachograph.web.pages.{entry.module}"))
+
+
+@cache
+def load_stream(entry: PageEntry) -> StreamModule:
+    """Return the module of a stream of events, imported now."""
+    return cast("StreamModule", import_module(f"tachograph.web.pages.{entry.module}"))
 
 
 @cache

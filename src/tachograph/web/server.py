@@ -106,15 +106,19 @@ def _remove_stale(path: Path) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A server that calls a function once it accepts connections."""
+    """A server that calls a function once it accepts connections, and one when it ends, before it waits for answers."""
 
-    def __init__(self, config: uvicorn.Config, accepting: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, accepting: Callable[[], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
-        self._accepting = accepting
+        self._accepting, self._ending = accepting, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._accepting()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending()
+        await super().shutdown(sockets)
 
 
 def serve(
@@ -153,7 +157,7 @@ def serve(
             notifier.notify("READY=1")
             started(_link(listening, bound, options, link))
 
-        _Server(config, accepting).run(sockets=[bound])
+        _Server(config, accepting, served.fleet.close).run(sockets=[bound])
         notifier.notify("STOPPING=1")
 
 

@@ -15,7 +15,9 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ANALYSES, FINDINGS, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_answers, read_consistently, read_summaries
+from tachograph.live.discovery import SourceRequest
 from tachograph.web.background import Background, Pending, Progress
+from tachograph.web.fleet import FleetWatch
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.parameters import Parameters
 from tachograph.web.scope import ScopedLake
@@ -53,7 +55,7 @@ class View:
     """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
 
     opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of visible jobs.
-    background: makes what takes seconds.
+    background: makes what takes seconds. fleet: all GPUs live, of which `fleet_report` shows what is visible.
     """
 
     viewer: Viewer
@@ -61,6 +63,7 @@ class View:
     opened: OpenLake
     jobs: VisibleJobs
     background: Background
+    fleet: FleetWatch
 
     @property
     def configuration(self) -> Configuration:
@@ -95,11 +98,17 @@ class ServedLake:
     """A lake that is served: its newest version, read anew when the lake has another."""
 
     def __init__(
-        self, lake: Lake, configuration: Configuration, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        lake: Lake,
+        configuration: Configuration,
+        *,
+        watched: SourceRequest | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lake = lake
         self.configuration = configuration
         self.background = Background()
+        self.fleet = FleetWatch(configuration, lake.location, watched)
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -140,7 +149,8 @@ class ServedLake:
         visible = snapshot.summaries if viewer.sees_all else snapshot.summaries.filter(viewer.visible())
         lake = SumsLake(self.lake, self._sums(snapshot)) if viewer.sums_only else ScopedLake(self.lake, viewer, visible)
         opened = OpenLake(lake, self.configuration, self._clock())
-        return View(viewer, snapshot.version, opened, VisibleJobs(visible, snapshot.answers), self.background)
+        jobs = VisibleJobs(visible, snapshot.answers)
+        return View(viewer, snapshot.version, opened, jobs, self.background, self.fleet)
 
     def _sums(self, snapshot: Snapshot) -> pl.DataFrame:
         """All jobs without names, made once for a version."""

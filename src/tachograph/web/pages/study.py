@@ -85,7 +85,7 @@ def content(view: View, parameters: StudyPageParameters) -> Mapping[str, Any]:
             return Markup("")
         suffix, content = made.pictures[entry.name]
         # an address of its own per version, so that a browser may keep it
-        query = parameters.query(version=str(view.version))
+        query = parameters.as_query(version=str(view.version))
         return Markup('<img src="study/{}.{}?{}" alt="{}" class="picture of{}" loading="lazy">').format(
             entry.name, suffix, query, entry.title, _tenth(picture_width(suffix, content))
         )

@@ -1,0 +1,91 @@
+"""The fleet now: held idle and sick GPUs first, then groups, a heat map, and a table of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.tables import DEVICES
+from tachograph.catalog.units import EPOCH, text
+from tachograph.lake.query import read_latest
+from tachograph.live.fleet_report import GROUPINGS, MAPS, FleetChoice
+from tachograph.web.background import Pending
+from tachograph.web.fleet import FleetBoard, LiveState, fleet_report, running_jobs
+from tachograph.web.parameters import Parameters, Word
+from tachograph.web.snapshot import View
+
+
+class NowParameters(Parameters, frozen=True, kw_only=True):
+    """`by`: groups; `heat`: what the map shows; `filter`: as on the screen, such as `sm<20 class=idle`; `sort`."""
+
+    by: Word = "node"
+    heat: Word = "class"
+    filter: Word = ""
+    sort: Word = "gpu"
+
+    @property
+    def choice(self) -> FleetChoice:
+        """The same for a report."""
+        return FleetChoice(self.by, self.heat, self.filter, self.sort)
+
+
+PARAMETERS = NowParameters
+
+
+def content(view: View, parameters: NowParameters) -> Mapping[str, Any]:
+    """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or filter that is none."""
+    parameters.choice.check()
+    board = board_of(view, parameters, view.fleet.state())
+    return {**board.values, "number": board.number, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
+
+
+def board_of(view: View, parameters: NowParameters, state: LiveState) -> FleetBoard:
+    """Return what the page shows of a state, or of a newer one: shared by all pages and streams that show the same."""
+    board = view.fleet.boards.of((view.viewer.scope, parameters))
+    with board.lock:
+        if board.number < state.number or not board.values:
+            board.step(_values(view, parameters, state), state.number)
+    return board
+
+
+def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
+    running, every = _running(view), view.viewer.sees_all
+    report = fleet_report(state, parameters.choice, view.viewer, running)
+    measured = None if report is None else EPOCH + timedelta(seconds=report.t)
+    problem = None if state.problem is None else state.problem.sentence if every else "the source of live values fails"
+    return {
+        "report": report,
+        "of_lake": state.of_lake,
+        "about": state.view.about.sentence if state.view is not None and every and not state.of_lake else "",
+        "problem": None if state.of_lake else problem,
+        "time": "" if measured is None else local_time(measured, view.zone_name),
+        "age": "" if measured is None else _age(view, measured.timestamp()),
+        "own_only": not every,
+        "known": {
+            "node": _nodes(view),
+            "job": frozenset(running["name"]),
+            "user": frozenset(running["user"].drop_nulls()),
+        },
+    }
+
+
+def _running(view: View) -> pl.DataFrame:
+    found = view.made("running jobs", lambda _: running_jobs(view.opened.jobs()))
+    return running_jobs(view.opened.jobs().clear()) if isinstance(found, Pending) else found
+
+
+def _nodes(view: View) -> frozenset[str]:
+    """Nodes that have a page."""
+    found = view.made("nodes", lambda _: frozenset(read_latest(view.opened.lake, DEVICES)["node"]))
+    return frozenset() if isinstance(found, Pending) else found
+
+
+def _age(view: View, measured: float) -> str:
+    """When it was measured, and how long ago, in whole minutes."""
+    seconds = max(0.0, view.now.timestamp() - measured)
+    when = local_time(EPOCH + timedelta(seconds=measured), view.zone_name)
+    return f"as of {when}, {text(60.0 * (seconds // 60), 's')} ago"

@@ -1,0 +1,62 @@
+"""Reports that take seconds are made once, by one thread, and kept."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.web.background import Background, Pending
+
+
+def test_a_report_is_made_once_and_pending_until_then() -> None:
+    background, go, calls = Background(), threading.Event(), []
+
+    def make(progress: object) -> str:
+        calls.append(progress)
+        assert callable(progress)
+        progress("draw energy", 3, 13)
+        go.wait(60)
+        return "drawn"
+
+    first = background.get("study", make, wait_s=0.2)
+    assert isinstance(first, Pending)
+    assert (first.doing, first.done, first.total) == ("draw energy", 3, 13)
+    assert isinstance(background.get("study", make, wait_s=0.0), Pending)
+    go.set()
+    assert background.get("study", make, wait_s=60) == "drawn"
+    assert background.get("study", make) == "drawn"
+    assert len(calls) == 1
+
+
+def test_an_error_is_raised_and_the_next_request_tries_again() -> None:
+    background, calls = Background(), []
+
+    def make(_: object) -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise NotFoundError("no job")
+        return "made"
+
+    with pytest.raises(NotFoundError):
+        background.get("key", make, wait_s=60)
+    assert background.get("key", make, wait_s=60) == "made"
+
+
+def test_too_many_that_wait_are_refused_and_old_ones_make_room() -> None:
+    background, go = Background(kept=2, waiting=2), threading.Event()
+
+    def make(_: object) -> str:
+        go.wait(60)
+        return "made"
+
+    assert isinstance(background.get(1, make, wait_s=0), Pending)
+    assert isinstance(background.get(2, make, wait_s=0), Pending)
+    with pytest.raises(LakeError, match="too many"):
+        background.get(3, make, wait_s=0)
+    go.set()
+    assert [background.get(key, make, wait_s=60) for key in (1, 2, 3, 4)] == ["made"] * 4
+    made_again: list[int] = []
+    background.get(1, lambda _: made_again.append(1), wait_s=60)
+    assert made_again == [1]

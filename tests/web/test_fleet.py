@@ -1,0 +1,209 @@
+"""The fleet live: who sees which GPUs, one monitor for all viewers, and only what changed is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.discovery import SourceRequest
+from tachograph.live.fleet_report import GROUPINGS, FleetChoice, FleetReport, build_fleet_report
+from tachograph.live.monitor import Monitor
+from tachograph.live.selection import SelectedSource
+from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
+from tachograph.live.sources.simulated import SimulatedSource
+from tachograph.live.view import History, View
+from tachograph.web import fleet
+from tachograph.web.fleet import FleetBoard, FleetWatch, LiveState, fleet_report, running_jobs, visible_allocations
+from tachograph.web.viewer import NOBODY, Role, Viewer
+
+ANA, EVE, SUPPORT = (
+    Viewer("ana", Role.USER),
+    Viewer("eve", Role.MANAGER, frozenset({"chem"})),
+    Viewer("s", Role.SUPPORT),
+)
+ONE, TWO, THREE, FOUR, FIVE = (GpuId("n1", place) for place in range(5))
+HELD = {
+    ONE: GpuAllocation("7", "ana"),
+    TWO: GpuAllocation("8", "bo"),
+    THREE: GpuAllocation("7,8", "ana,bo", 5.0),
+    FOUR: GpuAllocation("9"),
+    FIVE: GpuAllocation(user="ana"),
+}
+
+
+def _jobs(*rows: tuple[str, str, str]) -> pl.DataFrame:
+    """Running jobs: id, user, account."""
+    names = ["job_id", "user", "account"]
+    frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String()), orient="row")
+    return running_jobs(frame.with_columns(display_id="job_id", partition=pl.lit("gpu"), end=pl.lit(None)))
+
+
+def test_a_user_sees_own_gpus_and_no_name_of_others() -> None:
+    assert visible_allocations(HELD, ANA, _jobs(("7", "ana", "bio"))) == {
+        ONE: HELD[ONE],
+        THREE: GpuAllocation("7", "ana"),
+        FIVE: HELD[FIVE],
+    }
+    assert visible_allocations(HELD, ANA, _jobs())[THREE] == GpuAllocation(None, "ana")  # whose job is whose: unknown
+    assert visible_allocations(HELD, NOBODY, _jobs()) == {}
+
+
+def test_a_job_without_a_user_is_visible_where_the_lake_knows_its_own() -> None:
+    assert FOUR not in visible_allocations(HELD, ANA, _jobs())
+    assert visible_allocations(HELD, ANA, _jobs(("9", "ana", "bio")))[FOUR] == GpuAllocation("9", "ana")
+
+
+def test_a_manager_sees_jobs_of_the_account_but_not_an_old_job_of_that_number() -> None:
+    assert visible_allocations(HELD, EVE, _jobs(("8", "bo", "chem")))[TWO] == HELD[TWO]
+    assert visible_allocations(HELD, EVE, _jobs(("8", "cy", "chem"))) == {}  # of another user than holds the GPU
+
+
+def _view(gpus: int = 64) -> View:
+    source = SimulatedSource(gpus, faults=True)
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(2), keep_events=0)
+    monitor.step(source.read())
+    problem = SourceProblem("no answer", "host-of-bo", "ask bo")
+    return monitor.step(replace(source.read(), problems=(problem,)))
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_no_text_of_a_report_has_a_name_of_others(by: str) -> None:
+    state = LiveState(1, _view())
+    report = fleet_report(state, FleetChoice(by=by, filter="user=bo"), ANA, _jobs())
+    assert report is not None
+    everything = repr(report)
+    assert "'ana'" in repr(fleet_report(state, FleetChoice(by=by), ANA, _jobs()))
+    for user in ("bo", "chen", "dita", "emil"):
+        assert f"'{user}'" not in everything
+    assert "host-of-bo" not in everything
+    others = {allocation.job_id for allocation in _view().snapshot.allocations.values() if allocation.user != "ana"}
+    assert not [job for job in others if f"'{job}'" in everything]
+    assert "other GPUs" in report.others
+
+
+def test_visible_and_other_gpus_are_all_gpus() -> None:
+    view = _view()
+    own = fleet_report(LiveState(1, view), FleetChoice(), ANA, _jobs())
+    whole = fleet_report(LiveState(1, view), FleetChoice(), SUPPORT, _jobs())
+    assert own is not None
+    assert whole is not None
+    assert len(own.heat) + int(own.others.split()[0]) == len(whole.heat) == 64
+    assert whole.others == ""
+
+
+def test_lists_have_the_verdicts_of_the_monitor() -> None:
+    view = _view()
+    report = build_fleet_report(view, FleetChoice())
+    sick = {view.snapshot.gpus[row].name for row in range(64) if view.state(row) in ("CRIT", "WARN", "HOT")}
+    assert {cells[0] for cells in report.sick.cells} == sick != set()
+    held = [row for row, kind in enumerate(view.idle_kinds().tolist()) if kind == 2]
+    assert {cells[0] for cells in report.held.cells} == {view.snapshot.gpus[row].name for row in held}
+
+
+@pytest.mark.parametrize("choice", [FleetChoice(by="colour"), FleetChoice(heat="x"), FleetChoice(filter="x<2")])
+def test_a_choice_that_is_none_is_a_mistake_of_the_user(choice: FleetChoice) -> None:
+    with pytest.raises(UsageError):
+        build_fleet_report(_view(8), choice)
+
+
+def _values(report: FleetReport | None, time: str = "12:00") -> dict[str, object]:
+    return {
+        "report": report,
+        "time": time,
+        "problem": None,
+        "of_lake": False,
+        "about": "",
+        "own_only": False,
+        "age": "",
+    }
+
+
+def test_a_board_sends_what_changed_and_everything_to_who_has_nothing() -> None:
+    report = build_fleet_report(_view(8), FleetChoice())
+    board = FleetBoard()
+    board.step(_values(report), 10)
+    sections, cells = board.since(0)
+    assert set(sections) == {"state", "held", "sick", "groups", "gpus", "heat", "notes"}
+    assert set(cells) == {"headline", "age"}
+    assert board.since(10) == ([], {})
+    board.step(_values(replace(report, heat=("I^", *report.heat[1:])), "12:01"), 11)
+    assert board.since(10) == ([], {"heat-0": "I^", "age": "12:01"})
+    board.step(_values(replace(report, held=replace(report.held, keys=("other",)))), 12)
+    assert board.since(11)[0] == ["held"]
+    assert set(board.since(10)[0]) == {"held"}
+
+
+class _Opened:
+    """Sources that were opened."""
+
+    def __init__(self) -> None:
+        self.requests: list[SourceRequest] = []
+        self.closed = threading.Event()
+
+    def __call__(self, request: SourceRequest) -> SelectedSource:
+        from tachograph.live.discovery import choose_source
+
+        self.requests.append(request)
+        if request.simulate is None:
+            raise NotFoundError("no GPU telemetry source found; tried: nvml")
+        return choose_source(Configuration(), request, environment={})
+
+
+def _watch(opened: _Opened, wanted: SourceRequest | None = None) -> FleetWatch:
+    return FleetWatch(Configuration(), "nowhere", wanted, opener=opened)
+
+
+def _runs(watch: FleetWatch) -> bool:
+    return watch.is_running
+
+
+def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = _Opened()
+    monkeypatch.setattr(fleet, "LINGER_S", 0.0)
+    watch = _watch(opened, SourceRequest(simulate=8))
+    watch.interval_s = 0.05
+    assert not _runs(watch)
+
+    async def look() -> None:
+        with watch.viewer() as one, watch.viewer() as two:
+            for event in (one, two):
+                await asyncio.wait_for(event.wait(), 60)
+            assert watch.viewers == 2
+            assert watch.state().view is not None
+            assert len(opened.requests) == 1
+
+    asyncio.run(look())
+    for _ in range(600):
+        if not _runs(watch):
+            break
+        threading.Event().wait(0.1)
+    assert not _runs(watch)
+    before = watch.state(wait_s=60).number
+    assert before > 0
+    watch.close()
+
+
+def test_a_source_that_is_requested_and_absent_is_a_problem() -> None:
+    opened = _Opened()
+    watch = _watch(opened, SourceRequest(source="nvml"))
+    state = watch.state(wait_s=60)
+    watch.close()
+    assert state.view is None
+    assert state.problem is not None
+    assert state.problem.what.startswith("no GPU telemetry source found")
+    assert fleet_report(state, FleetChoice(), SUPPORT, _jobs()) is None
+
+
+def test_without_a_live_source_the_lake_is_tried() -> None:
+    opened = _Opened()
+    watch = _watch(opened)
+    watch.state(wait_s=60)
+    watch.close()
+    assert [request.recording for request in opened.requests[:2]] == [None, "nowhere"]

@@ -1,0 +1,171 @@
+"""Pages of the whole site on the demo: their numbers, and that a user finds no name of others in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tachograph.api.rule_jobs import backtest
+from tachograph.catalog import config
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.judge.judge import rules_in_use
+from tachograph.judge.rules.ruleset import with_settings
+from tachograph.lake.delta import Lake
+from tachograph.web.background import Pending
+from tachograph.web.pages import node, rules, sharing, status, study, study_figure, waste
+from tachograph.web.snapshot import ServedLake, View
+from tachograph.web.viewer import Role, Viewer
+
+SUPPORT = Viewer("support", Role.SUPPORT)
+_LONGEST_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def served(demo: Path) -> Iterator[ServedLake]:
+    made = ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml"), {}))
+    yield made
+    made.background.close()
+    made.fleet.close()
+
+
+@pytest.fixture(scope="module")
+def every(served: ServedLake) -> View:
+    return served.view(SUPPORT)
+
+
+@pytest.fixture(scope="module")
+def own(served: ServedLake, every: View) -> View:
+    """What the user with most jobs sees."""
+    users = every.opened.jobs().group_by("user").agg(jobs=pl.len()).sort("jobs", "user", descending=True)
+    return served.view(Viewer(users.item(0, "user"), Role.USER))
+
+
+def _content(view: View, page: ModuleType, **given: Any) -> Mapping[str, Any]:
+    """The content of a page, once what it shows is made."""
+    until = time.monotonic() + _LONGEST_S
+    while time.monotonic() < until:
+        found: Mapping[str, Any] = page.content(view, page.PARAMETERS(**given))
+        if found.get("pending") is None:
+            return found
+    raise AssertionError("still being made")
+
+
+def _others(every: View, own: View) -> list[str]:
+    return [user for user in every.opened.jobs()["user"].unique().drop_nulls() if user != own.viewer.name]
+
+
+def _texts(values: object) -> str:
+    """All that templates can print of values, tables included."""
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, fmt_str_lengths=10_000):
+        return repr(values)
+
+
+@pytest.mark.parametrize("by", ["user", "account", "partition", "gpu_model"])
+def test_waste_of_a_user_names_no_other(every: View, own: View, by: str) -> None:
+    found = _content(own, waste, by=by, jobs="all")
+    assert found["report"].jobs
+    assert not [user for user in _others(every, own) if f'"{user}"' in _texts(found["report"].users.to_dicts())]
+    assert set(found["report"].concerned["user"]) == {own.viewer.name}
+
+
+def test_a_node_shows_all_its_jobs_to_support_and_own_ones_to_a_user(every: View, own: View) -> None:
+    gpus = every.opened.gpus(every.opened.jobs())
+    name = gpus.group_by("node").agg(pl.col("job_key").n_unique()).sort("job_key", "node").item(-1, "node")
+    whole, mine = (_content(view, node, name=name)["report"] for view in (every, own))
+    on_it = gpus.filter(pl.col("node") == name)
+    assert set(whole.jobs["job_key"]) == set(on_it["job_key"])
+    assert whole.gpus["jobs"].sum() == on_it.height == whole.weeks["jobs"].sum()
+    measured = on_it.with_columns(h=(pl.col("last_t") - pl.col("first_t")).dt.total_microseconds() / 3.6e9)
+    assert whole.days["hours"].sum() == pytest.approx(measured["h"].sum())
+    assert set(mine.jobs["user"]) <= {own.viewer.name}
+    assert mine.jobs.height == on_it.join(own.opened.jobs(), on="job_key", how="semi")["job_key"].n_unique()
+    with pytest.raises(NotFoundError):
+        _content(every, node, name="nid999999")
+
+
+def test_unmeasured_errors_of_a_node_are_not_called_none(every: View) -> None:
+    found = _content(every, node, name="nid000029")
+    assert found["report"].gpus["xid_events"].null_count() == found["report"].gpus.height
+    assert "not measured" in found["headline"]
+
+
+def test_the_study_is_made_once_and_its_pictures_have_addresses(every: View) -> None:
+    found = _content(every, study)
+    assert found["report"].dataset.jobs > 100
+    drawn = next(figure for figure in found["report"].figures if figure.drawn)
+    address = str(found["picture"](drawn))
+    assert f"study/{drawn.entry.name}." in address
+    suffix = address.partition(f"study/{drawn.entry.name}.")[2].partition("?")[0]
+    picture = study_figure.document(every, study_figure.PARAMETERS(figure=drawn.entry.name, suffix=suffix))
+    assert picture.media_type.startswith("image/")
+    with pytest.raises(NotFoundError):
+        study_figure.document(every, study_figure.PARAMETERS(figure="../../etc/passwd", suffix="svg"))
+
+
+def test_a_study_of_no_jobs_is_a_state_of_the_page(every: View) -> None:
+    found = _content(every, study, user=("absent",))
+    assert found["study"] is None
+    assert found["problem"]
+
+
+def test_sharing_of_a_user_is_of_own_groups(every: View, own: View) -> None:
+    found = _content(own, sharing, runs=1)
+    assert not [user for user in _others(every, own) if f"{user}/" in _texts(found["rows"])]
+    refused = _content(own, sharing, runs=1, one="user/absent", other="user/absent")
+    assert refused["problem"]
+    assert _content(every, sharing, one="user001/finetune")["problem"] == "Name both job groups of the pair."
+
+
+def test_status_has_tables_and_gaps(every: View) -> None:
+    found = _content(every, status)
+    assert {"gpu_samples", "jobs", "job_summaries"} <= {table.table for table in found["tables"]}
+    assert found["nodes"].height == 20 < found["all_nodes"]
+    assert _content(every, status, nodes=True)["nodes"].height == found["all_nodes"]
+
+
+def test_rules_count_visible_jobs_and_a_changed_threshold_changes_verdicts(every: View, own: View) -> None:
+    whole, mine = (_content(view, rules)["numbers"] for view in (every, own))
+    code = "hot_gpu"
+    for view, numbers in ((every, whole), (own, mine)):
+        assert sum(numbers.get((code, verdict), 0) for verdict in ("yes", "no", "unknown")) == len(view.jobs)
+    tested = _content(every, rules, rule=code, parameter="hot_c", value="40")["tested"]
+    assert tested.judged == tested.jobs == len(every.jobs)
+    assert tested.changes.height > 0
+    assert "unchanged" in _content(every, rules, rule=code, parameter="hot_c", value="85")["problem"]
+    assert "invalid number" in _content(every, rules, rule=code, parameter="hot_c", value="much")["problem"]
+
+
+def test_a_back_test_ends_in_time_with_the_newest_jobs(every: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tachograph.api import rule_jobs
+
+    monkeypatch.setattr(rule_jobs, "SMALL_BATCH", 50)
+    before = rules_in_use(every.configuration).only(["hot_gpu"])
+    after = with_settings(before, ["hot_c=40"])
+    ticks = count()
+    jobs = every.opened.jobs()
+    found = backtest(every.opened.lake, jobs, before, after, clock=lambda: float(next(ticks)), limit_s=1.0)
+    assert found.judged == 100 < found.jobs == jobs.height
+    newest = set(jobs.sort("start", "job_key", descending=True).head(100)["job_key"])
+    assert set(found.changes["job_key"]) <= newest
+    with pytest.raises(UsageError):
+        with_settings(before, ["hot_c=-1"])
+
+
+def test_a_version_of_another_viewer_is_not_shown(served: ServedLake) -> None:
+    """A user may be called as the scope of support is."""
+    views = [served.view(Viewer(name, Role.USER)) for name in ("all", "none", "sums")]
+
+    def counted(view: View) -> int | Pending:
+        return view.made("who", lambda _: len(view.jobs))
+
+    made = [counted(view) for view in (served.view(SUPPORT), *views)]
+    assert not any(isinstance(one, Pending) for one in made)
+    assert made[0] != 0
+    assert made[1:] == [0, 0, 0]
