@@ -12,7 +12,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("/jobs", "/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
     "job": (
         "/job/1000316",
-        *(f"/job/1000316?tab={tab}" for tab in ("timeline", "gpus", "steps", "roofline", "imbalance", "checks", "all")),
+        *(f"/job/1000316?tab={tab}" for tab in ("timeline", "gpus", "checks", "all")),
         "/job/1000411",  # still runs
     ),
     "compare": ("/compare", "/compare?job=1000316", "/compare?job=1000316&job=1000177&job=1000102"),

@@ -14,7 +14,7 @@ from tachograph.web.viewer import Role
 pytestmark = pytest.mark.slow
 # as tests/conftest.py configures the server
 PEOPLE = {"user000": Role.USER, "mia": Role.MANAGER, "sue": Role.SUPPORT}
-_MOST_LINKS = 12  # of one page that are followed
+_MOST_LINKS = 6  # of one page that are followed
 
 
 @pytest.mark.parametrize("name", PEOPLE)
