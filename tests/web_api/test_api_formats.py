@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tachograph.lake.query import read_summaries
 from tachograph.report.json_values import json_rows
 from tachograph.web.answers import FORMATS, choose_format, defused, public_rows
 
@@ -71,7 +72,7 @@ def test_every_format_holds_the_same_rows(admin: TestClient, key: str, path: str
 
 
 def test_json_is_what_the_command_prints(admin: TestClient, served: Any) -> None:
-    summaries = served.snapshot.summaries
+    summaries = read_summaries(served.lake)
     rows = admin.get("/api/v1/jobs", params={"limit": 10_000}).json()
     printed = {row["job_key"]: row for row in json_rows(summaries)}
     assert len(rows) == len(printed)

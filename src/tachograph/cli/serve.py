@@ -126,6 +126,7 @@ def _serve(arguments: Arguments) -> int:
     from tachograph.cli.options import open_lake
     from tachograph.live.discovery import SourceRequest
     from tachograph.service.systemd import SystemdNotifier
+    from tachograph.web.images import cache_folder
     from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
 
@@ -138,7 +139,7 @@ def _serve(arguments: Arguments) -> int:
     watched = None if arguments.simulate is None else SourceRequest(simulate=arguments.simulate, everything=True)
     say = Narrator.of(arguments).say
     serve(
-        ServedLake(opened.lake, opened.configuration, watched=watched),
+        ServedLake(opened.lake, opened.configuration, cache=cache_folder(os.environ), watched=watched),
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}"),

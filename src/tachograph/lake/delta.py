@@ -408,7 +408,7 @@ class Lake:
         Errors: LakeError (when collected inside `lake_errors`) for a file that is gone or damaged.
         """
         if not files:
-            return table.empty().lazy()
+            return table.empty().select(columns or table.schema.keys()).lazy()
         frame = pl.scan_parquet(
             [f"{self.uri(table)}/{file.path}" for file in files],
             glob=False,

@@ -292,11 +292,15 @@ def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFra
         .agg(pl.col("code").alias(FINDINGS_COLUMN), pl.col("severity").first().alias(SEVERITY_COLUMN))
     )
     joined = summaries.join(of_jobs, on="job_key", how="left", maintain_order="left")
-    causes = [pl.col(f"gpu_hours_{cause}") for cause in WASTE]
-    lost = pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(pl.sum_horizontal(causes))
     return joined.with_columns(
-        pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))), lost.alias(LOST_COLUMN)
+        pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))), lost_hours().alias(LOST_COLUMN)
     )
+
+
+def lost_hours() -> pl.Expr:
+    """GPU-hours of a row of job_summaries that were lost to any cause; null where none is known."""
+    causes = [pl.col(f"gpu_hours_{cause}") for cause in WASTE]
+    return pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(pl.sum_horizontal(causes))
 
 
 def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:

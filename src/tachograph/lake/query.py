@@ -147,7 +147,7 @@ def read_verdicts(
     lake: Lake, jobs: pl.DataFrame, where: pl.Expr | None = None, columns: Sequence[str] = tuple(FINDINGS.schema)
 ) -> pl.DataFrame:
     """Return `columns` of the findings of these jobs, with any verdict, or those of them `where` something holds."""
-    rows = _as_of_now(lake.scan(FINDINGS))
+    rows = as_of_now(lake.scan(FINDINGS))
     if where is not None:
         rows = rows.filter(where)
     with lake_errors(lake.uri(FINDINGS)):
@@ -183,7 +183,7 @@ def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str]) -> pl.D
     return read_verdicts(lake, jobs, pl.col("code").is_in(list(codes)), FINDING_INTERVAL)
 
 
-def _as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
+def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of findings of any version: without kind and verdict they are checks that hold."""
     return rows.with_columns(
         pl.col("kind").fill_null("check").replace(dict.fromkeys(("advice", "class", "rule"), "check")),

@@ -91,13 +91,18 @@ def build_jobs_table(
     table has a column of them. `wanted`: the filter, whose findings are shown also where they are not reported.
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
-    by = sort.removeprefix("-")
-    must_exist([*columns, by], tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN))), page="docs/tables.md")
+    check_jobs_columns(columns, sort)
     ordered = sort_jobs(with_findings(summaries, findings), sort)
     kept = ordered if limit is None else ordered.head(limit)
     shown = tuple(columns) or (WORST_COLUMNS if sort == WORST_SORT else DEFAULT_COLUMNS)
     answers = {} if wanted is None or not wanted.findings else _answers(kept, findings, wanted)
     return JobsTable(kept, shown, ordered.height, zone_name, chosen=bool(columns), answers=answers)
+
+
+def check_jobs_columns(columns: Sequence[str], sort: str) -> None:
+    """Check that a table of jobs has some columns. Errors: NotFoundError naming those close to an unknown one."""
+    known = tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN)))
+    must_exist([*columns, sort.removeprefix("-")], known, page="docs/tables.md")
 
 
 def _answers(jobs: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> dict[str, list[str]]:

@@ -50,7 +50,7 @@ from tachograph.web.registry import (
     load_page,
     load_stream,
 )
-from tachograph.web.snapshot import ServedLake
+from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.web.streams import Streams
 from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.viewer import NOBODY, Role, Viewer
@@ -288,7 +288,8 @@ async def _problem(request: Request, error: Exception) -> Response:
     if status == 500:  # of the service itself: names of its files and hosts are for its log
         logging.getLogger("tachograph.web").error("%s", error)
         return _answer_problem(request, 503, "the service cannot answer this now", "its log has the reason")
-    return _answer_problem(request, status, error.what, error.do)
+    later = {"Retry-After": str(RETRY_S), "Refresh": str(RETRY_S)} if isinstance(error, NotReadyError) else None
+    return _answer_problem(request, status, error.what, error.do, later)
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -9,12 +9,17 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.codes import REPORTED
-from tachograph.lake.filters import JobFilter, answers_to, filter_jobs
-from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table
-from tachograph.web.cursors import decode_cursor, encode_cursor
+from tachograph.catalog.columns import FINDINGS_COLUMN, SEVERITY_COLUMN
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.lake.filters import JobFilter, answers_to
+from tachograph.lake.resident import REPORTED_COUNT, WORST, CodedVerdict, ResidentJobs
+from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table, check_jobs_columns
+from tachograph.web.cursors import CursorValue, decode_cursor, encode_cursor, no_cursor
 
-_KEY = "job_key"
+_KEY, _ROW, _VALUE = "job_key", "row", "value"
+_ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
+# worst_severity is text: in its order
+_AS_TEXT = {CodedVerdict.HINT: 0, CodedVerdict.NOTE: 1, CodedVerdict.PROBLEM: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +30,44 @@ class JobsPage:
     cursor: str
 
 
+@dataclass(frozen=True, slots=True)
+class AnswersPage:
+    """A part of a list of findings: columns SHORT_FINDING; how many there are in all; the cursor of the next part."""
+
+    rows: pl.DataFrame
+    matching: int
+    cursor: str
+
+
 class VisibleJobs:
     """The jobs that one viewer sees, of one version of a lake.
 
-    summaries: their rows of job_summaries; answers: rows of findings with any verdict, of these jobs at least.
+    resident: all jobs; visible: which rows of its frame are visible, None: all that count.
     """
 
-    def __init__(self, summaries: pl.DataFrame, answers: pl.DataFrame) -> None:
-        self._summaries = summaries
-        self._answers = answers
+    def __init__(self, resident: ResidentJobs, visible: pl.Series | None = None) -> None:
+        self._resident = resident
+        self._visible = resident.counting if visible is None else visible
+        self._names: pl.DataFrame | None = None
 
     def __len__(self) -> int:
         """How many jobs are visible."""
-        return self._summaries.height
+        return self._resident.frame.height if self._visible is None else int(self._visible.sum())
+
+    @property
+    def names(self) -> pl.DataFrame:
+        """Columns job_key, job_id and cluster of the visible jobs."""
+        if self._names is None:
+            self._names = self.rows(("job_key", "job_id", "cluster"))
+        return self._names
+
+    def rows(self, columns: Sequence[str] | None = None, where: pl.Expr | None = None) -> pl.DataFrame:
+        """Return rows of job_summaries of visible jobs; `columns`: only these, which are not copied where all count."""
+        columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
+        chosen = [] if where is None else [where]
+        if not chosen and self._visible is None:
+            return self._resident.frame.select(columns)
+        return self._of(self._chosen(chosen), columns)
 
     @property
     def newest(self) -> datetime | None:
@@ -47,30 +77,37 @@ class VisibleJobs:
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return the jobs that a filter selects, with `columns`; None: all of job_summaries. Errors: as filter_jobs."""
-        found = filter_jobs(self._summaries, self._answers, wanted)
-        return found if columns is None else found.select(columns)
+        columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
+        return self._of(self._chosen(self._resident.conditions(wanted)), columns)
 
     def rows_of(self, job_keys: pl.Series) -> pl.DataFrame:
         """Return the rows of job_summaries of visible jobs among these."""
-        return self._summaries.join(job_keys.unique().to_frame("job_key"), on="job_key", how="semi")
+        return self.rows(where=pl.col(_KEY).is_in(job_keys.unique().implode()))
 
-    def answers(self, wanted: JobFilter) -> pl.DataFrame:
-        """Return the reported findings of the jobs that a filter selects, or those for which it selects them.
+    def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
+        """Return some of the reported findings of the jobs that a filter selects, or of those for which it does.
 
-        They have the columns SHORT_FINDING, and are in order of job_key and code. Errors: as filter_jobs.
+        They are in order of job_key and code, those after the cursor `after`. Errors: as `page`.
         """
-        of_jobs = self._answers.join(self.matching(wanted, ["job_key"]), on="job_key", how="semi")
-        if wanted.findings:
-            of_jobs = of_jobs.join(answers_to(self._answers, wanted), on=["job_key", "code"], how="semi")
-        else:
-            of_jobs = of_jobs.filter(REPORTED)
-        return of_jobs.sort("job_key", "code")
+        chosen = self._chosen(self._resident.conditions(wanted))
+        matching = self._count_answers(chosen, wanted)
+        begin, last = ("", "") if not after else _two_texts(decode_cursor(after))
+        keys = self._of(chosen, (_KEY,)).with_columns(chosen).filter(pl.col(_KEY) >= begin).sort(_KEY)
+        found: list[pl.DataFrame] = []
+        for at in range(0, keys.height, _ANSWERS_ROWS):
+            rows = self._resident.frame[keys.get_column(_ROW).slice(at, _ANSWERS_ROWS)]
+            of_rows = self._answers_of(rows, wanted).sort(_KEY, "code")
+            found.append(of_rows.filter((pl.col(_KEY) > begin) | (pl.col("code") > last)))
+            if sum(part.height for part in found) > limit:
+                break
+        answers = pl.concat(found) if found else self._answers_of(self._resident.frame.head(0), wanted)
+        page = answers.head(limit)
+        cursor = encode_cursor(*page.select(_KEY, "code").row(-1)) if answers.height > limit else ""
+        return AnswersPage(page, matching, cursor)
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
         """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per code and verdict."""
-        of_jobs = self._answers.join(self.matching(wanted, ["job_key"]), on="job_key", how="semi")
-        counts = of_jobs.group_by("code", "verdict").agg(jobs=pl.len(), reported=REPORTED.sum())
-        return counts.sort("code", "verdict")
+        return self._resident.verdict_counts(self._chosen(self._resident.conditions(wanted)))
 
     def page(
         self,
@@ -84,16 +121,95 @@ class VisibleJobs:
     ) -> JobsPage:
         """Return `limit` jobs in order of `sort`, those after the cursor `after` of the page before.
 
+        A cursor is a place in the order: jobs that came meanwhile move no other from one page to the next.
         Errors: UsageError for what is no cursor; those of filter_jobs and build_jobs_table.
         """
-        found = self.matching(wanted)
-        ordered = build_jobs_table(found, self._answers, columns=columns, sort=sort, zone_name=zone_name, wanted=wanted)
-        start = 0 if not after else _place_after(ordered.frame, decode_cursor(after)[0])
-        frame = ordered.frame.slice(start, limit)
-        more = start + limit < ordered.frame.height
-        return JobsPage(replace(ordered, frame=frame), encode_cursor(frame.item(-1, _KEY)) if more else "")
+        check_jobs_columns(columns, sort)
+        chosen = self._chosen(self._resident.conditions(wanted))
+        order = _sort_value(sort.removeprefix("-")).alias(_VALUE)
+        rows = self._of(chosen, (_KEY, order)).with_columns(chosen)
+        down = sort.startswith("-")
+        left = rows.filter(_behind(rows, decode_cursor(after), down=down)) if after else rows
+        first = left.lazy().bottom_k(limit + 1, by=[_VALUE, _KEY], reverse=[down, False]).collect()
+        first = first.sort(_VALUE, _KEY, descending=[down, False], nulls_last=True)
+        page = first.head(limit)
+        frame = self._resident.frame[page.get_column(_ROW)]
+        table = build_jobs_table(
+            frame.select(list(JOB_SUMMARIES.schema)),
+            self._resident.answers_of(frame),
+            columns=columns,
+            sort=sort,
+            zone_name=zone_name,
+            wanted=wanted,
+        )
+        more = first.height > limit
+        return JobsPage(
+            replace(table, matching=chosen.len()), encode_cursor(*page.select(_VALUE, _KEY).row(-1)) if more else ""
+        )
+
+    def _chosen(self, conditions: Sequence[pl.Expr]) -> pl.Series:
+        """Numbers of the visible rows that meet conditions."""
+        frame = self._resident.frame
+        visible = [] if self._visible is None else [pl.lit(self._visible)]
+        if not (visible or conditions):
+            return pl.int_range(frame.height, dtype=pl.UInt32, eager=True).alias(_ROW)
+        both = pl.all_horizontal(*visible, *conditions)
+        return frame.select(both.arg_true().alias(_ROW)).get_column(_ROW)
+
+    def _of(self, chosen: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
+        """Columns of some rows."""
+        frame = self._resident.frame
+        if chosen.len() == frame.height:
+            return frame.select(columns)
+        taken = [pl.col(name) if isinstance(name, str) else name for name in columns]
+        return frame.select(column.gather(pl.lit(chosen)) for column in taken)
+
+    def _answers_of(self, rows: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+        found = self._resident.answers_of(rows, reported=not wanted.findings)
+        if wanted.findings:
+            found = found.join(answers_to(found, wanted), on=[_KEY, "code"], how="semi")
+        return found
+
+    def _count_answers(self, chosen: pl.Series, wanted: JobFilter) -> int:
+        if not wanted.findings:
+            return int(self._of(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum())
+        alone = (replace(JobFilter(), findings=(code,), verdict=wanted.verdict) for code in set(wanted.findings))
+        of_codes = [pl.all_horizontal(self._resident.conditions(one)) for one in alone]
+        return int(self._of(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)]).get_column(_VALUE).sum())
 
 
-def _place_after(ordered: pl.DataFrame, key: Any) -> int:
-    place = ordered.get_column(_KEY).index_of(key)
-    return 0 if place is None else place + 1
+def _sort_value(by: str) -> pl.Expr:
+    """What a list is sorted by; as text and numbers that a cursor can hold."""
+    if by == FINDINGS_COLUMN:
+        return pl.col(REPORTED_COUNT)
+    if by == SEVERITY_COLUMN:
+        return pl.col(WORST).replace_strict(_AS_TEXT, default=None, return_dtype=pl.Int8)
+    dtype = JOB_SUMMARIES.schema.get(by, pl.Float64())
+    column = pl.col(by)
+    if isinstance(dtype, pl.List):
+        return column.list.len()
+    if dtype.is_float():
+        return pl.when(column.is_finite()).then(column)
+    return column.to_physical() if dtype.is_temporal() else column
+
+
+def _behind(rows: pl.DataFrame, cursor: Sequence[CursorValue], *, down: bool) -> pl.Expr:
+    """True for rows behind the place that a cursor names, whether or not its job is still there."""
+    if len(cursor) != 2 or not isinstance(cursor[1], str):
+        raise no_cursor()
+    try:
+        at: Any = pl.Series([cursor[0]], dtype=rows.schema[_VALUE]).item()
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
+        raise no_cursor() from None
+    value, later = pl.col(_VALUE), pl.col(_KEY) > cursor[1]
+    if at is None:
+        return value.is_null() & later
+    behind: pl.Expr = value < at if down else value > at
+    same: pl.Expr = (value == at) & later
+    return (behind | same).fill_null(value=True)
+
+
+def _two_texts(cursor: Sequence[CursorValue]) -> tuple[str, str]:
+    if len(cursor) != 2 or not all(isinstance(value, str) for value in cursor):
+        raise no_cursor()
+    return str(cursor[0]), str(cursor[1])

@@ -5,13 +5,15 @@ Pages and endpoints have no other lake. So what decides about a row is the query
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import date
 
 import polars as pl
 
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES, LakeTable
 from tachograph.lake.delta import DataFile, Lake
+from tachograph.web.jobs import VisibleJobs
 from tachograph.web.viewer import Viewer
 
 _OF_NO_JOB = frozenset({"devices", "analyses"})  # facts of hardware and of the service, without names of people
@@ -20,23 +22,29 @@ _OF_NO_JOB = frozenset({"devices", "analyses"})  # facts of hardware and of the 
 class ScopedLake(Lake):
     """The tables of a lake without rows of jobs that `viewer` may not see.
 
-    summaries: the rows of job_summaries that are visible. Rows of samples, which name no job, are read only by those
-    who see every job.
+    lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read only by those who
+    see every job.
     """
 
-    def __init__(self, lake: Lake, viewer: Viewer, summaries: pl.DataFrame) -> None:
+    def __init__(self, lake: Lake, viewer: Viewer, jobs: VisibleJobs) -> None:
         super().__init__(lake.location)
+        self._lake = lake
         self._viewer = viewer
-        self._summaries = summaries
+        self._jobs = jobs
+
+    def version(self, table: LakeTable) -> int:
+        """Return the version of a table that is served."""
+        return self._lake.version(table)
+
+    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
+        """Return the files of a table at that version."""
+        return self._lake.files(table, days)
 
     def latest(
         self, table: LakeTable, columns: Sequence[str] | None = None, where: pl.Expr | None = None
     ) -> pl.DataFrame:
         """Return the visible rows of a table, one per key."""
-        if table is not JOB_SUMMARIES:
-            return super().latest(table, columns, where)
-        rows = self._summaries if where is None else self._summaries.filter(where)
-        return rows if columns is None else rows.select(columns)
+        return self._jobs.rows(columns, where) if table is JOB_SUMMARIES else super().latest(table, columns, where)
 
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
@@ -51,7 +59,7 @@ class ScopedLake(Lake):
     def _visible(self, rows: pl.LazyFrame, table: LakeTable) -> pl.LazyFrame:
         if self._viewer.sees_all or table.name in _OF_NO_JOB:
             return rows
-        mine = self._summaries.lazy()
+        mine = self._jobs.names.lazy()
         if "job_key" in table.schema:
             return rows.join(mine.select("job_key"), on="job_key", how="semi")
         if "job_id" not in table.schema:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
 
 from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.tables import ANALYSES, FINDINGS, JOB_SUMMARIES
-from tachograph.lake.delta import Lake
-from tachograph.lake.query import read_answers, read_consistently, read_summaries
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import ALLOCATIONS, ANALYSES, COMPUTED, FINDINGS, JOB_SUMMARIES, LakeTable
+from tachograph.judge.ledger import LEDGER_COLUMNS
+from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.filters import JOB_NAMES
+from tachograph.lake.query import read_consistently
+from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows
 from tachograph.live.discovery import SourceRequest
 from tachograph.web.background import Background, Pending, Progress
 from tachograph.web.fleet import FleetWatch
+from tachograph.web.images import JobImages
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.parameters import Parameters
 from tachograph.web.scope import ScopedLake
@@ -25,29 +31,73 @@ from tachograph.web.sums import SumsLake, without_names
 from tachograph.web.viewer import Viewer
 
 T = TypeVar("T")
+_MOST_SCOPES = 64
+RETRY_S = 2  # when to come again while jobs are read
 
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """One version of the computed tables: commits of each. As text it is the ETag of what is made of it alone."""
+    """One version of the computed tables: commits of each. As text it is the ETag of what is made of it alone.
 
+    table: id of the table of summaries, which another lake in the same place does not have.
+    """
+
+    table: str
     summaries: int
     findings: int
     analyses: int
 
     def __str__(self) -> str:
-        """`summaries-findings-analyses`."""
-        return f"{self.summaries}-{self.findings}-{self.analyses}"
+        """`table-summaries-findings-analyses`."""
+        return f"{self.table}-{self.summaries}-{self.findings}-{self.analyses}"
+
+
+class LakeMoment(Lake):
+    """A lake at one version: tables that are computed have the files of that version as long as it is served."""
+
+    def __init__(self, lake: Lake, summaries: Sequence[DataFile], findings: Sequence[DataFile]) -> None:
+        super().__init__(lake.location)
+        of_tables = {JOB_SUMMARIES: summaries, FINDINGS: findings}
+        self._files = {
+            table.name: list(of_tables[table]) if table in of_tables else lake.files(table)
+            for table in (*COMPUTED.values(), ALLOCATIONS)
+        }
+        self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
+
+    def version(self, table: LakeTable) -> int:
+        """Return the version of a table: that of summaries and analyses does not change."""
+        known = self._versions.get(table.name)
+        return super().version(table) if known is None else known
+
+    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
+        """Return the files of a table, those of a computed one as they were."""
+        known = self._files.get(table.name)
+        if known is None:
+            return super().files(table, days)
+        wanted = None if days is None else set(days)
+        return [file for file in known if wanted is None or file.day in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Summaries and verdicts of all jobs, of one version."""
+    """All jobs of one version, and where what belongs to them is."""
 
     version: LakeVersion
-    summaries: pl.DataFrame
-    answers: pl.DataFrame
+    lake: LakeMoment
+    jobs: ResidentJobs
     read: datetime
+    scopes: dict[str, VisibleJobs] = field(default_factory=dict)
+
+    def visible(self, viewer: Viewer) -> VisibleJobs:
+        """Return the jobs that a viewer sees."""
+        found = self.scopes.get(viewer.scope)
+        if found is None:
+            seen = None if viewer.sees_all else self.jobs.where(viewer.visible())
+            found = VisibleJobs(self.jobs, seen)
+            while len(self.scopes) >= _MOST_SCOPES:
+                self.scopes.pop(next(iter(self.scopes)), None)
+            self.scopes[viewer.scope] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +144,16 @@ class View:
         return self.background.get(key, make)
 
 
+class NotReadyError(LakeError):
+    """The jobs of a large lake are being read: an answer is there in a moment."""
+
+
 class ServedLake:
-    """A lake that is served: its newest version, read anew when the lake has another."""
+    """A lake that is served: its newest version, read anew when the lake has another.
+
+    cache: folder for what is kept of a large lake between starts; None: a temporary one. most_rows: of how many jobs
+    rows are held in memory; of more they lie in files of the cache.
+    """
 
     def __init__(
         self,
@@ -103,28 +161,52 @@ class ServedLake:
         configuration: Configuration,
         *,
         watched: SourceRequest | None = None,
+        cache: Path | None = None,
+        most_rows: int = 50_000,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lake = lake
         self.configuration = configuration
         self.background = Background()
         self.fleet = FleetWatch(configuration, lake.location, watched)
+        self.images = JobImages(lake, cache)
+        self._most_rows = most_rows
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._nameless: tuple[LakeVersion, pl.DataFrame] | None = None
+        self._image: ResidentJobs | None = None
+        self._problem: LakeError | None = None
 
     def refresh(self) -> bool:
         """Read the newest version where it is another; return whether it was.
 
         Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read before stays.
+        NotReadyError while an image of many jobs is made.
         """
         with self._lock:
-            version = self._version()
-            if self._snapshot is not None and self._snapshot.version == version:
-                return False
-            self._snapshot = read_consistently(self.lake, lambda: self._read(version))
-            return True
+            try:
+                changed = self._refresh()
+            except LakeError as problem:
+                self._problem = problem
+                raise
+            self._problem = None
+            return changed
+
+    def _refresh(self) -> bool:
+        if self._snapshot is None and self.images.is_writing:
+            raise self._not_ready()
+        version = self._version()
+        image = self.images.finished
+        if self._snapshot is not None and self._snapshot.version == version and image is self._image:
+            return False
+        if version.summaries < 0 and version.analyses < 0:
+            Lake.open(self.lake.location)
+            raise LakeError("nothing was analyzed yet", where=self.lake.location, do="run `tachograph analyze`")
+        newer = image if image is not self._image else None
+        self._snapshot = read_consistently(self.lake, lambda: self._read(version, newer))
+        self._image = image
+        return True
 
     @property
     def is_ready(self) -> bool:
@@ -133,35 +215,75 @@ class ServedLake:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest version that was read; the first is read now.
+        """The newest version that was read; the first is read now, if it takes no longer than some seconds.
 
-        Errors: those of `refresh`.
+        Errors: those of `refresh`, also where the lake cannot be read any more.
         """
         if self._snapshot is None:
+            if self.images.is_writing or not self._lock.acquire(timeout=RETRY_S):
+                raise self._not_ready()
+            self._lock.release()
             self.refresh()
+        if self._problem is not None:
+            raise self._problem
         if self._snapshot is None:
             raise AssertionError("a refresh reads or raises")
         return self._snapshot
 
     def view(self, viewer: Viewer) -> View:
-        """Return what `viewer` sees of the newest version. Errors: those of `refresh`."""
+        """Return what `viewer` sees of the newest version. Errors: those of `snapshot`."""
         snapshot = self.snapshot
-        visible = snapshot.summaries if viewer.sees_all else snapshot.summaries.filter(viewer.visible())
-        lake = SumsLake(self.lake, self._sums(snapshot)) if viewer.sums_only else ScopedLake(self.lake, viewer, visible)
+        visible = snapshot.visible(viewer)
+        scoped = ScopedLake(snapshot.lake, viewer, visible)
+        lake = SumsLake(snapshot.lake, self._sums(snapshot)) if viewer.sums_only else scoped
         opened = OpenLake(lake, self.configuration, self._clock())
-        jobs = VisibleJobs(visible, snapshot.answers)
-        return View(viewer, snapshot.version, opened, jobs, self.background, self.fleet)
+        return View(viewer, snapshot.version, opened, visible, self.background, self.fleet)
+
+    def _begun(self) -> LakeError:
+        """Begin to write an image; return why rows are not there: it is being written, or it could not be."""
+        problem = self.images.problem
+        self.images.write()
+        if problem:
+            return LakeError(f"the jobs cannot be read: {problem}", where=self.lake.location, do="see its log")
+        return self._not_ready()
+
+    def _not_ready(self) -> NotReadyError:
+        return NotReadyError(
+            f"the jobs are being read: {self.images.progress:.0%}",
+            where=self.lake.location,
+            do="wait; the page comes by itself",
+        )
 
     def _sums(self, snapshot: Snapshot) -> pl.DataFrame:
         """All jobs without names, made once for a version."""
         if self._nameless is None or self._nameless[0] != snapshot.version:
-            made = without_names(snapshot.summaries, self.configuration.serve.smallest_group)
+            rows = VisibleJobs(snapshot.jobs).rows(list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq"))))
+            made = without_names(rows, self.configuration.serve.smallest_group)
             self._nameless = (snapshot.version, made)
         return self._nameless[1]
 
     def _version(self) -> LakeVersion:
-        return LakeVersion(*(self.lake.version(table) for table in (JOB_SUMMARIES, FINDINGS, ANALYSES)))
+        delta = self.lake.delta(JOB_SUMMARIES)
+        versions = (self.lake.version(table) for table in (FINDINGS, ANALYSES))
+        return (
+            LakeVersion("", -1, *versions)
+            if delta is None
+            else LakeVersion(str(delta.metadata().id)[:8], delta.version(), *versions)
+        )
 
-    def _read(self, version: LakeVersion) -> Snapshot:
-        summaries = read_summaries(self.lake)
-        return Snapshot(version, summaries, read_answers(self.lake, summaries, every=True), self._clock())
+    def _read(self, version: LakeVersion, image: ResidentJobs | None) -> Snapshot:
+        files, findings = self.lake.files(JOB_SUMMARIES), self.lake.files(FINDINGS)
+        few = sum(file.rows for file in files) <= self._most_rows
+        before = image or (self._snapshot.jobs if self._snapshot else None)
+        if before is None:
+            before = NO_JOBS if few else self.images.open()
+        if before is NO_JOBS and not few:
+            raise self._begun()
+        fresh = new_rows(self.lake, files, before)
+        held = before.added + fresh.height
+        if held > self._most_rows:
+            problem = self._begun()
+            if held > 4 * self._most_rows:
+                raise problem
+        jobs = extended(self.lake, before, files, findings, fresh)
+        return Snapshot(version, LakeMoment(self.lake, files, findings), jobs, self._clock())

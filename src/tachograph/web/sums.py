@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import date
 
 import polars as pl
 
@@ -56,7 +58,8 @@ def _large_groups(jobs: pl.DataFrame, column: str, smallest: int) -> list[str]:
 def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.LazyFrame:
     """Rows of a table: keys of jobs as numbers that nothing else has, times of jobs as days, no other texts."""
     changes: list[pl.Expr] = []
-    for name, dtype in table.schema.items():
+    for name in rows.collect_schema().names():
+        dtype = table.schema[name]
         if name == "job_key":
             changes.append((pl.lit(_SALT) + pl.col(name)).hash().cast(pl.String).alias(name))
         elif isinstance(dtype, pl.Datetime) and table is JOB_SUMMARIES:
@@ -72,7 +75,16 @@ class SumsLake(Lake):
 
     def __init__(self, lake: Lake, summaries: pl.DataFrame) -> None:
         super().__init__(lake.location)
+        self._lake = lake
         self._summaries = summaries
+
+    def version(self, table: LakeTable) -> int:
+        """Return the version of a table that is served."""
+        return self._lake.version(table)
+
+    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
+        """Return the files of a table at that version; which keys are in them is of no use, as keys are others."""
+        return [replace(file, keys=None) for file in self._lake.files(table, days)]
 
     def latest(
         self, table: LakeTable, columns: Sequence[str] | None = None, where: pl.Expr | None = None

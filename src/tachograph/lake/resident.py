@@ -1,0 +1,386 @@
+"""The jobs of a lake as a server keeps them: summaries and verdicts of one version in one frame.
+
+A row per run of a job, with all columns of job_summaries and one per code of a finding: what its verdict is, as a
+number of 8 bits. So filters and orders read a column or two, and rows are gathered only for what is shown. Of many jobs
+the frame lies in files of a folder (`write_image`) that are mapped into memory; what is analyzed later is added to it
+(`extended`), and rows that no longer count are masked.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tachograph.catalog.codes import REPORTED, check_codes
+from tachograph.catalog.columns import LOST_COLUMN
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
+from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.filters import JobFilter, job_conditions, lost_hours
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import SHORT_FINDING, as_of_now
+
+REPORTED_COUNT, WORST = "reported_findings", "worst_finding"
+_VERDICT_OF = "verdict of "  # before a code: the column of its verdicts
+_SLICE_ROWS = 1 << 20  # of findings that are decoded at a time
+_SLICE_JOBS = 1 << 17  # of which columns are rewritten at a time
+_GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
+_MANIFEST, _FORMAT = "manifest.json", 1
+_KEYS = ("job_key", "seq")
+
+Progress = Callable[[float], None]
+
+
+class CodedVerdict(IntEnum):
+    """The verdict of a code in a job; from NOTE on it is reported, the number is its severity."""
+
+    NONE = 0  # it was not judged
+    NO = 1
+    UNKNOWN = 2
+    UNREPORTED = 3  # it holds, and is a mere fact, or covered by another
+    NOTE = 4
+    HINT = 5
+    PROBLEM = 6
+
+
+_OF_VERDICT: Mapping[str, tuple[int, int]] = {  # {verdict: least and greatest number}
+    "no": (CodedVerdict.NO, CodedVerdict.NO),
+    "unknown": (CodedVerdict.UNKNOWN, CodedVerdict.UNKNOWN),
+    "yes": (CodedVerdict.UNREPORTED, CodedVerdict.PROBLEM),
+}
+_SEVERITIES = {"note": CodedVerdict.NOTE, "hint": CodedVerdict.HINT, "problem": CodedVerdict.PROBLEM}
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentJobs:
+    """Summaries and verdicts of all jobs of one version.
+
+    frame: columns of job_summaries, those of verdicts, and what they come to; in order of job_key, added ones behind.
+    mapped: how many of its rows lie in files. counting: which rows count; None: all. files: data files of
+    job_summaries that it is made of.
+    """
+
+    frame: pl.DataFrame
+    mapped: int
+    counting: pl.Series | None
+    files: frozenset[str]
+
+    @property
+    def height(self) -> int:
+        """How many jobs there are."""
+        return self.frame.height if self.counting is None else int(self.counting.sum())
+
+    @property
+    def added(self) -> int:
+        """How many rows are held in memory."""
+        return self.frame.height - self.mapped
+
+    @property
+    def codes(self) -> list[str]:
+        """Codes of findings with any verdict in any job."""
+        return [name.removeprefix(_VERDICT_OF) for name in self.frame.columns if name.startswith(_VERDICT_OF)]
+
+    def where(self, condition: pl.Expr) -> pl.Series:
+        """Return which rows of `frame` count and meet a condition."""
+        found = self.frame.select(condition.alias("where")).get_column("where")
+        if found.len() != self.frame.height:  # of a condition without columns
+            found = found.new_from_index(0, self.frame.height)
+        return found if self.counting is None else found & self.counting
+
+    def conditions(self, wanted: JobFilter) -> list[pl.Expr]:
+        """Return what holds for the rows of `frame` that a filter selects, among those that count.
+
+        Errors: those of `filter_jobs`.
+        """
+        codes = self.codes
+        check_codes(wanted.findings, codes)
+        conditions = job_conditions(wanted)
+        if wanted.findings:
+            least, most = _OF_VERDICT[wanted.verdict]
+            given = [
+                pl.col(_VERDICT_OF + code).is_between(least, most) for code in wanted.findings if code in codes
+            ] or [pl.lit(value=False)]
+            conditions.append(reduce(or_, given).fill_null(value=False))
+        return conditions
+
+    def answers_of(self, rows: pl.DataFrame, *, reported: bool = False) -> pl.DataFrame:
+        """Return columns SHORT_FINDING of the findings of some rows of `frame`, with any verdict, or reported ones.
+
+        `kind` is null; `covered_by` of what is not reported has no code. They are in order of rows and codes.
+        """
+        verdicts = [_VERDICT_OF + code for code in sorted(self.codes)]
+        coded = rows.select("job_key", *verdicts).unpivot(verdicts, index="job_key", variable_name="code")
+        coded = coded.with_columns(pl.col("value").cast(pl.Int8))  # without codes it has no type
+        coded = coded.filter(pl.col("value") >= (CodedVerdict.NOTE if reported else CodedVerdict.NO))
+        value, names = pl.col("value"), {number: name for name, (number, _) in _OF_VERDICT.items()}
+        return coded.select(
+            "job_key",
+            pl.col("code").str.strip_prefix(_VERDICT_OF),
+            kind=pl.lit(None, dtype=pl.String),
+            verdict=value.clip(upper_bound=CodedVerdict.UNREPORTED).replace_strict(names, return_dtype=pl.String),
+            severity=value.replace_strict({v: k for k, v in _SEVERITIES.items()}, default=None, return_dtype=pl.String),
+            covered_by=pl.when(value == CodedVerdict.UNREPORTED).then(pl.lit("")),
+        ).select(SHORT_FINDING)
+
+    def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
+        """Return (code, verdict, jobs, reported) of some rows, by their numbers: a row per code and verdict."""
+        counts = []
+        for code in sorted(self.codes):
+            column = self.frame.get_column(_VERDICT_OF + code)
+            column = column if rows.len() == self.frame.height else column.gather(rows)
+            of_code = np.bincount(column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict))
+            for verdict, (least, most) in sorted(_OF_VERDICT.items()):
+                reported = int(of_code[CodedVerdict.NOTE : most + 1].sum())
+                counts.append((code, verdict, int(of_code[least : most + 1].sum()), reported))
+        schema = {"code": pl.String, "verdict": pl.String, "jobs": pl.Int64, "reported": pl.Int64}
+        return pl.DataFrame(counts, schema, orient="row").filter(pl.col("jobs") > 0)
+
+
+def new_rows(lake: Lake, files: Sequence[DataFile], before: ResidentJobs) -> pl.DataFrame:
+    """Return (job_key, seq) of the rows in `files` of job_summaries that count and are not in `before`."""
+    new = [file for file in files if file.path not in before.files]
+    with lake_errors(lake.uri(JOB_SUMMARIES)):
+        read = lake.read_files(JOB_SUMMARIES, new, _KEYS).group_by("job_key").agg(pl.col("seq").max()).collect()
+    there = before.frame.select(_KEYS)
+    there = there if before.counting is None else there.filter(before.counting)
+    joined = read.join(there.rename({"seq": "before"}), on="job_key", how="left")
+    return joined.filter((pl.col("seq") > pl.col("before")).fill_null(value=True)).select(_KEYS).sort("job_key")
+
+
+def extended(
+    lake: Lake,
+    before: ResidentJobs,
+    files: Sequence[DataFile],
+    findings: Sequence[DataFile],
+    fresh: pl.DataFrame | None = None,
+) -> ResidentJobs:
+    """Return the jobs of a version, made of those `before` it.
+
+    `files`, `findings`: data files of job_summaries and findings at that version; `fresh`: see `new_rows`.
+    Errors: LakeError where a file is gone meanwhile.
+    """
+    fresh = new_rows(lake, files, before) if fresh is None else fresh
+    paths = frozenset(file.path for file in files)
+    new = [file for file in files if file.path not in before.files]
+    counting = before.counting
+    if before.frame.height:
+        stays = ~pl.col("job_key").is_in(fresh.get_column("job_key").implode())
+        if before.files - paths:  # rows were rewritten, or taken away
+            with lake_errors(lake.uri(JOB_SUMMARIES)):
+                there = lake.read_files(JOB_SUMMARIES, files, _KEYS).collect()
+            marked = before.frame.select(_KEYS).join(
+                there.unique().with_columns(there=pl.lit(value=True)), on=_KEYS, how="left", maintain_order="left"
+            )
+            stays &= pl.lit(marked.get_column("there").fill_null(value=False))
+        left = before.frame.select(stays.alias("counting")).get_column("counting")
+        left = left if counting is None else left & counting
+        counting = None if left.all() else left
+    if fresh.is_empty():
+        return ResidentJobs(before.frame, before.mapped, counting, paths)
+    with lake_errors(lake.uri(JOB_SUMMARIES)):
+        wanted = pl.col("job_key").is_in(fresh.get_column("job_key").implode())
+        rows = lake.read_files(JOB_SUMMARIES, new).filter(wanted).join(fresh.lazy(), on=_KEYS, how="semi").collect()
+    rows = rows.unique("job_key", keep="last").sort("job_key")
+    rows = _with_totals(pl.concat([rows, verdict_columns(lake, findings, rows.select(_KEYS))], how="horizontal"))
+    if counting is not None:
+        counting = pl.concat([counting, pl.repeat(value=True, n=rows.height, eager=True).alias("counting")])
+    held = pl.concat([before.frame.slice(before.mapped), rows], how="diagonal").rechunk()
+    frame = pl.concat([before.frame.head(before.mapped), held], how="diagonal") if before.mapped else held
+    return ResidentJobs(frame, before.mapped, counting, paths)
+
+
+def verdict_columns(
+    lake: Lake, files: Sequence[DataFile], jobs: pl.DataFrame, progress: Progress = lambda _: None
+) -> pl.DataFrame:
+    """Return a column of coded verdicts per code, beside `jobs`: rows of (job_key, seq)."""
+    least = jobs.get_column("seq").min() if jobs.height else 0
+    chosen = [file for file in files if file.rows and isinstance(least, int) and file.seq >= least]
+    rows, done = sum(file.rows for file in chosen), 0
+    placed = jobs.with_row_index("place").lazy()
+    columns: dict[str, np.ndarray[Any, np.dtype[np.int8]]] = {}
+    for part, height in _slices(lake, chosen):
+        with lake_errors(lake.uri(FINDINGS)):
+            found = part.join(placed, on=_KEYS, how="inner").select("place", "code", value=_coded()).collect()
+        for (code,), of_code in found.group_by("code"):
+            column = columns.setdefault(str(code), np.zeros(jobs.height, np.int8))
+            column[of_code.get_column("place").to_numpy()] = of_code.get_column("value").to_numpy()
+        done += height
+        progress(done / rows)
+    return pl.DataFrame([pl.Series(_VERDICT_OF + code, columns[code]) for code in sorted(columns)])
+
+
+def _slices(lake: Lake, files: Sequence[DataFile]) -> Iterator[tuple[pl.LazyFrame, int]]:
+    """Rows of findings, some at a time, small files together."""
+    together: list[DataFile] = []
+    for file in files:
+        if file.rows <= _SLICE_ROWS:
+            if together and sum(one.rows for one in together) + file.rows > _SLICE_ROWS:
+                yield _short(lake.read_files(FINDINGS, together)), sum(one.rows for one in together)
+                together = []
+            together.append(file)
+            continue
+        for begin in range(0, file.rows, _SLICE_ROWS):
+            height = min(_SLICE_ROWS, file.rows - begin)
+            yield _short(lake.read_files(FINDINGS, [file]).slice(begin, height)), height
+    if together:
+        yield _short(lake.read_files(FINDINGS, together)), sum(one.rows for one in together)
+
+
+def _short(rows: pl.LazyFrame) -> pl.LazyFrame:
+    return as_of_now(rows).select(*_KEYS, "code", "verdict", "severity", "covered_by")
+
+
+def _coded() -> pl.Expr:
+    severity = pl.col("severity").replace_strict(_SEVERITIES, default=CodedVerdict.NOTE, return_dtype=pl.Int8)
+    verdict = pl.col("verdict")
+    return (
+        pl.when(REPORTED.fill_null(value=False))
+        .then(severity)
+        .when(verdict == "yes")
+        .then(CodedVerdict.UNREPORTED)
+        .when(verdict == "no")
+        .then(CodedVerdict.NO)
+        .when(verdict == "unknown")
+        .then(CodedVerdict.UNKNOWN)
+        .otherwise(CodedVerdict.NONE)
+        .cast(pl.Int8)
+    )
+
+
+def _with_totals(rows: pl.DataFrame) -> pl.DataFrame:
+    """With how many findings are reported, the worst of them (null: none), and the GPU-hours lost."""
+    verdicts = [pl.col(name) for name in rows.columns if name.startswith(_VERDICT_OF)]
+    reported = [(verdict >= CodedVerdict.NOTE) for verdict in verdicts]
+    worst = pl.max_horizontal(verdicts) if verdicts else pl.lit(0, dtype=pl.Int8)
+    return rows.with_columns(
+        (pl.sum_horizontal(reported) if reported else pl.lit(0)).cast(pl.Int16).alias(REPORTED_COUNT),
+        pl.when(worst >= CodedVerdict.NOTE).then(worst).alias(WORST),
+        lost_hours().alias(LOST_COLUMN),
+    )
+
+
+NO_JOBS = ResidentJobs(_with_totals(JOB_SUMMARIES.empty()), 0, None, frozenset())
+
+
+# ------------------------------------------------------------------------------------------------------------ images
+
+
+class ImageManifest(msgspec.Struct, frozen=True):
+    """What an image is of: written last, so an image without one is none."""
+
+    format: int
+    schema: list[str]
+    rows: int
+    files: list[str]
+    parts: dict[str, int]  # {name of a file of columns: bytes}
+    beside: int  # so many files have the columns of the same rows
+
+
+def write_image(
+    lake: Lake,
+    files: Sequence[DataFile],
+    findings: Sequence[DataFile],
+    folder: Path,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Write the jobs of a version into an empty folder, some columns at a time.
+
+    Errors: LakeError where a file is gone meanwhile; OSError where it cannot be written.
+    """
+    with lake_errors(lake.uri(JOB_SUMMARIES)):
+        keys = lake.read_files(JOB_SUMMARIES, files, _KEYS).with_row_index("place").collect()
+    keys = keys.sort(_KEYS, maintain_order=True).unique("job_key", keep="last", maintain_order=True)
+    places = keys.get_column("place")
+    parts: dict[str, int] = {}
+
+    def write(frame: pl.DataFrame) -> None:
+        name = f"{len(parts):03d}.arrow"
+        frame.write_ipc(folder / name, record_batch_size=max(1, frame.height))
+        parts[name] = (folder / name).stat().st_size
+
+    def gathered(names: Sequence[str], taken: pl.Series) -> pl.DataFrame:
+        first, last = (taken.min(), taken.max()) if taken.len() else (0, -1)
+        assert isinstance(first, int)
+        assert isinstance(last, int)
+        with lake_errors(lake.uri(JOB_SUMMARIES)):  # rows are about in this order, so they lie close to each other
+            rows = lake.read_files(JOB_SUMMARIES, files, names).slice(first, last - first + 1).collect()
+        return rows[taken - first]
+
+    waste = sorted(set(lost_hours().meta.root_names()))
+    groups = list(_column_groups())
+    slices = range(0, max(1, keys.height), _SLICE_JOBS)
+    verdicts = verdict_columns(lake, findings, keys.select(_KEYS), lambda share: progress(share / 2))
+    for number, begin in enumerate(slices):
+        taken = places.slice(begin, _SLICE_JOBS)
+        for place, names in enumerate(groups):
+            write(gathered(names, taken))
+            progress((1 + (number + (place + 1) / len(groups)) / len(slices)) / 2)
+        beside = [gathered(waste, taken), verdicts.slice(begin, _SLICE_JOBS)]
+        write(_with_totals(pl.concat(beside, how="horizontal")).drop(waste))
+    manifest = ImageManifest(
+        _FORMAT, list(JOB_SUMMARIES.schema), keys.height, [file.path for file in files], parts, len(groups) + 1
+    )
+    (folder / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
+
+
+def open_image(folder: Path) -> ResidentJobs | None:
+    """Return the jobs of an image, mapped into memory; None where it is damaged, or of another version of the program.
+
+    Rows are those of the version of which it was written: `extended` makes others of them.
+    """
+    try:
+        manifest = msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=ImageManifest)
+        whole = all((folder / name).stat().st_size == size for name, size in manifest.parts.items())
+        if manifest.format != _FORMAT or manifest.schema != list(JOB_SUMMARIES.schema) or not whole:
+            return None
+        frame = _mapped(folder, list(manifest.parts), manifest.beside)
+    except (OSError, ValueError, msgspec.DecodeError, pl.exceptions.PolarsError):
+        return None
+    return ResidentJobs(frame, frame.height, None, frozenset(manifest.files)) if frame.height == manifest.rows else None
+
+
+def remove_image(folder: Path) -> None:
+    """Delete an image; who has it open keeps what is mapped."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _column_groups() -> Iterator[list[str]]:
+    """Columns of job_summaries that are rewritten together."""
+    group: list[str] = []
+    size = 0
+    for name, dtype in JOB_SUMMARIES.schema.items():
+        size_of = 400 if isinstance(dtype, pl.List) else 40 if dtype == pl.String else 8
+        if group and size + size_of > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += size_of
+    yield group
+
+
+def _mapped(folder: Path, parts: Sequence[str], beside: int) -> pl.DataFrame:
+    """The columns of files beside each other, `beside` for some rows, then those of the next ones.
+
+    They are read as they are used, or whole where pyarrow is not installed.
+    """
+    frames = [_part(folder / name) for name in parts]
+    rows = [pl.concat(frames[at : at + beside], how="horizontal") for at in range(0, len(frames), beside)]
+    return pl.concat(rows)
+
+
+def _part(file: Path) -> pl.DataFrame:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        return pl.read_ipc(file)
+    frame = pl.from_arrow(pa.ipc.open_file(pa.memory_map(str(file))).read_all())
+    return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()

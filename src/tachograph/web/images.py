@@ -1,0 +1,167 @@
+"""Images of the jobs of a large lake: found in a cache, or made by a process beside the server.
+
+python -m tachograph.web.images PARENT LAKE FOLDER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
+from tachograph.lake.delta import Lake
+from tachograph.lake.resident import NO_JOBS, Progress, ResidentJobs, open_image, remove_image, write_image
+from tachograph.service.collect.child import NICE, end_with_parent
+
+_WHOLE, _PART = "jobs-", "writing-"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder for what may be made again: that of the service manager, or of the user; None without any.
+
+    >>> cache_folder({"CACHE_DIRECTORY": "/var/cache/tachograph"}), cache_folder({"HOME": "/home/ann"})
+    (PosixPath('/var/cache/tachograph'), PosixPath('/home/ann/.cache/tachograph'))
+    """
+    if environment.get("CACHE_DIRECTORY"):
+        return Path(environment["CACHE_DIRECTORY"].split(":")[0])
+    home = environment.get("HOME", "")
+    base = environment.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+    return Path(base) / "tachograph" if base else None
+
+
+class JobImages:
+    """The images of one lake. cache: a folder of this user, None: a temporary one."""
+
+    def __init__(self, lake: Lake, cache: Path | None) -> None:
+        self._lake = lake
+        self._cache = cache
+        self._writing: threading.Thread | None = None
+        self.finished: ResidentJobs | None = None  # jobs of the image that was written last
+        self.problem = ""  # of the last attempt to write one
+        self.progress = 0.0  # of what is being written
+
+    @property
+    def name(self) -> str:
+        """The folder of this lake in the cache. Errors: LakeError."""
+        delta = self._lake.delta(JOB_SUMMARIES)
+        name = f"{self._lake.location} {'' if delta is None else delta.metadata().id}"
+        return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether an image is being written."""
+        return self._writing is not None and self._writing.is_alive()
+
+    def join(self) -> None:
+        """Wait until the image that is being written is there."""
+        if self._writing is not None:
+            self._writing.join()
+
+    def open(self) -> ResidentJobs:
+        """Return the jobs of the newest image that is whole; none without any."""
+        with contextlib.suppress(OSError, LakeError):
+            folder = self._folder()
+            for image in sorted(folder.glob(f"{_WHOLE}*"), key=lambda path: path.stat().st_mtime, reverse=True):
+                jobs = open_image(image)
+                if jobs is not None:
+                    return jobs
+        return NO_JOBS
+
+    def write(self) -> None:
+        """Begin to write an image of the lake as it is, unless one is being written."""
+        if self.is_writing:
+            return
+        self.progress, self.problem = 0.0, ""
+        self._writing = threading.Thread(target=self._write, name="image", daemon=True)
+        self._writing.start()
+
+    def _write(self) -> None:
+        try:
+            folder = self._folder()
+            command = [sys.executable, "-m", __name__, str(os.getpid()), self._lake.location, str(folder)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                for line in process.stdout:
+                    self.progress = float(line)
+                self.problem = "\n".join(process.stderr.read().splitlines()[-1:])
+            self.finished = None if process.returncode else self.open()
+            self.problem = self.problem if process.returncode else ""
+        except (OSError, LakeError) as problem:
+            self.problem = str(problem)
+
+    def _folder(self) -> Path:
+        """The folder of this lake: only this user reads it, as it holds the jobs of all users. Errors: OSError."""
+        temporary = Path(tempfile.gettempdir(), f"tachograph-{os.geteuid()}")
+        for base in filter(None, (self._cache, temporary)):
+            folder = base / self.name
+            with contextlib.suppress(OSError):
+                base.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if _is_own(base, 0o022) and _is_own(folder, 0o077):
+                    return folder
+        raise PermissionError(f"no folder for rows of jobs that is writable and private: {temporary}")
+
+
+def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:
+    """Write an image into a folder, and remove those that were there once it is whole.
+
+    Errors: LakeError where the lake cannot be read; OSError where the folder cannot be written.
+    """
+    for stale in folder.glob(f"{_PART}*"):
+        if not _is_alive(stale.name.removeprefix(_PART).split("-")[0]):
+            remove_image(stale)
+    part = Path(tempfile.mkdtemp(prefix=f"{_PART}{os.getpid()}-", dir=folder))
+    whole = part.with_name(part.name.replace(_PART, _WHOLE))
+    try:
+        write_image(lake, lake.files(JOB_SUMMARIES), lake.files(FINDINGS), part, progress)
+        part.rename(whole)
+    finally:
+        remove_image(part)
+    for old in folder.glob(f"{_WHOLE}*"):
+        if old != whole:
+            remove_image(old)
+
+
+def _is_own(folder: Path, others: int) -> bool:
+    """Whether a folder, which is no link, is of this user and others may not do what the bits `others` permit."""
+    about = folder.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & others
+
+
+def _is_alive(pid: str) -> bool:
+    """Whether a process of this number runs."""
+    with contextlib.suppress(ValueError, ProcessLookupError, PermissionError):
+        os.kill(int(pid), 0)
+        return True
+    return False
+
+
+def _print(share: float) -> None:
+    sys.stdout.write(f"{share}\n")
+    sys.stdout.flush()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write an image: the number of the process for which, where the lake is, the folder."""
+    end_with_parent(int(argv[0]))
+    os.nice(NICE)
+    try:
+        write_beside(Lake.open(argv[1]), Path(argv[2]), _print)
+    except (OSError, LakeError) as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,309 @@
+"""What a server keeps of a lake is what the lake has: same jobs, same order, same findings as the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from jobframes import START, frame, summary
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
+from tachograph.catalog.tables import ANALYSES, FINDINGS, JOB_SUMMARIES
+from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter, filter_jobs, parse_condition
+from tachograph.lake.query import read_answers, read_summaries, rows_that_count
+from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, open_image, write_image
+from tachograph.report.jobs import build_jobs_table
+from tachograph.web.jobs import VisibleJobs
+from tachograph.web.snapshot import NotReadyError, ServedLake
+from tachograph.web.viewer import Role, Viewer
+
+CODES = ("idle_job", "hung", "one_gpu_of_many", "of_a_rule")
+USERS = ("ann", "bob", None)
+SORTS = ("-start", "start", "user", "-gpu_util_mean", "gpu_util_mean", "pipes", "-findings", "worst_severity", "-gpus")
+Job = tuple[int, str | None, float | None, int, Sequence[tuple[str, str, str, bool]]]
+
+jobs = st.lists(
+    st.tuples(
+        st.integers(0, 11),
+        st.sampled_from(USERS),
+        st.one_of(st.none(), st.sampled_from([0.0, 0.25, 0.5])),
+        st.integers(0, 2),
+        st.lists(
+            st.tuples(
+                st.sampled_from(CODES),
+                st.sampled_from(["yes", "no", "unknown"]),
+                st.sampled_from(["problem", "hint", "note", "fact"]),
+                st.booleans(),
+            ),
+            unique_by=lambda finding: finding[0],
+            max_size=3,
+        ),
+    ),
+    unique_by=lambda job: job[0],
+    max_size=6,
+)
+filters = st.builds(
+    JobFilter,
+    users=st.sampled_from([(), ("ann",), ("ann", "bob")]),
+    findings=st.sampled_from([(), ("idle_job",), ("hung", "of_a_rule"), ("cold_start",)]),
+    since=st.sampled_from([None, START + timedelta(hours=3)]),
+    where=st.sampled_from([(), (parse_condition("gpu_util_mean<0.3"),), (parse_condition("user~AN"),)]),
+).flatmap(
+    lambda wanted: st.sampled_from(
+        [wanted, *(_with(wanted, verdict=verdict) for verdict in ("no", "unknown") if wanted.findings)]
+    )
+)
+
+
+def _with(wanted: JobFilter, *, verdict: str) -> JobFilter:
+    return JobFilter(wanted.users, findings=wanted.findings, verdict=verdict, since=wanted.since, where=wanted.where)
+
+
+def analyzed(lake: Lake, seq: int, some: Sequence[Job]) -> None:
+    """Commit summaries and findings of one analysis."""
+    rows, found = [], []
+    for number, user, util, pipes, findings in some:
+        key = f"c:{number}:1"
+        start = START + timedelta(hours=number % 5)
+        rows.append(
+            summary(
+                job_key=key,
+                job_id=str(number),
+                seq=seq,
+                user=user,
+                gpu_util_mean=util,
+                start=start,
+                gpus=1 + number % 2,
+                end=start + timedelta(hours=1),
+                pipes=["fp64", "tensor"][:pipes],
+                gpu_hours_idle=util,
+            )
+        )
+        found += [
+            {
+                "job_key": key, "job_id": str(number), "code": code, "kind": "check", "verdict": verdict, "seq": seq,
+                "severity": severity, "covered_by": "cold_start" if covered else None, "checks": "[]", "needs": [],
+            }
+            for code, verdict, severity, covered in findings
+        ]  # fmt: skip
+    lake.append(FINDINGS, frame(FINDINGS, found).drop("seq"), app_id=f"findings {seq}", seq=seq)
+    lake.append(JOB_SUMMARIES, frame(JOB_SUMMARIES, rows).drop("seq"), app_id=f"summaries {seq}", seq=seq)
+    analysis = {name: seq if dtype == pl.Int64() else None for name, dtype in ANALYSES.schema.items()}
+    lake.append(ANALYSES, frame(ANALYSES, [analysis]).drop("seq"), app_id=f"analyses {seq}", seq=seq)
+
+
+def all_pages(visible: VisibleJobs, wanted: JobFilter, sort: str, limit: int) -> tuple[list[str], list[Any], int]:
+    """Keys and findings of a list, a page after the other; how many jobs match."""
+    keys: list[str] = []
+    findings: list[Any] = []
+    after = ""
+    while True:
+        page = visible.page(wanted, sort=sort, limit=limit, after=after)
+        keys += page.table.frame["job_key"].to_list()
+        findings += page.table.frame.select("findings", "worst_severity", "gpu_hours_lost").rows()
+        after = page.cursor
+        if not after:
+            return keys, findings, page.table.matching
+
+
+def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sort: str, viewer: Viewer) -> None:
+    summaries = read_summaries(lake)
+    answers = read_answers(lake, summaries, every=True)
+    if "of_a_rule" in wanted.findings and "of_a_rule" not in answers["code"]:
+        return  # a code that is not known
+    seen = summaries.filter(viewer.visible())
+    visible = VisibleJobs(resident, None if viewer.sees_all else resident.where(viewer.visible()))
+    assert len(visible) == seen.height
+    assert visible.rows().sort("job_key").equals(seen.sort("job_key"))
+    expected = build_jobs_table(filter_jobs(seen, answers, wanted), answers, sort=sort, wanted=wanted)
+    keys, findings, matching = all_pages(visible, wanted, sort, 3)
+    assert keys == expected.frame["job_key"].to_list()
+    assert findings == expected.frame.select("findings", "worst_severity", "gpu_hours_lost").rows()
+    assert matching == len(keys)
+    whole = visible.page(wanted, sort=sort, limit=100).table
+    assert whole.frame.equals(expected.frame)
+    assert whole.answers == expected.answers
+    listed: list[Any] = []
+    after = ""
+    while True:
+        part = visible.answers(wanted, limit=2, after=after)
+        listed += part.rows.select("job_key", "code", "verdict").rows()
+        after = part.cursor
+        if not after:
+            break
+    assert part.matching == len(listed) == len(set(listed))
+    if not wanted.findings:
+        reported = [
+            (key, code, "yes") for key, codes in expected.frame.select("job_key", "findings").rows() for code in codes
+        ]
+        assert listed == sorted(reported)
+
+
+@given(
+    st.lists(st.tuples(jobs, st.booleans()), min_size=1, max_size=4),
+    st.integers(0, 3),
+    filters,
+    st.sampled_from(SORTS),
+    st.sampled_from([Viewer("x", Role.ADMIN), Viewer("ann", Role.USER)]),
+)
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
+def test_added_analyses_and_compactions_make_what_the_lake_has(
+    analyses: list[tuple[list[Job], bool]], image_at: int, wanted: JobFilter, sort: str, viewer: Viewer
+) -> None:
+    with TemporaryDirectory() as name:
+        lake = Lake.create(f"{name}/lake")
+        resident = NO_JOBS
+        for number, (some, compacted) in enumerate(analyses):
+            analyzed(lake, 100 + number, some)
+            if compacted:
+                counting = rows_that_count(lake, datetime(2030, 1, 1, tzinfo=UTC))
+                compact(lake, [JOB_SUMMARIES, FINDINGS], counting=counting)
+            files, findings = lake.files(JOB_SUMMARIES), lake.files(FINDINGS)
+            if number == image_at:
+                folder = Path(name) / "image"
+                folder.mkdir()
+                write_image(lake, files, findings, folder)
+                found = open_image(folder)
+                assert found is not None
+                resident = found
+            resident = extended(lake, resident, files, findings)
+            is_as_in_the_lake(lake, resident, wanted, sort, viewer)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Lake:
+    """A lake of 12 jobs."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    analyzed(lake, 100, [(number, "ann", 0.5, 1, [("idle_job", "yes", "hint", False)]) for number in range(12)])
+    return lake
+
+
+def test_rows_that_are_taken_away_are_gone(small: Lake) -> None:
+    files, findings = small.files(JOB_SUMMARIES), small.files(FINDINGS)
+    resident = extended(small, NO_JOBS, files, findings)
+    rows = small.latest(JOB_SUMMARIES).filter(pl.col("job_id") != "3")
+    small.replace(JOB_SUMMARIES, files, [(None, rows)])
+    resident = extended(small, resident, small.files(JOB_SUMMARIES), findings)
+    assert resident.height == 11
+    assert VisibleJobs(resident).rows(["job_id"])["job_id"].is_in(["3"]).sum() == 0
+
+
+def test_a_page_goes_on_where_it_was_though_jobs_came_and_left(small: Lake) -> None:
+    def visible() -> VisibleJobs:
+        return VisibleJobs(extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS)))
+
+    first = visible().page(JobFilter(), sort="job_key", limit=5)
+    keys = visible().page(JobFilter(), sort="job_key", limit=100).table.frame["job_key"].to_list()
+    rows = small.latest(JOB_SUMMARIES).filter(pl.col("job_key") != keys[4])
+    small.replace(JOB_SUMMARIES, small.files(JOB_SUMMARIES), [(None, rows)])
+    analyzed(small, 200, [(100, "bob", 0.1, 0, [])])
+    then = visible().page(JobFilter(), sort="job_key", limit=100, after=first.cursor)
+    assert then.table.frame["job_key"].to_list() == [key for key in sorted([*keys, "c:100:1"]) if key > keys[4]]
+
+
+@pytest.mark.parametrize("cursor", ["x", "W10", "WzEsMiwzXQ", "WyJhIiwxXQ", "WyJhIiwiYiJd"])
+def test_what_is_no_cursor_is_an_error(small: Lake, cursor: str) -> None:
+    visible = VisibleJobs(extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS)))
+    with pytest.raises(UsageError, match="invalid cursor"):
+        visible.page(JobFilter(), sort="gpus", after=cursor)
+
+
+def test_codes_and_columns_that_are_not_there_are_errors(small: Lake) -> None:
+    visible = VisibleJobs(extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS)))
+    with pytest.raises(NotFoundError, match="no finding"):
+        visible.page(JobFilter(findings=("idel",)))
+    with pytest.raises(NotFoundError, match="gpu_utl_mean"):
+        visible.page(JobFilter(), sort="gpu_utl_mean")
+
+
+ADMIN = Viewer("root", Role.ADMIN)
+
+
+def ready(served: ServedLake, until: Callable[[Callable[[], bool]], None]) -> None:
+    def is_read() -> bool:
+        try:
+            served.refresh()
+        except NotReadyError:
+            return False
+        return True
+
+    until(is_read)
+
+
+def test_a_large_lake_is_read_beside_and_found_again(small: Lake, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    served = ServedLake(small, Configuration(), cache=cache, most_rows=4)
+    with pytest.raises(NotReadyError, match="the jobs are being read: "):
+        served.view(ADMIN)
+    served.images.join()
+    served.refresh()
+    assert len(served.view(ADMIN).jobs) == 12
+    assert served.snapshot.jobs.added == 0
+    (image,) = cache.glob("*/jobs-*")
+    assert (image.parent.stat().st_mode & 0o777) == 0o700
+    again = ServedLake(small, Configuration(), cache=cache, most_rows=4)
+    assert len(again.view(ADMIN).jobs) == 12  # at once
+    analyzed(small, 200, [(1, "bob", 0.1, 0, []), (50, "bob", 0.1, 0, [])])
+    assert again.refresh()
+    assert len(again.view(ADMIN).jobs) == 13
+    assert again.snapshot.jobs.added == 2
+
+
+@pytest.mark.parametrize("damage", ["manifest", "part", "gone"])
+def test_a_damaged_image_is_made_again(small: Lake, tmp_path: Path, damage: str) -> None:
+    cache = tmp_path / "cache"
+    first = ServedLake(small, Configuration(), cache=cache, most_rows=4)
+    with pytest.raises(NotReadyError):
+        first.refresh()
+    first.images.join()
+    (image,) = cache.glob("*/jobs-*")
+    match damage:
+        case "manifest":
+            (image / "manifest.json").write_bytes(b"{")
+        case "part":
+            (image / "003.arrow").write_bytes((image / "003.arrow").read_bytes()[:100])
+        case "gone":
+            (image / "003.arrow").unlink()
+    (image.parent / "writing-999999999-x").mkdir()  # of a killed server
+    served = ServedLake(small, Configuration(), cache=cache, most_rows=4)
+    with pytest.raises(NotReadyError):
+        served.refresh()
+    served.images.join()
+    served.refresh()
+    assert len(served.view(ADMIN).jobs) == 12
+    assert [path.name[:5] for path in image.parent.iterdir()] == ["jobs-"]
+
+
+def test_a_folder_that_others_read_is_not_used(small: Lake, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    served = ServedLake(small, Configuration(), cache=cache, most_rows=4)
+    (cache / served.images.name).mkdir(parents=True)
+    (cache / served.images.name).chmod(0o755)
+    with pytest.raises(NotReadyError):
+        served.refresh()
+    served.images.join()
+    assert len(served.view(ADMIN).jobs) == 12
+    assert not list(cache.glob("*/*"))
+
+
+def test_a_lake_that_vanishes_is_an_error_until_it_is_back(small: Lake, tmp_path: Path) -> None:
+    served = ServedLake(small, Configuration())
+    assert len(served.view(ADMIN).jobs) == 12
+    (tmp_path / "lake").rename(tmp_path / "away")
+    with pytest.raises(LakeError):
+        served.refresh()
+    with pytest.raises(LakeError):
+        served.view(ADMIN)
+    (tmp_path / "away").rename(tmp_path / "lake")
+    served.refresh()
+    assert len(served.view(ADMIN).jobs) == 12
