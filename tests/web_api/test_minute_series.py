@@ -43,7 +43,7 @@ class Subject:
 
 @pytest.fixture(scope="module")
 def subject(served: ServedLake) -> Subject:
-    jobs = served.snapshot.summaries.filter(pl.col("gpus") > 1, pl.col("elapsed_s") > 3600, pl.col("coverage") > 0.95)
+    jobs = served.snapshot.jobs.frame.filter(pl.col("gpus") > 1, pl.col("elapsed_s") > 3600, pl.col("coverage") > 0.95)
     row = jobs.sort("job_key").row(0, named=True)
     return Subject(row, row["start"].timestamp() + 1800.5)
 
@@ -67,7 +67,7 @@ def test_a_series_has_the_minutes_that_are_stored(admin: TestClient, served: Ser
         step=60,
     )
     assert data["resultType"] == "matrix"
-    stored = read_minutes(served.lake, served.snapshot.summaries.filter(pl.col("job_key") == key))
+    stored = read_minutes(served.lake, served.snapshot.jobs.frame.filter(pl.col("job_key") == key))
     expected = {
         (row["node"], str(row["gpu"]), row["t"].timestamp()): row["gpu_util"]
         for row in stored.iter_rows(named=True)
@@ -207,7 +207,7 @@ QUERIES = [
 def stored_series(served: ServedLake, metrics: tuple[str, ...], first: float, last: float) -> Iterator[Series]:
     """Minutes of all jobs between two instants, from the lake itself, as a server of series takes them."""
     labels = ["job_key", "cluster", "display_id", "user", "account", "partition"]
-    summaries = served.snapshot.summaries
+    summaries = served.snapshot.jobs.frame
     near = summaries.filter(pl.col("start").dt.epoch("s") < last, pl.col("as_of").dt.epoch("s") > first)
     rows = read_minutes(served.lake, near).join(near.select(labels), on="job_key")
     rows = rows.filter(pl.col("t").dt.epoch("s").is_between(first, last)).sort("t")

@@ -48,7 +48,7 @@ _DELTA_TYPES: Mapping[Any, str] = {
     pl.Datetime: "timestamp",
     pl.Date: "date",
 }
-_STATISTICS = ("t", "node", "seq")
+_STATISTICS = ("t", "node", "job_key", "seq")
 # A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
 # checkpoint (marks of appends included, for ever), and takes away those older than this.
 _PROPERTIES: Mapping[str, str] = {
@@ -62,7 +62,10 @@ _REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since the
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where known."""
+    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where known.
+
+    least_seq, keys: the least seq; the least and the greatest job_key, None: not recorded.
+    """
 
     path: str
     day: date | None
@@ -74,6 +77,8 @@ class DataFile:
     last: datetime | None
     seq: int  # greatest in the file
     empty: frozenset[str] = frozenset()  # columns in which every value is null
+    least_seq: int = 0
+    keys: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,6 +597,8 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
         last=row.get("max.t"),
         seq=int(row.get("max.seq") or 0),
         empty=_empty_columns(row),
+        least_seq=int(row.get("min.seq") or 0),
+        keys=(row["min.job_key"], row["max.job_key"]) if row.get("max.job_key") else None,
     )
 
 

@@ -25,10 +25,11 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.conform import resolve
-from tachograph.lake.delta import Lake
+from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.filters import JOB_NAMES, ChosenJob, JobFilter, choose_job, filter_jobs, filtered_columns
 from tachograph.lake.problems import lake_errors
 
+FEW_JOBS = 200  # whose files are chosen one by one
 READ_ATTEMPTS = 5  # at results that change while they are read
 UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
 
@@ -91,19 +92,28 @@ def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
     return best or ("elsewhere" if named.height else "nothing")
 
 
-def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame, rows: pl.LazyFrame | None = None) -> pl.LazyFrame:
+def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     """Return the rows of a computed table that belong to `jobs`, not read yet: those of the analysis of their summary.
 
-    `jobs`: rows of job_summaries. Of a table by day only the days of the jobs are read. `rows`: those of the table to
-    choose from, in place of all. Errors: LakeError when collected inside `lake_errors`.
+    `jobs`: rows of job_summaries. Of a table by day only the days of the jobs are read; of few jobs only the files that
+    may have rows of them. Errors: LakeError when collected inside `lake_errors`.
     """
-    if table.by_day and jobs.is_empty():
+    if jobs.is_empty():
         return table.empty().lazy()
-    if rows is None:
-        rows = lake.scan(table, _days(lake, table, jobs) if table.by_day else None)
-    if jobs.height == 1:  # row groups of other jobs are not decoded
-        rows = rows.filter(pl.col("job_key") == jobs.item(0, "job_key"))
+    files = lake.files(table, _days(lake, table, jobs) if table.by_day else None)
+    if jobs.height > FEW_JOBS:
+        rows = lake.read_files(table, files)
+    else:
+        runs = jobs.select("job_key", "seq").rows()
+        rows = lake.read_files(table, [file for file in files if any(_may_hold(file, *run) for run in runs)])
+        rows = rows.filter(pl.col("job_key").is_in([key for key, _ in runs]))  # other row groups are not decoded
     return rows.join(jobs.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
+
+
+def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
+    """Whether a file may have rows of an analysis of a job, by what the log records of it."""
+    of_key = file.keys is None or file.keys[0] <= job_key <= file.keys[1]
+    return of_key and file.least_seq <= seq <= (file.seq or seq)
 
 
 def read_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -147,11 +157,11 @@ def read_verdicts(
     lake: Lake, jobs: pl.DataFrame, where: pl.Expr | None = None, columns: Sequence[str] = tuple(FINDINGS.schema)
 ) -> pl.DataFrame:
     """Return `columns` of the findings of these jobs, with any verdict, or those of them `where` something holds."""
-    rows = as_of_now(lake.scan(FINDINGS))
-    if where is not None:
-        rows = rows.filter(where)
     with lake_errors(lake.uri(FINDINGS)):
-        found = scan_rows(lake, FINDINGS, jobs, rows).select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
+        rows = as_of_now(scan_rows(lake, FINDINGS, jobs))
+        if where is not None:
+            rows = rows.filter(where)
+        found = rows.select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
         return found.collect().sort(*FINDINGS.sort).select(columns)
 
 
@@ -162,8 +172,8 @@ def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
 
 def count_verdicts(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return one row per code and verdict of the findings of these jobs: code, verdict, jobs."""
-    rows = scan_rows(lake, FINDINGS, jobs, _as_of_now(lake.scan(FINDINGS)))
     with lake_errors(lake.uri(FINDINGS)):
+        rows = as_of_now(scan_rows(lake, FINDINGS, jobs))
         return rows.group_by("code", "verdict").agg(jobs=pl.len()).sort("code", "verdict").collect()
 
 

@@ -112,13 +112,13 @@ class ResidentJobs:
             conditions.append(reduce(or_, given).fill_null(value=False))
         return conditions
 
-    def answers_of(self, rows: pl.DataFrame, *, reported: bool = False) -> pl.DataFrame:
-        """Return columns SHORT_FINDING of the findings of some rows of `frame`, with any verdict, or reported ones.
+    def answers_of(self, rows: pl.Series, *, reported: bool = False) -> pl.DataFrame:
+        """Return columns SHORT_FINDING of the findings of some rows, by their numbers, with any verdict or reported.
 
         `kind` is null; `covered_by` of what is not reported has no code. They are in order of rows and codes.
         """
         verdicts = [_VERDICT_OF + code for code in sorted(self.codes)]
-        coded = rows.select("job_key", *verdicts).unpivot(verdicts, index="job_key", variable_name="code")
+        coded = self.frame.select("job_key", *verdicts)[rows].unpivot(verdicts, index="job_key", variable_name="code")
         coded = coded.with_columns(pl.col("value").cast(pl.Int8))  # without codes it has no type
         coded = coded.filter(pl.col("value") >= (CodedVerdict.NOTE if reported else CodedVerdict.NO))
         value, names = pl.col("value"), {number: name for name, (number, _) in _OF_VERDICT.items()}

@@ -49,6 +49,7 @@ class VisibleJobs:
         self._resident = resident
         self._visible = resident.counting if visible is None else visible
         self._names: pl.DataFrame | None = None
+        self._newest: datetime | None = None
 
     def __len__(self) -> int:
         """How many jobs are visible."""
@@ -72,8 +73,9 @@ class VisibleJobs:
     @property
     def newest(self) -> datetime | None:
         """Until when any of them was analyzed: None without jobs."""
-        last: datetime | None = self.matching(JobFilter(), ["as_of"]).select(pl.col("as_of").max()).item()
-        return last
+        if self._newest is None and len(self):
+            self._newest = self.rows(["as_of"]).select(pl.col("as_of").max()).item()
+        return self._newest
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return the jobs that a filter selects, with `columns`; None: all of job_summaries. Errors: as filter_jobs."""
@@ -95,12 +97,11 @@ class VisibleJobs:
         keys = self._of(chosen, (_KEY,)).with_columns(chosen).filter(pl.col(_KEY) >= begin).sort(_KEY)
         found: list[pl.DataFrame] = []
         for at in range(0, keys.height, _ANSWERS_ROWS):
-            rows = self._resident.frame[keys.get_column(_ROW).slice(at, _ANSWERS_ROWS)]
-            of_rows = self._answers_of(rows, wanted).sort(_KEY, "code")
+            of_rows = self._answers_of(keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), wanted).sort(_KEY, "code")
             found.append(of_rows.filter((pl.col(_KEY) > begin) | (pl.col("code") > last)))
             if sum(part.height for part in found) > limit:
                 break
-        answers = pl.concat(found) if found else self._answers_of(self._resident.frame.head(0), wanted)
+        answers = pl.concat(found) if found else self._answers_of(chosen.head(0), wanted)
         page = answers.head(limit)
         cursor = encode_cursor(*page.select(_KEY, "code").row(-1)) if answers.height > limit else ""
         return AnswersPage(page, matching, cursor)
@@ -133,10 +134,10 @@ class VisibleJobs:
         first = left.lazy().bottom_k(limit + 1, by=[_VALUE, _KEY], reverse=[down, False]).collect()
         first = first.sort(_VALUE, _KEY, descending=[down, False], nulls_last=True)
         page = first.head(limit)
-        frame = self._resident.frame[page.get_column(_ROW)]
+        shown = page.get_column(_ROW)
         table = build_jobs_table(
-            frame.select(list(JOB_SUMMARIES.schema)),
-            self._resident.answers_of(frame),
+            self._resident.frame.select(list(JOB_SUMMARIES.schema))[shown],
+            self._resident.answers_of(shown),
             columns=columns,
             sort=sort,
             zone_name=zone_name,
@@ -164,7 +165,7 @@ class VisibleJobs:
         taken = [pl.col(name) if isinstance(name, str) else name for name in columns]
         return frame.select(column.gather(pl.lit(chosen)) for column in taken)
 
-    def _answers_of(self, rows: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+    def _answers_of(self, rows: pl.Series, wanted: JobFilter) -> pl.DataFrame:
         found = self._resident.answers_of(rows, reported=not wanted.findings)
         if wanted.findings:
             found = found.join(answers_to(found, wanted), on=[_KEY, "code"], how="semi")
