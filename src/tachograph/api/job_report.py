@@ -30,6 +30,7 @@ _ALIKE = (
     *("job_key", "seq", "cluster", "user", "partition", "name", "gpus", "nodes"),
     *("state", "start", "as_of", "elapsed_s", "mem_requested_mib"),
 )
+_LAST_RUNS = 20  # of a job group, whose steps are read
 
 
 def read_job(
@@ -88,7 +89,9 @@ def _host_memory(lake: Lake, summaries: pl.DataFrame, same: pl.DataFrame, row: M
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
     alike = same.filter(pl.col("nodes") == row["nodes"])
     completed = alike.filter(pl.col("state") == "COMPLETED", pl.col("elapsed_s") >= LEAST_S)
-    peaks = node_memory_mib(read_steps(lake, completed))
+    own = pl.col("job_key") == row["job_key"]
+    last = completed.sort(own, "start").tail(_LAST_RUNS)
+    peaks = node_memory_mib(read_steps(lake, last))
     killed = alike.filter(pl.col("state") == "OUT_OF_MEMORY").select(of_node).to_series().drop_nulls()
     beside = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition"))
     most = summaries.filter(beside).select(of_node.max()).item()

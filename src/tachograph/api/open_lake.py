@@ -363,7 +363,9 @@ class OpenLake:
         """
         check_names(which, JobChoice)
         wanted = self._filter(which)
-        jobs, intervals = query.jobs_and_intervals(self.lake, wanted, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS)
+        jobs, intervals = query.jobs_and_intervals(
+            self.lake, wanted, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True
+        )
         report = build_waste_report(
             jobs,
             intervals,
@@ -384,7 +386,9 @@ class OpenLake:
         wanted = self._filter(which)
 
         def read() -> UsageReport:
-            jobs, intervals = query.jobs_and_intervals(self.lake, wanted, tuple(CAUSE_OF_CLASS), USAGE_COLUMNS)
+            jobs, intervals = query.jobs_and_intervals(
+                self.lake, wanted, tuple(CAUSE_OF_CLASS), USAGE_COLUMNS, holding=True
+            )
             if jobs.is_empty():
                 chosen = ", ".join(f"{name} {value}" for name, value in described(wanted, zone_name))
                 raise NotFoundError(f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them")

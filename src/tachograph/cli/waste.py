@@ -56,7 +56,7 @@ def _report(arguments: Arguments) -> WasteReport:
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-    jobs, intervals = jobs_and_intervals(opened.lake, which, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS)
+    jobs, intervals = jobs_and_intervals(opened.lake, which, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True)
     exported = arguments.json or arguments.csv
     return build_waste_report(
         jobs,

@@ -445,6 +445,13 @@ class Lake:
         with lake_errors(self.uri(table)):
             return resolve(rows.collect(), table)[0].select(columns)
 
+    def kept_answers(self, job_keys: pl.Series, codes: Sequence[str] | None = ()) -> pl.DataFrame | None:
+        """Short rows of findings of jobs where they are kept in memory, of a lake that is served; None: read them.
+
+        They hold, or are of `codes`; None: of all, with any verdict.
+        """
+        return None
+
     def _write(
         self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int | None = None
     ) -> AddAction:

@@ -184,13 +184,25 @@ def read_answers(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, e
     """
     if not set(known_codes()).issuperset(codes):
         check_codes(codes, _stored_codes(lake))
+    kept = lake.kept_answers(jobs.get_column("job_key"), None if every else codes)
+    if kept is not None:
+        return kept.sort(*FINDINGS.sort).select(SHORT_FINDING)
     holds = (pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
     return read_verdicts(lake, jobs, None if every else holds, SHORT_FINDING)
 
 
-def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str]) -> pl.DataFrame:
-    """Return columns FINDING_INTERVAL of the findings of these jobs called `codes`, with any verdict."""
-    return read_verdicts(lake, jobs, pl.col("code").is_in(list(codes)), FINDING_INTERVAL)
+def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, holding: bool = False) -> pl.DataFrame:
+    """Return columns FINDING_INTERVAL of the findings of these jobs called `codes`, with any verdict.
+
+    `holding`: only of those that hold.
+    """
+    where = pl.col("code").is_in(list(codes))
+    if not holding:
+        return read_verdicts(lake, jobs, where, FINDING_INTERVAL)
+    kept = lake.kept_answers(jobs.get_column("job_key"), ())
+    if kept is not None:
+        jobs = jobs.join(kept.filter(where), on="job_key", how="semi")
+    return read_verdicts(lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL)
 
 
 def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -247,7 +259,7 @@ def select_jobs(
 
 
 def jobs_and_intervals(
-    lake: Lake, wanted: JobFilter, codes: Sequence[str], columns: Sequence[str] | None = None
+    lake: Lake, wanted: JobFilter, codes: Sequence[str], columns: Sequence[str] | None = None, *, holding: bool = False
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the jobs that are selected, and what `read_intervals` returns of them, both of one moment of the lake.
 
@@ -257,7 +269,7 @@ def jobs_and_intervals(
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         read_of = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
         jobs = select_jobs(lake, wanted, read_of).jobs
-        return jobs, read_intervals(lake, jobs, codes)
+        return jobs, read_intervals(lake, jobs, codes, holding=holding)
 
     return read_consistently(lake, read)
 

@@ -35,6 +35,7 @@ _SLICE_ROWS = 1 << 20  # of findings that are decoded at a time
 _SLICE_JOBS = 1 << 17  # of which columns are rewritten at a time
 _GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
 _MANIFEST, _FORMAT = "manifest.json", 1
+_MOST_GATHERED = 50  # of more rows than this share, whole columns are filtered
 _KEYS = ("job_key", "seq")
 
 Progress = Callable[[float], None]
@@ -96,6 +97,29 @@ class ResidentJobs:
             found = found.new_from_index(0, self.frame.height)
         return found if self.counting is None else found & self.counting
 
+    def take(self, rows: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
+        """Return columns of some rows, by their numbers, in that order; what is computed of columns is of each row.
+
+        A column of several chunks would be copied whole to gather some of its rows, so chunks are taken one by one.
+        """
+        height = self.frame.height
+        ascending = rows.is_sorted()
+        if ascending and rows.len() == height:
+            return self.frame.select(columns)
+        if ascending and rows.len() > height // _MOST_GATHERED:
+            mask = np.zeros(height, np.bool_)
+            mask[rows.to_numpy()] = True
+            return self.frame.select(columns).filter(pl.Series(mask))
+        order = rows.arg_sort()
+        ordered, parts, begin = rows.gather(order), [self.frame.head(0).select(columns)], 0
+        for length in self.frame.get_column("job_key").chunk_lengths():
+            low, high = (int(ordered.search_sorted(place)) for place in (begin, begin + length))
+            if high > low:
+                chunk = self.frame.slice(begin, length).select(columns)
+                parts.append(chunk[ordered.slice(low, high - low) - begin])
+            begin += length
+        return pl.concat(parts)[order.arg_sort()] if not ascending else pl.concat(parts)
+
     def conditions(self, wanted: JobFilter) -> list[pl.Expr]:
         """Return what holds for the rows of `frame` that a filter selects, among those that count.
 
@@ -112,31 +136,43 @@ class ResidentJobs:
             conditions.append(reduce(or_, given).fill_null(value=False))
         return conditions
 
-    def answers_of(self, rows: pl.Series, *, reported: bool = False) -> pl.DataFrame:
-        """Return columns SHORT_FINDING of the findings of some rows, by their numbers, with any verdict or reported.
+    def answers_of(
+        self, rows: pl.Series, least: CodedVerdict = CodedVerdict.NO, codes: Sequence[str] | None = ()
+    ) -> pl.DataFrame:
+        """Return columns SHORT_FINDING of the findings of some rows, by their numbers: by code, in order of rows.
 
-        `kind` is null; `covered_by` of what is not reported has no code. They are in order of rows and codes.
+        least: which verdicts; of `codes` any (None: of all). `kind` is null; `covered_by` of what is not reported has
+        no code.
         """
-        verdicts = [_VERDICT_OF + code for code in sorted(self.codes)]
-        coded = self.frame.select("job_key", *verdicts)[rows].unpivot(verdicts, index="job_key", variable_name="code")
-        coded = coded.with_columns(pl.col("value").cast(pl.Int8))  # without codes it has no type
-        coded = coded.filter(pl.col("value") >= (CodedVerdict.NOTE if reported else CodedVerdict.NO))
+        codes_of_lake = sorted(self.codes)
+        taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
+        keys, parts = taken.get_column("job_key"), []
+        for code in codes_of_lake:
+            column = taken.get_column(_VERDICT_OF + code).alias("value")
+            there = column >= int(CodedVerdict.NO if codes is None or code in codes else least)
+            of_code = pl.DataFrame([keys.filter(there), column.filter(there)])
+            parts.append(of_code.with_columns(code=pl.lit(code)))
+        empty = pl.DataFrame(schema={"job_key": pl.String, "value": pl.Int8, "code": pl.String})
         value, names = pl.col("value"), {number: name for name, (number, _) in _OF_VERDICT.items()}
-        return coded.select(
-            "job_key",
-            pl.col("code").str.strip_prefix(_VERDICT_OF),
-            kind=pl.lit(None, dtype=pl.String),
-            verdict=value.clip(upper_bound=CodedVerdict.UNREPORTED).replace_strict(names, return_dtype=pl.String),
-            severity=value.replace_strict({v: k for k, v in _SEVERITIES.items()}, default=None, return_dtype=pl.String),
-            covered_by=pl.when(value == CodedVerdict.UNREPORTED).then(pl.lit("")),
-        ).select(SHORT_FINDING)
+        severities = {number: name for name, number in _SEVERITIES.items()}
+        return (
+            pl.concat([empty, *parts])
+            .select(
+                "job_key",
+                "code",
+                kind=pl.lit(None, dtype=pl.String),
+                verdict=value.clip(upper_bound=CodedVerdict.UNREPORTED).replace_strict(names, return_dtype=pl.String),
+                severity=value.replace_strict(severities, default=None, return_dtype=pl.String),
+                covered_by=pl.when(value == CodedVerdict.UNREPORTED).then(pl.lit("")),
+            )
+            .select(SHORT_FINDING)
+        )
 
     def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
         """Return (code, verdict, jobs, reported) of some rows, by their numbers: a row per code and verdict."""
         counts = []
         for code in sorted(self.codes):
-            column = self.frame.get_column(_VERDICT_OF + code)
-            column = column if rows.len() == self.frame.height else column.gather(rows)
+            column = self.take(rows, [_VERDICT_OF + code]).to_series()
             of_code = np.bincount(column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict))
             for verdict, (least, most) in sorted(_OF_VERDICT.items()):
                 reported = int(of_code[CodedVerdict.NOTE : most + 1].sum())

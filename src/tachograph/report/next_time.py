@@ -24,7 +24,7 @@ _STEPS = ((7200.0, 300.0), (43200.0, 900.0), (float("inf"), 3600.0))  # up to so
 class HostMemory:
     """Host memory on a node, in MiB, of the user's jobs of this name on as many GPUs and nodes, this one too.
 
-    own: what the tasks of this job held at most, None: not known. peaks: the same of those that completed after
+    own: what the tasks of this job held at most, None: not known. peaks: the same of the last ones that completed after
     `LEAST_S` or more, this one too. killed: what those requested that were killed for lack of it. most: what any job
     of the partition requested.
     """

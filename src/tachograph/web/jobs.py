@@ -68,7 +68,7 @@ class VisibleJobs:
         chosen = [] if where is None else [where]
         if not chosen and self._visible is None:
             return self._resident.frame.select(columns)
-        return self._of(self._chosen(chosen), columns)
+        return self._resident.take(self._chosen(chosen), columns)
 
     @property
     def newest(self) -> datetime | None:
@@ -80,7 +80,7 @@ class VisibleJobs:
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return the jobs that a filter selects, with `columns`; None: all of job_summaries. Errors: as filter_jobs."""
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
-        return self._of(self._chosen(self._resident.conditions(wanted)), columns)
+        return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
 
     def rows_of(self, job_keys: pl.Series) -> pl.DataFrame:
         """Return the rows of job_summaries of visible jobs among these."""
@@ -94,7 +94,7 @@ class VisibleJobs:
         chosen = self._chosen(self._resident.conditions(wanted))
         matching = self._count_answers(chosen, wanted)
         begin, last = ("", "") if not after else _two_texts(decode_cursor(after))
-        keys = self._of(chosen, (_KEY,)).with_columns(chosen).filter(pl.col(_KEY) >= begin).sort(_KEY)
+        keys = self._resident.take(chosen, (_KEY,)).with_columns(chosen).filter(pl.col(_KEY) >= begin).sort(_KEY)
         found: list[pl.DataFrame] = []
         for at in range(0, keys.height, _ANSWERS_ROWS):
             of_rows = self._answers_of(keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), wanted).sort(_KEY, "code")
@@ -105,6 +105,11 @@ class VisibleJobs:
         page = answers.head(limit)
         cursor = encode_cursor(*page.select(_KEY, "code").row(-1)) if answers.height > limit else ""
         return AnswersPage(page, matching, cursor)
+
+    def kept_answers(self, job_keys: pl.Series, codes: Sequence[str] | None = ()) -> pl.DataFrame:
+        """Return columns SHORT_FINDING of findings of visible jobs among these: see `Lake.kept_answers`."""
+        rows = self._chosen([pl.col(_KEY).is_in(job_keys.implode())] if job_keys.len() < len(self) else [])
+        return self._resident.answers_of(rows, CodedVerdict.UNREPORTED, codes)
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
         """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per code and verdict."""
@@ -128,7 +133,7 @@ class VisibleJobs:
         check_jobs_columns(columns, sort)
         chosen = self._chosen(self._resident.conditions(wanted))
         order = _sort_value(sort.removeprefix("-")).alias(_VALUE)
-        rows = self._of(chosen, (_KEY, order)).with_columns(chosen)
+        rows = self._resident.take(chosen, (_KEY, order)).with_columns(chosen)
         down = sort.startswith("-")
         left = rows.filter(_behind(rows, decode_cursor(after), down=down)) if after else rows
         first = left.lazy().bottom_k(limit + 1, by=[_VALUE, _KEY], reverse=[down, False]).collect()
@@ -136,7 +141,7 @@ class VisibleJobs:
         page = first.head(limit)
         shown = page.get_column(_ROW)
         table = build_jobs_table(
-            self._resident.frame.select(list(JOB_SUMMARIES.schema))[shown],
+            self._resident.take(shown, list(JOB_SUMMARIES.schema)),
             self._resident.answers_of(shown),
             columns=columns,
             sort=sort,
@@ -157,26 +162,19 @@ class VisibleJobs:
         both = pl.all_horizontal(*visible, *conditions)
         return frame.select(both.arg_true().alias(_ROW)).get_column(_ROW)
 
-    def _of(self, chosen: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
-        """Columns of some rows."""
-        frame = self._resident.frame
-        if chosen.len() == frame.height:
-            return frame.select(columns)
-        taken = [pl.col(name) if isinstance(name, str) else name for name in columns]
-        return frame.select(column.gather(pl.lit(chosen)) for column in taken)
-
     def _answers_of(self, rows: pl.Series, wanted: JobFilter) -> pl.DataFrame:
-        found = self._resident.answers_of(rows, reported=not wanted.findings)
+        least = CodedVerdict.NO if wanted.findings else CodedVerdict.NOTE
+        found = self._resident.answers_of(rows, least)
         if wanted.findings:
             found = found.join(answers_to(found, wanted), on=[_KEY, "code"], how="semi")
         return found
 
     def _count_answers(self, chosen: pl.Series, wanted: JobFilter) -> int:
         if not wanted.findings:
-            return int(self._of(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum())
+            return int(self._resident.take(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum())
         alone = (replace(JobFilter(), findings=(code,), verdict=wanted.verdict) for code in set(wanted.findings))
         of_codes = [pl.all_horizontal(self._resident.conditions(one)) for one in alone]
-        return int(self._of(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)]).get_column(_VALUE).sum())
+        return int(self._resident.take(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)]).get_column(_VALUE).sum())
 
 
 def _sort_value(by: str) -> pl.Expr:

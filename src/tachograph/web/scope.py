@@ -56,6 +56,10 @@ class ScopedLake(Lake):
         rows = self._visible(super().read_files(table, files), table)
         return rows if columns is None else rows.select(*columns)
 
+    def kept_answers(self, job_keys: pl.Series, codes: Sequence[str] | None = ()) -> pl.DataFrame | None:
+        """Return short rows of findings of visible jobs among these."""
+        return self._jobs.kept_answers(job_keys, codes)
+
     def _visible(self, rows: pl.LazyFrame, table: LakeTable) -> pl.LazyFrame:
         if self._viewer.sees_all or table.name in _OF_NO_JOB:
             return rows
