@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,13 +18,15 @@ from tachograph.web.snapshot import ServedLake
 
 
 @pytest.fixture(scope="module")
-def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> ServedLake:
+def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLake]:
     """A copy of the demo's lake, into which labels may be written; no limit of requests."""
     lake = tmp_path_factory.mktemp("served") / "lake"
     shutil.copytree(demo / "lake", lake)
     configuration = config.load(str(demo / "tachograph.toml"))
     unlimited = msgspec.structs.replace(configuration.serve, requests_per_s=0.0)
-    return ServedLake(Lake.open(str(lake)), msgspec.structs.replace(configuration, serve=unlimited))
+    made = ServedLake(Lake.open(str(lake)), msgspec.structs.replace(configuration, serve=unlimited))
+    yield made
+    made.fleet.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 from api_client import ApiClient
 from starlette.testclient import TestClient
+
+from tachograph.live.render import json_rows
+from tachograph.web.snapshot import ServedLake
 
 LABELS = "/api/v1/labels"
 
@@ -101,3 +107,20 @@ def test_the_state_of_the_collector_is_for_support(as_viewer: ApiClient, admin: 
     assert (state["running"], state["pid"]) == (False, None)
     assert as_viewer("helper", "support").get("/api/v1/status").status_code == 200
     assert as_viewer("user003").get("/api/v1/status").status_code == 403
+
+
+def test_the_fleet_now_is_of_visible_jobs(as_viewer: ApiClient, admin: TestClient, served: ServedLake) -> None:
+    rows = admin.get("/api/v1/now", params={"limit": 10_000}).json()
+    state = served.fleet.state()
+    assert state.view is not None
+    printed = json.loads(msgspec.json.encode(json_rows(state.view)))
+    key = ("node", "gpu", "mig")
+    assert {tuple(row[name] for name in key): row["gpu_util"] for row in rows} == {
+        tuple(row[name] for name in key): row["gpu_util"] for row in printed
+    }
+    assert set(rows[0]) == set(printed[0])
+    user = next(row["user"] for row in rows if row["user"])
+    mine = as_viewer(user).get("/api/v1/now", params={"limit": 10_000}).json()
+    assert {row["user"] for row in mine} == {user}
+    assert len(mine) < len(rows)
+    assert as_viewer("absent").get("/api/v1/now").json() == []

@@ -16,6 +16,7 @@ from openapi_spec_validator import validate
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from tachograph.web.openapi import PROBLEMS, VERSION, described_parameters, openapi_document, operation_id
 from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, load_endpoint
@@ -28,8 +29,18 @@ VIEWERS = {"admin": ("root", "admin"), "user": ("user000", "user")}
 
 @pytest.fixture(scope="module")
 def api(as_viewer: ApiClient) -> Any:
-    """The document, as schemathesis reads it from the application."""
-    return schemathesis.openapi.from_asgi(f"{API}/openapi.json", as_viewer().app)
+    """The document, as schemathesis reads it from the application, which it begins and ends at each request."""
+    application = as_viewer().app
+
+    async def lasting(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await application(scope, receive, send)
+            return
+        for event in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{event}.complete"})
+
+    return schemathesis.openapi.from_asgi(f"{API}/openapi.json", lasting)
 
 
 # a string that the schema allows may still be no time, no condition, no cursor

@@ -255,16 +255,22 @@ def visible_allocations(
     return {gpu: seen[places[one]] for gpu, one in allocations.items() if places[one] in seen}
 
 
+def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> View | None:
+    """Return what of the newest view a viewer sees; None before the first. `running`: as in visible_allocations."""
+    if state.view is None or viewer.sees_all:
+        return state.view
+    return part_of(state.view, visible_allocations(state.view.snapshot.allocations, viewer, running))
+
+
 def fleet_report(state: LiveState, choice: FleetChoice, viewer: Viewer, running: pl.DataFrame) -> FleetReport | None:
     """Return what a viewer sees of the newest view; None before the first. Errors: UsageError for the choice."""
     choice.check()
-    if state.view is None:
+    part = visible_view(state, viewer, running)
+    if part is None:
         return None
+    whole = None if viewer.sees_all else state.view
     partitions = dict(running.select("name", "partition").drop_nulls().iter_rows())
-    if viewer.sees_all:
-        return build_fleet_report(state.view, choice, partitions=partitions, findings=state.findings)
-    part = part_of(state.view, visible_allocations(state.view.snapshot.allocations, viewer, running))
-    return build_fleet_report(part, choice, whole=state.view, partitions=partitions, findings=state.findings)
+    return build_fleet_report(part, choice, whole=whole, partitions=partitions, findings=state.findings)
 
 
 @dataclass(slots=True)

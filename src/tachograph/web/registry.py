@@ -102,6 +102,7 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs/{key}/steps", "job_steps", "The steps of a job, and what they did with its GPUs.", Role.USER),
     EndpointEntry("/users/{name}", "user", "What a user used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/accounts/{name}", "account", "What an account used: by week, lost and recovered.", Role.USER),
+    EndpointEntry("/now", "now", "Every visible GPU as it is now.", Role.USER, versioned=False),
     EndpointEntry("/nodes/{name}", "node", "Jobs of a node, use and health of its GPUs.", Role.USER),
     EndpointEntry("/status", "status", "The collector and its sources.", Role.SUPPORT, versioned=False),
     EndpointEntry("/findings", "findings", "Findings of jobs, filtered.", Role.USER),

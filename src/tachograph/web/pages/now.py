@@ -53,7 +53,7 @@ def board_of(view: View, parameters: NowParameters, state: LiveState) -> FleetBo
 
 
 def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
-    running, every = _running(view), view.viewer.sees_all
+    running, every = running_of(view), view.viewer.sees_all
     report = fleet_report(state, parameters.choice, view.viewer, running)
     measured = None if report is None else EPOCH + timedelta(seconds=report.t)
     problem = None if state.problem is None else state.problem.sentence if every else "the source of live values fails"
@@ -73,7 +73,8 @@ def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str
     }
 
 
-def _running(view: View) -> pl.DataFrame:
+def running_of(view: View) -> pl.DataFrame:
+    """Return `running_jobs` of the visible jobs; none while they are read."""
     found = view.made("running jobs", lambda _: running_jobs(view.opened.jobs()))
     return running_jobs(view.opened.jobs().clear()) if isinstance(found, Pending) else found
 
