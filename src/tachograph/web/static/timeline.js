@@ -129,7 +129,7 @@ function begin() {
   const output = document.getElementById("values"), counter = document.getElementById("counter"), plots = document.getElementById("plots"), legend = document.getElementById("marked");
   const drawing = document.querySelector("figure[data-hover]");
   chart.hidden = false;
-  if (drawing) drawing.hidden = true;
+  if (drawing && chart.dataset.drawing !== "stays") drawing.hidden = true;  // it alone has each of many GPUs
   const charts = new Charts(plots, data);
   const show = async () => {
     charts.clear();
