@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -50,7 +50,7 @@ from tachograph.web.registry import (
     load_page,
     load_stream,
 )
-from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
+from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake, View
 from tachograph.web.streams import Streams
 from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.viewer import NOBODY, Role, Viewer
@@ -95,6 +95,15 @@ class WebService:
     def identify(self, request: Request) -> Viewer:
         """Return whom a request is from. Errors: NotIdentifiedError for a proof that is wrong."""
         return self.identities.viewer(request)
+
+    def view_again(self, request: Request, viewer: Viewer) -> View:
+        """Return what the sender of a request that goes on sees now.
+
+        Errors: NotIdentifiedError where their session has ended, or they see something else by now.
+        """
+        if self.identify(request).scope != viewer.scope:
+            raise NotIdentifiedError("the session has ended", do="log in again")
+        return self.served.view(viewer)
 
 
 async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request: Request) -> Viewer:
@@ -248,14 +257,23 @@ def _stream(service: WebService, entry: PageEntry) -> Handler:
         parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
         last = request.headers.get("last-event-id", "")
         events = module.events(
-            lambda: service.served.view(viewer),
+            partial(service.view_again, request, viewer),
             parameters,
             int(last) if last.isascii() and last.isdigit() and len(last) < _LONGEST_ID else 0,
             lambda name, values: templates.render(name, request, viewer, entry.title, values),
         )
-        return service.streams.answer(sender_of(request, viewer, service.identities.proxies), events)
+        sender = sender_of(request, viewer, service.identities.proxies)
+        return service.streams.answer(sender, _while_identified(events))
 
     return handle
+
+
+async def _while_identified(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The events until their viewer is known no more."""
+    async with contextlib.aclosing(events):
+        with contextlib.suppress(NotIdentifiedError):
+            async for event in events:
+                yield event
 
 
 async def _job_by_id(request: Request) -> Response:
