@@ -46,7 +46,7 @@ def api(as_viewer: ApiClient) -> Any:
 # a string that the schema allows may still be no time, no condition, no cursor
 EXCLUDED = ("positive_data_acceptance",)
 FORMS = ("negative_data_rejection",)  # fields that Prometheus does not know do not count
-GENERATED, LISTED = 8, 25  # requests of each operation: random ones of each kind, and those at limits of the schema
+GENERATED, LISTED = 6, 20  # requests of each operation: random ones of each kind, and those at limits of the schema
 
 BOUNDED = settings(max_examples=GENERATED, database=None, suppress_health_check=list(HealthCheck))
 
