@@ -30,6 +30,7 @@ from tachograph.lake.filters import JOB_NAMES, ChosenJob, JobFilter, choose_job,
 from tachograph.lake.problems import lake_errors
 
 FEW_JOBS = 200  # whose files are chosen one by one
+MANY_JOBS = 50_000  # whose findings are read a part at a time
 READ_ATTEMPTS = 5  # at results that change while they are read
 UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
 
@@ -162,6 +163,8 @@ def read_verdicts(
         if where is not None:
             rows = rows.filter(where)
         found = rows.select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
+        if jobs.height > MANY_JOBS:  # rows of jobs are few beside those that are read
+            return found.collect(engine="streaming").sort(*FINDINGS.sort).select(columns)
         return found.collect().sort(*FINDINGS.sort).select(columns)
 
 

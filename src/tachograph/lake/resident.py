@@ -8,7 +8,10 @@ the frame lies in files of a folder (`write_image`) that are mapped into memory;
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import shutil
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -37,6 +40,7 @@ _GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
 _MANIFEST, _FORMAT = "manifest.json", 1
 _MOST_GATHERED = 50  # of more rows than this share, whole columns are filtered
 _KEYS = ("job_key", "seq")
+_MAPPED: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # files of images that are in use
 
 Progress = Callable[[float], None]
 
@@ -384,6 +388,20 @@ def open_image(folder: Path) -> ResidentJobs | None:
     return ResidentJobs(frame, frame.height, None, frozenset(manifest.files)) if frame.height == manifest.rows else None
 
 
+def resident_file_mib() -> int:
+    """Return how much memory of this process are pages of files; 0 where the system does not report it."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("RssFile"))) // 1024
+    return 0
+
+
+def release_pages() -> None:
+    """Give back the pages of images that are resident; those that are used again come from the cache of files."""
+    for mapped in tuple(_MAPPED):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def remove_image(folder: Path) -> None:
     """Delete an image; who has it open keeps what is mapped."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -418,5 +436,8 @@ def _part(file: Path) -> pl.DataFrame:
         import pyarrow as pa
     except ImportError:
         return pl.read_ipc(file)
-    frame = pl.from_arrow(pa.ipc.open_file(pa.memory_map(str(file))).read_all())
+    with file.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    _MAPPED.add(mapped)
+    frame = pl.from_arrow(pa.ipc.open_file(pa.py_buffer(mapped)).read_all())
     return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()

@@ -28,8 +28,8 @@ _WHOLE, _PART = "jobs-", "writing-"
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
     """Return the folder for what may be made again: that of the service manager, or of the user; None without any.
 
-    >>> cache_folder({"CACHE_DIRECTORY": "/var/cache/tachograph"}), cache_folder({"HOME": "/home/ann"})
-    (PosixPath('/var/cache/tachograph'), PosixPath('/home/ann/.cache/tachograph'))
+    >>> cache_folder({"CACHE_DIRECTORY": "/var/cache/tachograph"}), cache_folder({"XDG_CACHE_HOME": "/srv/ann"})
+    (PosixPath('/var/cache/tachograph'), PosixPath('/srv/ann/tachograph'))
     """
     if environment.get("CACHE_DIRECTORY"):
         return Path(environment["CACHE_DIRECTORY"].split(":")[0])

@@ -19,7 +19,7 @@ from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.filters import JOB_NAMES
 from tachograph.lake.query import read_consistently
-from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows
+from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows, release_pages, resident_file_mib
 from tachograph.live.discovery import SourceRequest
 from tachograph.web.background import Background, Pending, Progress
 from tachograph.web.fleet import FleetWatch
@@ -32,6 +32,7 @@ from tachograph.web.viewer import Viewer
 
 T = TypeVar("T")
 _MOST_SCOPES = 64
+_MOST_FILE_MIB = 700  # of pages of files that stay resident
 RETRY_S = 2  # when to come again while jobs are read
 
 
@@ -184,6 +185,8 @@ class ServedLake:
         Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read before stays.
         NotReadyError while an image of many jobs is made.
         """
+        if resident_file_mib() > _MOST_FILE_MIB:
+            release_pages()
         with self._lock:
             try:
                 changed = self._refresh()
