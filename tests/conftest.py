@@ -14,19 +14,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
+from starlette.testclient import TestClient
 
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
+from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
 from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
+from tachograph.web.application import create_application
+from tachograph.web.snapshot import ServedLake
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
@@ -127,6 +133,37 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
         marked_lake(folder / "lake")
 
     return Lake.open(str(made_once(tmp_path_factory, "marked", make) / "lake"))
+
+
+@pytest.fixture(scope="module")
+def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLake]:
+    """A copy of the demo's lake, into which labels may be written; no limit of requests."""
+    lake = tmp_path_factory.mktemp("served") / "lake"
+    shutil.copytree(demo / "lake", lake)
+    configuration = config.load(str(demo / "tachograph.toml"))
+    unlimited = msgspec.structs.replace(configuration.serve, requests_per_s=0.0)
+    made = ServedLake(Lake.open(str(lake)), msgspec.structs.replace(configuration, serve=unlimited))
+    yield made
+    made.fleet.close()
+
+
+@pytest.fixture(scope="module")
+def as_viewer(served: ServedLake) -> Callable[..., TestClient]:
+    """A client as `name role`; without any as nobody."""
+    from api_client import NamedService, proof
+
+    application = create_application(NamedService.of(served))
+
+    def client(name: str = "", role: str = "user") -> TestClient:
+        return TestClient(application, headers=proof(name, role))
+
+    return client
+
+
+@pytest.fixture(scope="module")
+def admin(as_viewer: Callable[..., TestClient]) -> TestClient:
+    """A client that sees all jobs."""
+    return as_viewer("root", "admin")
 
 
 @pytest.fixture

@@ -71,7 +71,8 @@ def _with(wanted: JobFilter, *, verdict: str) -> JobFilter:
 
 def analyzed(lake: Lake, seq: int, some: Sequence[Job]) -> None:
     """Commit summaries and findings of one analysis."""
-    rows, found = [], []
+    rows: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for number, user, util, pipes, findings in some:
         key = f"c:{number}:1"
         start = START + timedelta(hours=number % 5)
