@@ -7,27 +7,26 @@ but an orphan that `vacuum` removes.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
 from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.conform import resolve, resolve_days
+from tachograph.lake.log_format import DAY, delta_schema, statistics_of
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import KEPT_ZSTD_LEVEL, is_remote, local_path, store_of, write_compact
 
@@ -36,19 +35,6 @@ ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
 ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1  # quick: what is most of the work of an analysis or an ingest; 2 % more bytes
 COMMIT_ATTEMPTS = 30
-DAY = "day"
-_DELTA_TYPES: Mapping[Any, str] = {
-    pl.String: "string",
-    pl.Int64: "long",
-    pl.Int32: "integer",
-    pl.Int16: "short",
-    pl.Float64: "double",
-    pl.Float32: "float",
-    pl.Boolean: "boolean",
-    pl.Datetime: "timestamp",
-    pl.Date: "date",
-}
-_STATISTICS = ("t", "node", "job_key", "seq")
 # A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
 # checkpoint (marks of appends included, for ever), and takes away those older than this.
 _PROPERTIES: Mapping[str, str] = {
@@ -337,7 +323,7 @@ class Lake:
             try:
                 return DeltaTable.create(
                     self.uri(table),
-                    schema=_delta_schema(table),
+                    schema=delta_schema(table),
                     mode="ignore",
                     partition_by=[DAY] if table.by_day else None,
                     storage_options=self._store.delta,
@@ -362,7 +348,7 @@ class Lake:
             delta.create_write_transaction(
                 list(actions),
                 mode="append",
-                schema=_delta_schema(table),
+                schema=delta_schema(table),
                 partition_by=[DAY] if table.by_day else None,
                 commit_properties=CommitProperties(app_transactions=transactions or None, max_commit_retries=0),
             )
@@ -537,7 +523,7 @@ def _add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, 
         partition_values={DAY: day.isoformat()} if day is not None else {},
         modification_time=_milliseconds(),
         data_change=data_change,
-        stats=_statistics(frame),
+        stats=statistics_of(frame),
     )
 
 
@@ -558,38 +544,6 @@ def _overtaken(where: str) -> LakeError:
 def _add_actions(delta: DeltaTable) -> list[dict[str, Any]]:
     """The entries of the log for the files that a reader sees."""
     return pl.DataFrame(delta.get_add_actions(flatten=True)).to_dicts()
-
-
-def _delta_schema(table: LakeTable) -> Schema:
-    fields = [Field(name, _delta_type(dtype), nullable=True) for name, dtype in table.schema.items()]
-    return Schema([*fields, Field(DAY, PrimitiveType("date"), nullable=True)] if table.by_day else fields)
-
-
-def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
-    if isinstance(dtype, pl.List):
-        inner = dtype.inner
-        return ArrayType(_delta_type(inner if isinstance(inner, pl.DataType) else inner()), contains_null=True)
-    return PrimitiveType(_DELTA_TYPES[dtype.base_type()])
-
-
-def _statistics(frame: pl.DataFrame) -> str:
-    """Row count, and least and greatest values of the columns by which files are chosen, in the format of Delta."""
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    for name in _STATISTICS:
-        if name in frame.columns and frame.height:
-            column = frame.get_column(name)
-            low, high = column.min(), column.max()
-            if low is not None and high is not None:
-                least[name], greatest[name] = _plain(low), _plain(high)
-    nulls = frame.null_count().row(0, named=True)
-    return json.dumps({"numRecords": frame.height, "minValues": least, "maxValues": greatest, "nullCount": nulls})
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return value
 
 
 def _data_file(row: Mapping[str, Any]) -> DataFile:

@@ -87,7 +87,7 @@ class JobImages:
     def _write(self) -> None:
         try:
             folder = self._folder()
-            command = [sys.executable, "-m", __name__, str(os.getpid()), self._lake.location, str(folder)]
+            command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), self._lake.location, str(folder)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
@@ -146,22 +146,19 @@ def _is_alive(pid: str) -> bool:
     return False
 
 
-def _print(share: float) -> None:
-    sys.stdout.write(f"{share}\n")
-    sys.stdout.flush()
+def _report(share: float) -> None:
+    os.write(1, f"{share}\n".encode())
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> None:
     """Write an image: the number of the process for which, where the lake is, the folder."""
     end_with_parent(int(argv[0]))
     os.nice(NICE)
     try:
-        write_beside(Lake.open(argv[1]), Path(argv[2]), _print)
+        write_beside(Lake.open(argv[1]), Path(argv[2]), _report)
     except (OSError, LakeError) as problem:
-        sys.stderr.write(f"{problem}\n")
-        return 1
-    return 0
+        sys.exit(str(problem))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
