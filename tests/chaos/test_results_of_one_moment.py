@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
-import polars as pl
 import pytest
 from readers import GPUS, chunk
 from story import NOW
@@ -16,7 +15,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ALL_TABLES, JOB_GPUS, LakeTable
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
-from tachograph.lake.delta import Lake
+from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_consistently, read_gpus, read_summaries, rows_that_count
 from tachograph.pipeline.run import analyze
@@ -34,11 +33,11 @@ class BusyLake(Lake):
 
     times = 1
 
-    def scan(self, table: LakeTable, days: Iterable[date] | None = None) -> pl.LazyFrame:
+    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
         if table is JOB_GPUS and self.times:
             self.times -= 1
             redo(Lake(self.location))
-        return super().scan(table, days)
+        return super().files(table, days)
 
 
 def test_summaries_and_what_belongs_to_them_are_of_one_moment(tmp_path: Path) -> None:
