@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
@@ -175,10 +175,7 @@ class StdinFile:
 
     def named(self, report: NcuReport) -> NcuReport:
         """The report under the name stdin."""
-        if report.file != str(self.path):
-            return report
-        launches = tuple(replace(launch, report=STDIN_NAME) for launch in report.launches)
-        return replace(report, file=STDIN_NAME, launches=launches)
+        return report.named(STDIN_NAME) if report.file == str(self.path) else report
 
     def renaming(self, write: Callable[[str], None]) -> Callable[[str], None]:
         """Return `write` for lines that name the file."""

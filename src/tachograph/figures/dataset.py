@@ -171,9 +171,10 @@ class RecordedSamples:
 class Dataset:
     """The data behind a study.
 
-    `first`, `last`: of the studied jobs, UTC. `samples`, `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an
-    energy. Coverage: samples over those expected; `coverage_low_jobs` have less than 0.8, of `coverage_jobs` in which
-    it is known. `stale`: the configuration changed after the last analysis.
+    `lake`: where it is; "" for those who need not know. `first`, `last`: of the studied jobs, UTC. `samples`,
+    `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an energy. Coverage: samples over those expected;
+    `coverage_low_jobs` have less than 0.8, of `coverage_jobs` in which it is known. `stale`: the configuration changed
+    after the last analysis.
     """
 
     lake: str

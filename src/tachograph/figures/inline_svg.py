@@ -98,7 +98,11 @@ def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -
     plot: axes of which the page is to know where they begin and end (`data-begin`, `data-end`: shares of the width).
     """
     buffer = io.StringIO()
+    engine = figure.get_layout_engine()
     with _style():
+        if engine is not None:  # else everything is drawn twice, at first only for its place
+            engine.execute(figure)
+            figure.set_layout_engine(None)
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     box = plot.get_position() if plot is not None else None
     return inlined(

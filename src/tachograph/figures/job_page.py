@@ -143,12 +143,11 @@ def over_time(shown: OverTime, *, marks: Sequence[Mark] = (), name: str = "time"
     length_s = shown.length_s
     above = _lanes_in(marks, length_s)
     figure, every = new_panels([panel.height_in for panel in panels], above_in=above)
-    for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
+    for panel, axes in zip(panels, every, strict=True):
         panel.draw(axes)
-        axes.set_title(
-            panel.title, loc="left", fontsize=8, color=FAINT, pad=2 if place else 3 + 72 * _lanes_in(marks, length_s)
-        )
-        _time_axis(axes, length_s)
+    _time_axis(every[-1], length_s)  # which all share
+    for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
+        axes.set_title(panel.title, loc="left", fontsize=8, color=FAINT, pad=2 if place else 3 + 72 * above)
         axes.tick_params(labelbottom=axes is every[-1])
         _show_marks(axes, marks, length_s, ground=panel.ground, labels=not place)
     return to_svg(figure, name=name, label="What the GPUs did over time", plot=every[-1])

@@ -111,6 +111,6 @@ def _per_gpu(by_gpu: pl.DataFrame, counter: str | None, bins: int) -> dict[GpuKe
 
 def _series(rows: pl.DataFrame, name: str, bins: int) -> Series:
     values: list[Any] = [None] * bins
-    for place, value in rows.select("place", name).iter_rows():
+    for place, value in zip(rows.get_column("place").to_list(), rows.get_column(name).to_list(), strict=True):
         values[place] = value
     return tuple(values)

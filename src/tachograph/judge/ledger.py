@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -162,19 +162,18 @@ def build_waste_report(
     marked = summaries.with_columns(left_out=_reason())
     ledger = marked.filter(pl.col("left_out").is_null())
     ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(productive())
-    entries = _entries(ledger)
-    concerned = None if jobs_of is None else _concerned(ledger, entries, jobs_of)
+    concerned = None if jobs_of is None else _concerned(ledger, jobs_of)
     return WasteReport(
         jobs=ledger.height,
         gpu_hours=float(ledger.get_column("gpu_hours").sum()),
         first=ledger.select(pl.col("start").min()).item(),
         last=ledger.select(pl.col("as_of").max()).item(),
-        causes=_causes(entries),
+        causes=_causes(ledger),
         left_out=_left_out(marked),
         assumptions=tuple(assumptions_in_use(settings)),
-        users=_groups(ledger, entries, "user"),
+        users=_groups(ledger, "user"),
         by=by,
-        groups=None if by == "cause" else _cut(_groups(ledger, entries, by), top),
+        groups=None if by == "cause" else _cut(_groups(ledger, by), top),
         jobs_of=jobs_of,
         concerned=concerned if concerned is None or top is None else concerned.head(top),
         concerned_jobs=0 if concerned is None else concerned.height,
@@ -237,58 +236,60 @@ def _reason() -> pl.Expr:
     )
 
 
-def _entries(ledger: pl.DataFrame) -> pl.DataFrame:
-    """One row per (job, bucket): what it took of the job."""
-    parts = []
+def _amounts(bucket: str) -> dict[str, pl.Expr]:
+    """{amount: what a bucket took of a job}."""
+    hours = pl.col(f"gpu_hours_{bucket}")
+    energy = pl.lit(None, dtype=pl.Float64)
+    if bucket in WASTE_ENERGY:  # of a job without such hours nothing was measured: it is not 0 J of a cause
+        energy = pl.when(hours > 0).then(pl.col(f"energy_j_{bucket}"))
+    back = pl.col(f"recoverable_{bucket}") if bucket in WASTE else pl.lit(0.0)
+    return {
+        "gpu_hours": hours,
+        "energy_j": energy,
+        "money": hours * pl.col("price"),
+        "energy_money": energy / JOULES_PER_KWH * pl.col("price_kwh"),
+        "recoverable": back,
+        "recoverable_money": back * pl.col("price"),
+    }
+
+
+def _entries(ledger: pl.DataFrame, buckets: Sequence[str]) -> pl.DataFrame:
+    """One row per (job, bucket) of which it took anything: what it took."""
+    some = ((bucket, ledger.filter(pl.col(f"gpu_hours_{bucket}") > 0)) for bucket in buckets)
+    return pl.concat([rows.select("job_key", cause=pl.lit(bucket), **_amounts(bucket)) for bucket, rows in some])
+
+
+def _causes(ledger: pl.DataFrame) -> pl.DataFrame:
+    rows = []
     for bucket in WASTE_BUCKETS:
-        hours = pl.col(f"gpu_hours_{bucket}")
-        energy = pl.lit(None, dtype=pl.Float64)
-        if bucket in WASTE_ENERGY:  # of a job without such hours nothing was measured: it is not 0 J of a cause
-            energy = pl.when(hours > 0).then(pl.col(f"energy_j_{bucket}"))
-        back = pl.col(f"recoverable_{bucket}") if bucket in WASTE else pl.lit(0.0)
-        parts.append(
-            ledger.select(
-                "job_key",
-                pl.lit(bucket).alias("cause"),
-                gpu_hours=hours,
-                energy_j=energy,
-                money=hours * pl.col("price"),
-                energy_money=energy / JOULES_PER_KWH * pl.col("price_kwh"),
-                recoverable=back,
-                recoverable_money=back * pl.col("price"),
-            )
-        )
-    return pl.concat(parts)
-
-
-def _causes(entries: pl.DataFrame) -> pl.DataFrame:
+        amounts = _amounts(bucket)
+        sums = {name: _known_sum(amount) for name, amount in amounts.items()}
+        concerned = (amounts["gpu_hours"] > 0).sum().cast(pl.Int64)
+        rows.append(ledger.select(cause=pl.lit(bucket), jobs=concerned, **sums))
+    filled = pl.concat(rows).with_columns(pl.col("gpu_hours", "recoverable").fill_null(0))
     total = pl.col("gpu_hours").sum()
-    summed = entries.group_by("cause").agg(
-        (pl.col("gpu_hours") > 0).sum().cast(pl.Int64).alias("jobs"), *map(_known_sum, _AMOUNTS)
-    )
-    order = pl.DataFrame({"cause": WASTE_BUCKETS})
-    rows = order.join(summed, on="cause", how="left", maintain_order="left")
-    filled = rows.with_columns(pl.col("jobs", "gpu_hours", "recoverable").fill_null(0))
     share = pl.when(total > 0).then(pl.col("gpu_hours") / total)
     return filled.with_columns(share=share).select("cause", "jobs", "gpu_hours", "share", *_AMOUNTS[1:])
 
 
-def _known_sum(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+def _known_sum(*amounts: pl.Expr) -> pl.Expr:
+    """The sum of all; null where none is known."""
+    known = pl.any_horizontal(amount.is_not_null().any() for amount in amounts)
+    return pl.when(known).then(pl.sum_horizontal(amount.sum() for amount in amounts))
 
 
-def _groups(ledger: pl.DataFrame, entries: pl.DataFrame, by: str) -> pl.DataFrame:
+def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
     """One row per user, account, ...: null is those of which it is not known."""
-    lost = pl.col("cause").is_in(WASTE)
-    of_group = entries.join(ledger.select("job_key", by), on="job_key", maintain_order="left")
-    grouped = of_group.group_by(by, maintain_order=True).agg(
-        pl.col("job_key").n_unique().cast(pl.Int64).alias("jobs"),
-        pl.col("gpu_hours").sum(),
-        *(pl.col("gpu_hours").filter(pl.col("cause") == bucket).sum().alias(bucket) for bucket in WASTE_BUCKETS),
-        lost=pl.col("gpu_hours").filter(lost).sum(),
-        lost_energy_j=_known_sum("energy_j"),
-        lost_money=pl.when((lost & pl.col("money").is_not_null()).any()).then(pl.col("money").filter(lost).sum()),
-        recoverable=pl.col("recoverable").sum(),
+    hours = {bucket: pl.col(f"gpu_hours_{bucket}").sum() for bucket in WASTE_BUCKETS}
+    of_causes = [_amounts(cause) for cause in WASTE]
+    grouped = ledger.group_by(by, maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("jobs"),
+        pl.sum_horizontal(hours.values()).alias("gpu_hours"),
+        **hours,
+        lost=pl.sum_horizontal(hours[cause] for cause in WASTE),
+        lost_energy_j=_known_sum(*(_amounts(bucket)["energy_j"] for bucket in WASTE_ENERGY)),
+        lost_money=_known_sum(*(amounts["money"] for amounts in of_causes)),
+        recoverable=pl.sum_horizontal(amounts["recoverable"].sum() for amounts in of_causes),
     )
     share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
     return grouped.with_columns(lost_share=share, others=pl.lit(0)).sort("lost", by, descending=[True, False])
@@ -300,7 +301,8 @@ def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
         return groups
     name, rest = groups.columns[0], groups.slice(top)
     numbers = [column for column, dtype in groups.schema.items() if dtype.is_numeric()]
-    one = rest.select(pl.lit(None, dtype=pl.String).alias(name), *map(_known_sum, numbers))
+    sums = {column: _known_sum(pl.col(column)) for column in numbers}
+    one = rest.select(pl.lit(None, dtype=pl.String).alias(name), **sums)
     one = one.with_columns(
         lost_share=pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours")),
         others=pl.lit(rest.height, dtype=groups.schema["others"]),
@@ -308,21 +310,21 @@ def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
     return pl.concat([groups.head(top), one.select(groups.columns)])
 
 
-def _concerned(ledger: pl.DataFrame, entries: pl.DataFrame, cause: str) -> pl.DataFrame:
+def _concerned(ledger: pl.DataFrame, cause: str) -> pl.DataFrame:
     """The jobs of which a cause took anything, most first."""
     if cause == ALL_CAUSES:
-        return _wasteful(ledger, entries)
-    mine = entries.filter(pl.col("cause") == cause, pl.col("gpu_hours") > 0).drop("cause")
-    mine = mine.rename({"gpu_hours": f"gpu_hours_{cause}"})
+        return _wasteful(ledger)
+    mine = _entries(ledger, [cause]).drop("cause").rename({"gpu_hours": f"gpu_hours_{cause}"})
     jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
     return jobs.sort(f"gpu_hours_{cause}", "job_key", descending=[True, False])
 
 
-def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
+def _wasteful(ledger: pl.DataFrame) -> pl.DataFrame:
     """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so they add up."""
-    lost = entries.filter(pl.col("cause").is_in(WASTE), pl.col("gpu_hours") > 0)
+    lost = _entries(ledger, WASTE)
     lost = lost.sort("recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True)
-    mine = lost.group_by("job_key", maintain_order=True).agg(*map(_known_sum, _AMOUNTS), pl.col("cause").first())
+    sums = {name: _known_sum(pl.col(name)) for name in _AMOUNTS}
+    mine = lost.group_by("job_key", maintain_order=True).agg(**sums, cause=pl.col("cause").first())
     mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
     jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
     return jobs.sort("recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True)
@@ -331,5 +333,5 @@ def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 def _left_out(marked: pl.DataFrame) -> pl.DataFrame:
     """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are known."""
     counted = marked.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
-    found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=_known_sum("gpu_hours"))
+    found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=_known_sum(pl.col("gpu_hours")))
     return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(found, on="reason", maintain_order="left")

@@ -12,6 +12,15 @@ _GPU = ["gpu", "mig"]
 _OF_JOB = ("display_id", "cluster", "name", "user", "account", "partition", "state", "start", "as_of", "interval_s")
 
 
+# what of job_summaries and of job_gpus it is made of
+NODE_JOB_COLUMNS = ("job_key", "job_id", *_OF_JOB)
+NODE_GPU_COLUMNS = (
+    *("job_key", "node", *_GPU, "samples", "first_t", "last_t", "health", "gpu_util_mean", "throttle_reasons_mean"),
+    *("gpu_temp_c_max", "xid_events", "xid_event_max", "pcie_replays_max"),
+    *("remapped_rows_uncorrectable_last", "row_remap_failure_max"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     """One node, as far as its visible jobs show it.
@@ -40,9 +49,13 @@ class NodeReport:
 def build_node_report(
     node: str, jobs: pl.DataFrame, gpus: pl.DataFrame, devices: pl.DataFrame, *, zone_name: str
 ) -> NodeReport:
-    """Return the report. `gpus`: rows of job_gpus; `jobs`: of job_summaries, those of these rows; `devices`: all."""
-    mine = gpus.filter(pl.col("node") == node).drop("seq", "job_id")
-    held = mine.join(jobs.select("job_key", "job_id", *_OF_JOB), on="job_key", how="inner").with_columns(
+    """Return the report.
+
+    `gpus`: NODE_GPU_COLUMNS of the rows of job_gpus of the node; `jobs`: NODE_JOB_COLUMNS of those that held them;
+    `devices`: all.
+    """
+    mine = gpus.select(NODE_GPU_COLUMNS)
+    held = mine.join(jobs.select(NODE_JOB_COLUMNS), on="job_key", how="inner").with_columns(
         week=pl.col("start").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date(),
         seconds=(pl.col("as_of") - pl.col("start")).dt.total_microseconds() / 1e6,
     )

@@ -170,12 +170,15 @@ def _step_gap(start: datetime, begin: float, end: float, idle: Mapping[int, bool
     return StepGap(begun, ended, 60.0 * len(inside), 60.0 * sum(inside))
 
 
+NODE_MEMORY_COLUMNS = ("job_key", "step", "start", "end", "nodes", "tasks", "max_rss_mib")
+
+
 def node_memory_mib(steps: pl.DataFrame) -> dict[str, float]:
     """Return {job_key: host memory that the tasks of a job held on one node at a time, at most}, in MiB, as polled.
 
-    `steps`: rows of step_summaries. Tasks of a step count with the peak of its largest one, as many as one node may
-    have had: every node of a step runs one at least. Steps that overlap add up. Jobs are left out where a step has no
-    peak or no number of tasks; only an extern step without a peak holds nothing.
+    `steps`: columns NODE_MEMORY_COLUMNS of step_summaries. Tasks of a step count with the peak of its largest one, as
+    many as one node may have had: every node of a step runs one at least. Steps that overlap add up. Jobs are left out
+    where a step has no peak or no number of tasks; only an extern step without a peak holds nothing.
 
     >>> from datetime import UTC
     >>> day = [datetime(2026, 4, 23, hour, tzinfo=UTC) for hour in range(4)]

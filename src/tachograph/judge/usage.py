@@ -10,7 +10,7 @@ from tachograph.catalog.codes import CODES, REPORTED
 from tachograph.catalog.columns import LOST_COLUMN
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, in_ledger
-from tachograph.lake.filters import with_findings
+from tachograph.lake.filters import lost_hours, with_findings
 
 _SHOWN = ("job_key", "job_id", "display_id", "name", "user", "account", "partition", "state", "start", "gpus")
 # what of job_summaries it is made of
@@ -25,8 +25,8 @@ class UsageReport:
     a row per week in which they ended, oldest first: `week` (its Monday, in the zone), `jobs`, `gpu_hours`, `lost` (to
     any cause of waste), `lost_share`, `recovered`: GPU-hours that would have been lost at the share of all weeks
     before, less those that were; below zero where more was lost; null in the first. findings: (code, jobs,
-    gpu_hours_lost) of reported ones, most hours first. worst: jobs that lost most. running: jobs that still run, latest
-    first. waste: the ledger of these jobs.
+    gpu_hours_lost: null where it is known of none) of reported ones, most hours first. worst: jobs that lost most.
+    running: jobs that still run, latest first. waste: the ledger of these jobs.
     """
 
     jobs: int
@@ -48,33 +48,45 @@ class UsageReport:
 def build_usage(
     jobs: pl.DataFrame, answers: pl.DataFrame, waste: WasteReport, *, top: int = 10, zone_name: str = "UTC"
 ) -> UsageReport:
-    """Return the report of `jobs` (USAGE_COLUMNS of job_summaries), of the rows of findings about them."""
-    found = with_findings(jobs, answers)
-    running = found.filter(pl.col("end").is_null()).sort("start", "job_key", descending=[True, False])
-    worst = found.filter(pl.col(LOST_COLUMN) > 0).sort(LOST_COLUMN, "job_key", descending=[True, False]).head(top)
+    """Return the report of `jobs` (USAGE_COLUMNS of job_summaries), of the reported rows of findings about them."""
+    found = jobs.with_columns(lost_hours().alias(LOST_COLUMN))
+    running = _first(found, pl.col("end").is_null(), by="start", count=top)
+    worst = _first(found, pl.col(LOST_COLUMN) > 0, by=LOST_COLUMN, count=top)
     return UsageReport(
         jobs=jobs.height,
         gpu_hours=jobs.select(pl.col("gpu_hours").sum()).item() if jobs["gpu_hours"].is_not_null().any() else None,
-        weeks=_weeks(jobs, zone_name),
+        weeks=weekly_use(jobs, zone_name),
         findings=_findings(found, answers),
-        worst=worst,
-        running=running.head(top),
+        worst=_with_findings(worst, answers),
+        running=_with_findings(running, answers),
         waste=waste,
         zone_name=zone_name,
     )
 
 
-def _weeks(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
+def _first(jobs: pl.DataFrame, where: pl.Expr, *, by: str, count: int) -> pl.DataFrame:
+    """The first jobs with the greatest values."""
+    return jobs.lazy().filter(where).sort(by, "job_key", descending=[True, False]).head(count).collect()
+
+
+def _with_findings(jobs: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
+    return with_findings(jobs, answers.filter(pl.col("job_key").is_in(jobs.get_column("job_key").implode())))
+
+
+def weekly_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
+    """Return `weeks` of UsageReport: a row per week in which jobs of the ledger ended, oldest first."""
     ended = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
     weeks = (
-        jobs.filter(in_ledger())
-        .group_by(week=ended)
+        jobs.lazy()
+        .filter(in_ledger())
+        .group_by(ended.alias("week"), maintain_order=True)
         .agg(
             jobs=pl.len().cast(pl.Int64),
             gpu_hours=pl.col("gpu_hours").sum(),
             lost=pl.sum_horizontal(pl.col(f"gpu_hours_{cause}").sum() for cause in WASTE),
         )
         .sort("week")
+        .collect()
     )
     share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
     return weeks.with_columns(lost_share=share, recovered=_recovered())
@@ -88,6 +100,9 @@ def _recovered() -> pl.Expr:
 
 def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
     reported = answers.filter(REPORTED).join(found.select("job_key", LOST_COLUMN), on="job_key")
-    by_code = reported.group_by("code").agg(jobs=pl.len().cast(pl.Int64), gpu_hours_lost=pl.col(LOST_COLUMN).sum())
+    lost = pl.col(LOST_COLUMN)
+    by_code = reported.group_by("code", maintain_order=True).agg(
+        jobs=pl.len().cast(pl.Int64), gpu_hours_lost=pl.when(lost.count() > 0).then(lost.sum())
+    )
     place = pl.col("code").replace_strict(dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES))
     return by_code.sort(LOST_COLUMN, "jobs", place, "code", descending=[True, True, False, False], nulls_last=True)

@@ -50,7 +50,8 @@ _REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since the
 class DataFile:
     """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where known.
 
-    least_seq, keys: the least seq; the least and the greatest job_key, None: not recorded.
+    least_seq, keys: the least seq; the least and the greatest job_key, or job_id of a table without keys; None: not
+    recorded.
     """
 
     path: str
@@ -65,6 +66,10 @@ class DataFile:
     empty: frozenset[str] = frozenset()  # columns in which every value is null
     least_seq: int = 0
     keys: tuple[str, str] | None = None
+
+    def may_name(self, job: str) -> bool:
+        """Whether it may have rows of a job, by its job_key or id, as far as the log records it."""
+        return self.keys is None or self.keys[0] <= job <= self.keys[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,11 @@ class Lake:
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
         return DeltaTable(self.uri(table), storage_options=self._store.delta)
+
+    @property
+    def name(self) -> str:
+        """As reports name it: where it is."""
+        return self.location
 
     def uri(self, table: LakeTable) -> str:
         """Where a table is."""
@@ -292,10 +302,12 @@ class Lake:
         rows: Iterable[tuple[date | None, pl.DataFrame]],
         *,
         count: Callable[[], tuple[str, int]] | None = None,
+        reached: tuple[str, int] | None = None,
     ) -> bool:
         """Put rows in the place of files in one step; what others append meanwhile stays.
 
         `count`: called once the rows are written; the name of a mark and what is added to it in the same step.
+        `reached`: the name of another mark, and what it is from then on at least.
         False where one of the files was replaced by another process in the meantime; then nothing has changed.
         Errors: LakeError when it cannot be written; then nothing has changed.
         """
@@ -309,7 +321,8 @@ class Lake:
                 if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
                     self._take_away(table, written)
                     return False
-                if self._commit(delta, table, actions, _raised(delta, {name: more})):
+                marks = _raised(delta, {name: more}, dict([reached] if reached else []))
+                if self._commit(delta, table, actions, marks):
                     return True
                 _wait(attempt)
             raise _overtaken(self.uri(table))
@@ -416,14 +429,19 @@ class Lake:
         """All rows as they lie: sorted within files, not resolved between them."""
         return self.read_files(table, self.files(table, days))
 
+    def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
+        """The rows that name one of these jobs by its id. Errors: those of `read_files`."""
+        files = [file for file in self.files(table) if any(file.may_name(job_id) for job_id in job_ids)]
+        return self.read_files(table, files).filter(pl.col("job_id").is_in(list(job_ids)))
+
     def latest(
-        self, table: LakeTable, columns: Sequence[str] | None = None, where: pl.Expr | None = None
+        self, table: LakeTable, columns: Sequence[str] | None = None, keys: Iterable[str] | None = None
     ) -> pl.DataFrame:
         """One row per key: for tables small enough to be read whole (jobs, allocations, summaries).
 
-        `columns`: only these are read; None: all. `where`: what holds for the keys of rows that are wanted.
+        `columns`: only these are read; None: all. `keys`: only rows with these job_keys.
         """
-        rows = self.scan(table) if where is None else self.scan(table).filter(where)
+        rows = self.scan(table) if keys is None else self.scan(table).filter(pl.col("job_key").is_in(list(keys)))
         if columns is None:
             columns = tuple(table.schema)
         else:
@@ -431,10 +449,12 @@ class Lake:
         with lake_errors(self.uri(table)):
             return resolve(rows.collect(), table)[0].select(columns)
 
-    def kept_answers(self, job_keys: pl.Series, codes: Sequence[str] | None = ()) -> pl.DataFrame | None:
+    def kept_answers(
+        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+    ) -> pl.DataFrame | None:
         """Short rows of findings of jobs where they are kept in memory, of a lake that is served; None: read them.
 
-        They hold, or are of `codes`; None: of all, with any verdict.
+        They hold, or are of `codes`; None: of all, with any verdict. `reported`: those that hold are reported.
         """
         return None
 
@@ -502,13 +522,11 @@ def merged_name(table: LakeTable, day: date) -> str:
     return f"compact:{table.name}:{day}"
 
 
-def _raised(delta: DeltaTable, counts: Mapping[str, int]) -> list[Transaction]:
-    """Marks raised by some counts; one that is raised by nothing stays."""
-    return [
-        Transaction(name, (delta.transaction_version(name) or 0) + count, _milliseconds())
-        for name, count in counts.items()
-        if count
-    ]
+def _raised(delta: DeltaTable, counts: Mapping[str, int], least: Mapping[str, int] = {}) -> list[Transaction]:
+    """Marks raised by some counts, or to what they are at least; one that is raised by nothing stays."""
+    before = {name: delta.transaction_version(name) or 0 for name in (*counts, *least)}
+    after = {name: before[name] + count for name, count in counts.items()} | dict(least)
+    return [Transaction(name, mark, _milliseconds()) for name, mark in after.items() if mark > before[name]]
 
 
 def _new_path(day: date | None) -> str:
@@ -530,6 +548,9 @@ def _add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, 
 def _milliseconds() -> int:
     """Since 1970, as the log counts."""
     return int(time.time() * 1000)
+
+
+_IDS = ("job_key", "job_id")  # by which files of a job are chosen
 
 
 def _wait(attempt: int) -> None:
@@ -559,7 +580,7 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
         seq=int(row.get("max.seq") or 0),
         empty=_empty_columns(row),
         least_seq=int(row.get("min.seq") or 0),
-        keys=(row["min.job_key"], row["max.job_key"]) if row.get("max.job_key") else None,
+        keys=next(((row[f"min.{name}"], row[f"max.{name}"]) for name in _IDS if row.get(f"max.{name}")), None),
     )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, REJECTS, TIME, LakeTable
-from tachograph.lake.delta import Lake
+from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, JOB_SUMMARIES, JOBS, REJECTS, TIME, LakeTable
+from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.partitions import partitions, read_partition
+from tachograph.lake.retention import EXPIRING, kept_days
+from tachograph.lake.store import is_remote
 
+WHOLE_DAY = 0.99  # days, from which a rate is computed: the last sample of a day is an interval before midnight
 GAP_INTERVALS = 3.0  # a silence of more than so many sampling intervals is a gap
 
 
@@ -52,6 +57,86 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
             )
         )
     return facts
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpace:
+    """Space that a table takes, and what is to be expected at the rate of the days so far.
+
+    rows, bytes: that a reader sees. other_bytes: of replaced files until the vacuum, and of the log; null: the lake is
+    no folder. days: with rows, no more than between the first and the last; of a table without days those of its jobs.
+    Expected: in a year if nothing were removed, and of what [retention] keeps; null: less than a day, or for ever.
+    """
+
+    table: str
+    rows: int
+    bytes: int
+    other_bytes: int | None
+    days: float | None
+    bytes_per_day: float | None
+    expected_year_bytes: float | None
+    retention_days: int | None
+    expected_kept_bytes: float | None
+
+
+def describe_space(lake: Lake, tables: Iterable[LakeTable], keep: Mapping[str, int]) -> list[TableSpace]:
+    """Return the space of each table that exists; `keep`: {key of [retention]: days}. Devices do not grow by day."""
+    spans = {table.name: _days_of_jobs(lake, [table]) for table in (JOBS, JOB_SUMMARIES)}
+    accounted = _days_of_jobs(lake, [JOBS, JOB_SUMMARIES])
+    found = []
+    for table in tables:
+        if lake.delta(table) is None:
+            continue
+        files = lake.files(table)
+        used = sum(file.size for file in files)
+        of_jobs = JOBS if table in EXPIRING[JOBS.name] else JOB_SUMMARIES if "job_key" in table.schema else None
+        days = accounted if of_jobs is None else spans[of_jobs.name]
+        days = None if table is DEVICES else _days_of(files) if table.by_day else days
+        a_day = used / days if days is not None and days >= WHOLE_DAY else None
+        kept = kept_days(table, keep)
+        found.append(
+            TableSpace(
+                table.name,
+                sum(file.rows for file in files),
+                used,
+                _other_bytes(lake, table, used),
+                days,
+                a_day,
+                None if a_day is None else a_day * 365,
+                kept,
+                None if a_day is None or kept is None else a_day * kept,
+            )
+        )
+    return found
+
+
+def _days_of(files: Sequence[DataFile]) -> float | None:
+    """Days with rows; no more than lie between the first row and the last."""
+    firsts = [file.first for file in files if file.first is not None]
+    lasts = [file.last for file in files if file.last is not None]
+    if not firsts or not lasts:
+        return None
+    span = (max(lasts) - min(firsts)).total_seconds() / 86400
+    return min(span, float(len({file.day for file in files if file.day is not None})))
+
+
+def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
+    """Days from the first start to the last start or end of the jobs of some tables."""
+    jobs = pl.concat([lake.latest(table, ("start", "end")) for table in tables])
+    first = jobs.get_column("start").min()
+    lasts = [last for name in ("start", "end") if isinstance(last := jobs.get_column(name).max(), datetime)]
+    return (max(lasts) - first).total_seconds() / 86400 if isinstance(first, datetime) and lasts else None
+
+
+def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
+    """Bytes below the folder of a table beside the files that count; files may go meanwhile."""
+    if is_remote(lake.location):
+        return None
+    total = 0
+    for path in Path(lake.uri(table)).rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return max(0, total - used)
 
 
 def describe_nodes(

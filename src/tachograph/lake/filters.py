@@ -13,7 +13,7 @@ import polars as pl
 
 from tachograph.catalog.codes import REPORTED, VERDICTS, check_codes, known_codes
 from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, LOST_COLUMN, SEVERITY_COLUMN, must_exist
-from tachograph.catalog.errors import InputError, NotFoundError, UsageError
+from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, span_s
 
@@ -33,6 +33,19 @@ JOB_STATES = (
     *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
     *("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "STOPPED"),
 )
+FINAL_STATES = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REQUEUED",
+    "REVOKED",
+    "TIMEOUT",
+)  # states of Slurm that a run does not leave
 # what a person restricts by names: {option: field of JobFilter}
 FILTER_KINDS: Mapping[str, str] = {
     "user": "users",
@@ -235,7 +248,7 @@ def choose_job(
     `summaries` has the columns JOB_NAMES at least.
     A step (123.0, 123.batch) means its job. Of several runs the latest, or the `run`-th (1 is the first).
     Errors: NotFoundError for an unknown id, and for an array or heterogeneous job as a whole, naming its parts;
-    UsageError when the id exists on several clusters, or there are not so many runs.
+    SeveralJobsError when the id exists on several clusters; UsageError when there are not so many runs.
     """
     name = _without_step(wanted.strip())
     rows = summaries if cluster is None else summaries.filter(pl.col("cluster") == cluster)
@@ -249,7 +262,9 @@ def choose_job(
         raise NotFoundError(f"no job {wanted!r}{of}", do="`tachograph jobs` lists the analyzed jobs")
     clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
     if len(clusters) > 1:
-        raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="name the cluster")
+        latest = found.drop_nulls("cluster").sort("cluster", "submit", "start", nulls_last=False)
+        of_clusters = latest.unique("cluster", keep="last", maintain_order=True).select("cluster", "job_key").rows()
+        raise SeveralJobsError(f"job {name} exists on clusters {', '.join(clusters)}", candidates=of_clusters)
     runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
     if run is not None and not 1 <= run <= len(runs):
         raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}")

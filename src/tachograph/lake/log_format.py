@@ -25,7 +25,7 @@ _DELTA_TYPES: Mapping[Any, str] = {
     pl.Datetime: "timestamp",
     pl.Date: "date",
 }
-_STATISTICS = ("t", "node", "job_key", "seq")
+_STATISTICS = ("t", "node", "job_key", "job_id", "seq")
 
 
 def delta_schema(table: LakeTable) -> Schema:

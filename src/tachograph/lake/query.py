@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED, check_codes, known_codes
-from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.catalog.errors import LakeError, NotAnalyzedError, NotFoundError
 from tachograph.catalog.tables import (
     ALLOCATIONS,
     ANALYSES,
@@ -20,6 +20,7 @@ from tachograph.catalog.tables import (
     JOB_MINUTES,
     JOB_NODE_MINUTES,
     JOB_SUMMARIES,
+    JOBS,
     STEP_SUMMARIES,
     TIME,
     LakeTable,
@@ -61,17 +62,56 @@ def read_summaries(
     """
     if lake.version(JOB_SUMMARIES) < 0 and lake.version(ANALYSES) < 0:
         raise LakeError("nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`")
-    return lake.latest(JOB_SUMMARIES, columns, None if keys is None else pl.col("job_key").is_in(list(keys)))
+    return lake.latest(JOB_SUMMARIES, columns, keys)
 
 
 def read_job_row(lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None) -> ChosenJob:
-    """Return the job called `wanted`, and its other runs. Errors: those of `read_summaries` and `choose_job`."""
-    chosen = choose_job(read_summaries(lake, JOB_NAMES), wanted, cluster=cluster, run=run)
+    """Return the job called `wanted`, and its other runs.
+
+    Errors: those of `read_summaries` and `choose_job`; NotAnalyzedError for a job that only the accounting has.
+    """
+    if ":" in wanted and run is None:  # a job_key: one row
+        of_key = read_summaries(lake, keys=[wanted])
+        if of_key.height:
+            return choose_job(of_key, wanted, cluster=cluster)
+    try:
+        chosen = choose_job(read_summaries(lake, JOB_NAMES), wanted, cluster=cluster, run=run)
+    except NotFoundError:
+        row = None if run else _accounted(lake, wanted.strip(), cluster)
+        if row is None:
+            raise
+        name = row["display_id"] or row["job_id"]
+        raise NotAnalyzedError(f"job {name} is in the accounting, and not analyzed yet", row=row) from None
     keys = [row["job_key"] for row in (chosen.row, *chosen.other_runs)]
     rows = {row["job_key"]: row for row in read_summaries(lake, keys=keys).iter_rows(named=True)}
     if keys[0] not in rows:  # an analysis gave the run another key meanwhile
         raise NotFoundError(f"job {wanted!r} changes just now", do="try again")
     return ChosenJob(rows[keys[0]], tuple(rows[key] for key in keys[1:] if key in rows))
+
+
+def _accounted(lake: Lake, job: str, cluster: str | None) -> dict[str, Any] | None:
+    """The last row of the accounting of a job id; None where there is none."""
+    files = [file for file in lake.files(JOBS) if file.may_name(job) or "_" in job or "+" in job]
+    named = (pl.col("job_id") == job) | (pl.col("display_id") == job)
+    of_cluster = [] if cluster is None else [pl.col("cluster") == cluster]
+    with lake_errors(lake.uri(JOBS)):
+        rows = lake.read_files(JOBS, files).filter(named, *of_cluster).collect()
+    return rows.sort("submit", "seq").row(-1, named=True) if rows.height else None
+
+
+def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
+    """Return rows of the accounting that came after the newest analysis, of jobs without results; newest first."""
+    analyses = lake.latest(ANALYSES).sort("seq")
+    analyzed = -1 if analyses.is_empty() else analyses["jobs_version"][-1]
+    files = [file for file in lake.files(JOBS) if file.seq > analyzed]
+    version = lake.version(JOBS) if files else -1
+    with lake_errors(lake.uri(JOBS)):  # a greater number than that of the version is of no commit
+        fresh = lake.read_files(JOBS, files).filter(pl.col("seq").is_between(analyzed, version, closed="right"))
+        rows, _ = resolve(fresh.collect(), JOBS)
+    if rows.is_empty():
+        return rows
+    known = read_summaries(lake, ("job_id",)) if lake.version(JOB_SUMMARIES) >= 0 else JOB_SUMMARIES.empty()
+    return rows.join(known, on="job_id", how="anti").sort("submit", "job_id", descending=True, nulls_last=True)
 
 
 def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
@@ -86,7 +126,7 @@ def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
     """
     ids = [name for name in (row["job_id"], row["display_id"]) if name]
     with lake_errors(lake.uri(ALLOCATIONS)):
-        named = lake.scan(ALLOCATIONS).filter(pl.col("job_id").is_in(ids)).collect()
+        named = lake.read_named(ALLOCATIONS, ids).select("start", "end", "provenance").collect()
     before, after = pl.col("end") <= row["start"], pl.col("start") >= row["as_of"]
     inside = named.filter(~(before | after).fill_null(value=False)).get_column("provenance").unique().to_list()
     best = next((name for name in ("samples", "explicit", "live_index", "node_list") if name in inside), None)
@@ -107,20 +147,26 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     else:
         runs = jobs.select("job_key", "seq").rows()
         rows = lake.read_files(table, [file for file in files if any(_may_hold(file, *run) for run in runs)])
+        if len(runs) == 1:
+            return rows.filter(pl.col("job_key") == runs[0][0], pl.col("seq") == runs[0][1])
         rows = rows.filter(pl.col("job_key").is_in([key for key, _ in runs]))  # other row groups are not decoded
     return rows.join(jobs.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
 
 
 def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
     """Whether a file may have rows of an analysis of a job, by what the log records of it."""
-    of_key = file.keys is None or file.keys[0] <= job_key <= file.keys[1]
-    return of_key and file.least_seq <= seq <= (file.seq or seq)
+    return file.may_name(job_key) and file.least_seq <= seq <= (file.seq or seq)
 
 
-def read_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of a computed table that belong to `jobs` (rows of job_summaries), in the order of the table."""
+def read_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """Return the rows of a computed table that belong to `jobs` (rows of job_summaries), in the order of the table.
+
+    `columns`: only these are read; None: all.
+    """
+    names = tuple(table.schema) if columns is None else columns
     with lake_errors(lake.uri(table)):
-        return scan_rows(lake, table, jobs).collect().sort(*table.sort)
+        rows = scan_rows(lake, table, jobs).select(list(dict.fromkeys((*table.sort, *names))))
+        return rows.collect().sort(*table.sort).select(names)
 
 
 def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -128,9 +174,26 @@ def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     return read_rows(lake, JOB_GPUS, jobs)
 
 
-def read_steps(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+def read_node(
+    lake: Lake, node: str, of_jobs: Sequence[str], of_gpus: Sequence[str]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the jobs that ran on a node, and their rows of job_gpus there; columns as chosen, and their keys.
+
+    Errors: those of `read_summaries`.
+    """
+    keys = ("job_key", "seq")
+    files = [file for file in lake.files(JOB_GPUS) if (file.low or node) <= node <= (file.high or node)]
+    with lake_errors(lake.uri(JOB_GPUS)):
+        rows = lake.read_files(JOB_GPUS, files).filter(pl.col("node") == node)
+        found = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
+    wanted = found.get_column("job_key").unique().to_list()
+    jobs = read_summaries(lake, list(dict.fromkeys((*keys, *of_jobs))), keys=wanted)
+    return jobs, found.join(jobs, on=keys, how="semi", maintain_order="left").sort(*JOB_GPUS.sort)
+
+
+def read_steps(lake: Lake, jobs: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
     """Return the rows of step_summaries of these jobs; none where the accounting has no steps."""
-    return read_rows(lake, STEP_SUMMARIES, jobs)
+    return read_rows(lake, STEP_SUMMARIES, jobs, columns)
 
 
 def read_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -173,24 +236,20 @@ def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     return read_verdicts(lake, jobs, REPORTED)
 
 
-def count_verdicts(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per code and verdict of the findings of these jobs: code, verdict, jobs."""
-    with lake_errors(lake.uri(FINDINGS)):
-        rows = as_of_now(scan_rows(lake, FINDINGS, jobs))
-        return rows.group_by("code", "verdict").agg(jobs=pl.len()).sort("code", "verdict").collect()
-
-
-def read_answers(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False) -> pl.DataFrame:
+def read_answers(
+    lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False, reported: bool = False
+) -> pl.DataFrame:
     """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with any verdict.
 
-    `every`: all with any verdict. Errors: NotFoundError for a code that is neither in the program nor in the lake.
+    `every`: all with any verdict; `reported`: none that is a mere fact or covered by another.
+    Errors: NotFoundError for a code that is neither in the program nor in the lake.
     """
     if not set(known_codes()).issuperset(codes):
         check_codes(codes, _stored_codes(lake))
-    kept = lake.kept_answers(jobs.get_column("job_key"), None if every else codes)
+    kept = lake.kept_answers(jobs.get_column("job_key"), None if every else codes, reported=reported)
     if kept is not None:
         return kept.sort(*FINDINGS.sort).select(SHORT_FINDING)
-    holds = (pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
+    holds = (REPORTED if reported else pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
     return read_verdicts(lake, jobs, None if every else holds, SHORT_FINDING)
 
 
@@ -305,6 +364,16 @@ class SampleReader:
         inside = (pl.col("t") >= pl.lit(first, dtype=TIME)) & (pl.col("t") < pl.lit(end, dtype=TIME))
         with lake_errors(self._lake.uri(GPU_SAMPLES)):
             return resolve(self._lake.read_files(GPU_SAMPLES, files).filter(inside).collect(), GPU_SAMPLES)[0]
+
+    def read_columns(self, first: datetime, columns: Sequence[str]) -> pl.DataFrame:
+        """Return keys and some counters of the samples from `first` on, a key as often as it lies in the lake.
+
+        Much less than `read` of many GPUs. Errors: LakeError.
+        """
+        files = [file for file in self._files if file.last and file.last >= first]
+        with lake_errors(self._lake.uri(GPU_SAMPLES)):
+            rows = self._lake.read_files(GPU_SAMPLES, files, [*GPU_SAMPLES.key, *columns])
+            return rows.filter(pl.col("t") >= pl.lit(first, dtype=TIME)).collect(engine="streaming")
 
 
 # ------------------------------------------------------------------------------------------------------- compaction

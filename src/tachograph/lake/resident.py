@@ -30,7 +30,7 @@ from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.filters import JobFilter, job_conditions, lost_hours
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import SHORT_FINDING, as_of_now
+from tachograph.lake.query import as_of_now
 
 REPORTED_COUNT, WORST = "reported_findings", "worst_finding"
 _VERDICT_OF = "verdict of "  # before a code: the column of its verdicts
@@ -38,6 +38,7 @@ _SLICE_ROWS = 1 << 20  # of findings that are decoded at a time
 _SLICE_JOBS = 1 << 17  # of which columns are rewritten at a time
 _GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
 _MANIFEST, _FORMAT = "manifest.json", 1
+_MOST_SEARCHED = 10_000  # jobs: more are compared with all
 _MOST_GATHERED = 50  # of more rows than this share, whole columns are filtered
 _KEYS = ("job_key", "seq")
 _MAPPED: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # files of images that are in use
@@ -63,6 +64,12 @@ _OF_VERDICT: Mapping[str, tuple[int, int]] = {  # {verdict: least and greatest n
     "yes": (CodedVerdict.UNREPORTED, CodedVerdict.PROBLEM),
 }
 _SEVERITIES = {"note": CodedVerdict.NOTE, "hint": CodedVerdict.HINT, "problem": CodedVerdict.PROBLEM}
+# columns of findings by the number of a verdict
+_BY_NUMBER = (
+    pl.Series("verdict", [None, "no", "unknown", *["yes"] * 4], dtype=pl.String),
+    pl.Series("severity", [*[None] * 4, *_SEVERITIES], dtype=pl.String),
+    pl.Series("covered_by", [*[None] * 3, "", *[None] * 3], dtype=pl.String),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +108,19 @@ class ResidentJobs:
             found = found.new_from_index(0, self.frame.height)
         return found if self.counting is None else found & self.counting
 
+    def places(self, job_keys: pl.Series) -> pl.Series:
+        """Return the numbers of the rows of some jobs, whether or not they count, ascending."""
+        column = self.frame.get_column("job_key")
+        wanted = job_keys.drop_nulls().unique()
+        if not self.mapped or wanted.len() > _MOST_SEARCHED:
+            return column.is_in(wanted.implode()).arg_true()
+        at = column.head(self.mapped).search_sorted(wanted).clip(upper_bound=self.mapped - 1).unique().sort()
+        found = at.filter(self.take(at, ["job_key"]).to_series().is_in(wanted.implode()))
+        added = column.slice(self.mapped).is_in(wanted.implode()).arg_true() + self.mapped
+        return pl.concat([found, added.cast(found.dtype)])
+
     def take(self, rows: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
-        """Return columns of some rows, by their numbers, in that order; what is computed of columns is of each row.
+        """Return columns of some rows, by their numbers, each once, in that order; what is computed is of a row alone.
 
         A column of several chunks would be copied whole to gather some of its rows, so chunks are taken one by one.
         """
@@ -114,15 +132,19 @@ class ResidentJobs:
             mask = np.zeros(height, np.bool_)
             mask[rows.to_numpy()] = True
             return self.frame.select(columns).filter(pl.Series(mask))
-        order = rows.arg_sort()
-        ordered, parts, begin = rows.gather(order), [self.frame.head(0).select(columns)], 0
-        for length in self.frame.get_column("job_key").chunk_lengths():
-            low, high = (int(ordered.search_sorted(place)) for place in (begin, begin + length))
-            if high > low:
-                chunk = self.frame.slice(begin, length).select(columns)
-                parts.append(chunk[ordered.slice(low, high - low) - begin])
-            begin += length
-        return pl.concat(parts)[order.arg_sort()] if not ascending else pl.concat(parts)
+        names = [{column} if isinstance(column, str) else column.meta.root_names() for column in columns]
+        frame = self.frame[list(dict.fromkeys(name for each in names for name in each))]  # copies nothing
+        lengths = self.frame.get_column("job_key").chunk_lengths()
+        begins = np.cumsum([0, *lengths])
+        numbers = rows.to_numpy()
+        chunks = np.searchsorted(begins, numbers, side="right") - 1
+        parts = [frame.head(0).select(columns)]
+        for chunk in np.unique(chunks):
+            of_chunk = frame.slice(begins[chunk], lengths[chunk])
+            computed = of_chunk if all(isinstance(column, str) for column in columns) else of_chunk.select(columns)
+            parts.append(computed[numbers[chunks == chunk] - begins[chunk]])
+        taken = pl.concat(parts)
+        return taken if ascending else taken[np.argsort(np.argsort(chunks, kind="stable"))]
 
     def conditions(self, wanted: JobFilter) -> list[pl.Expr]:
         """Return what holds for the rows of `frame` that a filter selects, among those that count.
@@ -150,26 +172,20 @@ class ResidentJobs:
         """
         codes_of_lake = sorted(self.codes)
         taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
-        keys, parts = taken.get_column("job_key"), []
-        for code in codes_of_lake:
-            column = taken.get_column(_VERDICT_OF + code).alias("value")
-            there = column >= int(CodedVerdict.NO if codes is None or code in codes else least)
-            of_code = pl.DataFrame([keys.filter(there), column.filter(there)])
-            parts.append(of_code.with_columns(code=pl.lit(code)))
-        empty = pl.DataFrame(schema={"job_key": pl.String, "value": pl.Int8, "code": pl.String})
-        value, names = pl.col("value"), {number: name for name, (number, _) in _OF_VERDICT.items()}
-        severities = {number: name for name, number in _SEVERITIES.items()}
-        return (
-            pl.concat([empty, *parts])
-            .select(
-                "job_key",
-                "code",
-                kind=pl.lit(None, dtype=pl.String),
-                verdict=value.clip(upper_bound=CodedVerdict.UNREPORTED).replace_strict(names, return_dtype=pl.String),
-                severity=value.replace_strict(severities, default=None, return_dtype=pl.String),
-                covered_by=pl.when(value == CodedVerdict.UNREPORTED).then(pl.lit("")),
-            )
-            .select(SHORT_FINDING)
+        filled = taken.select(pl.exclude("job_key").fill_null(int(CodedVerdict.NONE)))
+        verdicts = [of_code.to_numpy() for of_code in filled]
+        leasts = [CodedVerdict.NO if codes is None or code in codes else least for code in codes_of_lake]
+        there = [np.flatnonzero(of_code >= at) for of_code, at in zip(verdicts, leasts, strict=True)]
+        numbers = np.repeat(np.arange(len(there)), [len(found) for found in there])
+        values = [of_code[found] for of_code, found in zip(verdicts, there, strict=True)]
+        value = pl.Series(np.concatenate([np.zeros(0, np.int8), *values]))
+        return pl.DataFrame(
+            [
+                taken.get_column("job_key").gather(np.concatenate([numbers[:0], *there])),
+                pl.Series("code", codes_of_lake, dtype=pl.String).gather(numbers),
+                pl.repeat(None, value.len(), dtype=pl.String, eager=True).alias("kind"),
+                *(texts.gather(value) for texts in _BY_NUMBER),
+            ]
         )
 
     def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:

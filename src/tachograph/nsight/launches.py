@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import nan
 
@@ -54,6 +54,11 @@ class NcuReport:
     launches: tuple[Launch, ...]
     rejects: tuple[Reject, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def named(self, name: str) -> NcuReport:
+        """Return the report as if its file were called `name`."""
+        launches = tuple(replace(launch, report=name) for launch in self.launches)
+        return replace(self, file=name, launches=launches)
 
 
 def capability_of(attributes: Mapping[str, float]) -> str | None:

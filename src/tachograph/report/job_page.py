@@ -6,10 +6,10 @@ Its one script shows values under a pointer or a cursor; nothing needs it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,21 @@ def job_html(report: JobReport) -> str:
     return _environment().get_template("job.html.j2").render(values)
 
 
-def job_values(report: JobReport) -> dict[str, Any]:
+class KeptDrawings(Protocol):
+    """Where drawings are kept that are shown again."""
+
+    def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
+        """Return the drawing of `key`, drawn unless it is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _NotKept:
+    def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
+        return draw()
+
+
+def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[str, Any]:
     """Return what `job_sections.html.j2` shows of a report, in whichever page it is included.
 
     `plots` are drawn when they are shown; `labels`: {code: a row of labels}, none here.
@@ -61,7 +75,7 @@ def job_values(report: JobReport) -> dict[str, Any]:
         "allocation": allocation_text(report),
         "tables": [("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
         "many": many,
-        "plots": JobPlots(report),
+        "plots": JobPlots(report, drawings),
         "labels": {},
         "step_columns": step_titles,
         "step_texts": [place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
@@ -86,31 +100,36 @@ class JobPlots:
     """The plots of a job: SVG, or None where nothing is to show; each is drawn when it is read first."""
 
     report: JobReport
+    drawings: KeptDrawings = _NotKept()
 
     @cached_property
     def time(self) -> Markup | None:
         """All that the GPUs did over time."""
-        return _drawn(lambda: job_page.over_time(over_time(self.report), marks=self.report.marks))
+        return self._drawn("time", lambda: job_page.over_time(over_time(self.report), marks=self.report.marks))
 
     @cached_property
     def imbalance(self) -> Markup | None:
         """Use of each GPU, and its imbalance, over time; None where none is known."""
-        shown = over_time(self.report)
-        if np.isnan(shown.spatial).all() and np.isnan(shown.temporal).all():
-            return None
-        none = np.empty(0)
-        alone = replace(shown, means={}, memory_mib=none, power=(none, none, none))
-        return _drawn(lambda: job_page.over_time(alone, marks=self.report.marks, name="imbalance"))
+
+        def draw() -> str | None:
+            shown = over_time(self.report)
+            if np.isnan(shown.spatial).all() and np.isnan(shown.temporal).all():
+                return None
+            none = np.empty(0)
+            alone = replace(shown, means={}, memory_mib=none, power=(none, none, none))
+            return job_page.over_time(alone, marks=self.report.marks, name="imbalance")
+
+        return self._drawn("imbalance", draw)
 
     @cached_property
     def steps(self) -> Markup | None:
         """Steps over time."""
-        return _drawn(lambda: _step_plot(self.report))
+        return self._drawn("steps", lambda: _step_plot(self.report))
 
     @cached_property
     def work(self) -> Markup | None:
         """Shares of workload classes."""
-        return _drawn(lambda: job_page.work(dict(self.report.work)))
+        return self._drawn("work", lambda: job_page.work(dict(self.report.work)))
 
     @cached_property
     def roofline(self) -> Markup | None:
@@ -120,20 +139,25 @@ class JobPlots:
             for pipe in self.report.pipes
             if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
         }
-        return _drawn(lambda: job_page.roofline(pipes))
+        return self._drawn("roofline", lambda: job_page.roofline(pipes))
 
     @cached_property
     def memory(self) -> Markup | None:
         """Peaks of memory."""
         gpus = self.report.gpus
         peaks, capacities = _column(gpus, "hbm_used_mib_max"), _column(gpus, "hbm_mib")
-        return _drawn(lambda: job_page.memory(peaks, capacities, [gpu.label for gpu in gpus]))
+        return self._drawn("memory", lambda: job_page.memory(peaks, capacities, [gpu.label for gpu in gpus]))
 
+    def _drawn(self, name: str, draw: Callable[[], str | None]) -> Markup | None:
+        """A plot of this analysis of the job: with another one, it has another `seq`."""
 
-def _drawn(draw: Callable[[], str | None]) -> Markup | None:
-    with DRAWING:
-        svg = draw()
-    return None if svg is None else Markup(svg)
+        def drawn() -> str | None:
+            with DRAWING:
+                return draw()
+
+        row = self.report.summary
+        svg = self.drawings.get((row.get("job_key"), row.get("seq"), row.get("as_of"), name), drawn)
+        return None if svg is None else Markup(svg)
 
 
 def job_plots(report: JobReport) -> dict[str, Markup | None]:

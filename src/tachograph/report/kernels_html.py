@@ -28,13 +28,25 @@ _DRAWN = 0.05  # a pipe that no kernel uses more than this has no axis
 
 def kernels_html(report: KernelsReport) -> str:
     """Return the page."""
-    page = _environment().get_template("kernels.html.j2")
-    return page.render(
-        report=report,
-        parts=[(part, plots(part, place)) for place, part in enumerate(report.parts)],
-        full=SHOWN_IN_FULL,
-        listed=LISTED,
-        version=__version__,
+    return _rendered("kernels.html.j2", report)
+
+
+def kernels_body(report: KernelsReport) -> Markup:
+    """Return the sections of the page; their style is `kernels.css`."""
+    return Markup(_rendered("kernels_body.html.j2", report))
+
+
+def _rendered(template: str, report: KernelsReport) -> str:
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            report=report,
+            parts=[(part, plots(part, place)) for place, part in enumerate(report.parts)],
+            full=SHOWN_IN_FULL,
+            listed=LISTED,
+            version=__version__,
+        )
     )
 
 

@@ -30,7 +30,7 @@ def environment() -> Environment:
 
 
 def style_sheet(name: str = "page") -> Path:
-    """Return the file of a style: `page`, which all share: colours, type, tables, findings; `study`."""
+    """Return the file of a style: `page`, which all share: colours, type, tables, findings; `study`, `kernels`."""
     return Path(__file__).parent / "templates" / f"{name}.css"
 
 
