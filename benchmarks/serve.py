@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -44,10 +44,12 @@ from tachograph.lake.delta import Lake
 
 LIST_MS, JOB_MS, START_S, MEMORY_MIB, CLICKS_CORES = 100, 300, 2.0, 1536, 1.0
 SPAN = timedelta(days=730)
+USERS, EVERY_S = 100, 5.0  # who click, and how often each
 GROUPS = 20  # of users: each has the demo's users under other names
 REPLICAS = 26  # written at a time
 MINUTE_REPLICAS = 14
 _IDS = ("job_id", "display_id", "array_job_id", "het_job_id")
+_SEQ = 10**15  # of the first rows
 _TIMES = ("submit", "start", "end", "as_of", "begin", "t", "first_t", "last_t")
 
 
@@ -66,8 +68,9 @@ def make_lake(folder: Path, jobs: int) -> Path:
     lake = Lake.create(str(target))
     of_one = source.latest(JOB_SUMMARIES).height
     replicas = max(1, round(jobs / of_one))
-    for table in (DEVICES, ANALYSES):
-        lake.append(table, source.latest(table).drop("seq"), app_id="make", seq=1)
+    lake.append(DEVICES, source.latest(DEVICES).drop("seq"), app_id="make", seq=1)
+    every_job = pl.lit(_SEQ + replicas).alias("jobs_version")  # was analyzed
+    lake.append(ANALYSES, source.latest(ANALYSES).drop("seq").with_columns(every_job), app_id="make", seq=1)
     for begin in range(0, replicas, REPLICAS):
         numbers = range(begin, min(replicas, begin + REPLICAS))
         for table in (JOBS, ALLOCATIONS, JOB_SUMMARIES, JOB_GPUS, STEP_SUMMARIES, FINDINGS):
@@ -80,7 +83,7 @@ def make_lake(folder: Path, jobs: int) -> Path:
 
 def _append(source: Lake, lake: Lake, table: LakeTable, numbers: range, replicas: int) -> None:
     rows = source.scan(table).collect()
-    seq = 10**15 + numbers.start // REPLICAS  # of minutes: that of their summaries
+    seq = _SEQ + numbers.start // REPLICAS  # of minutes: that of their summaries
     frame = pl.concat([_replica(rows, number, replicas) for number in numbers])
     lake.append(table, frame.drop("seq"), app_id=f"{table.name}-{numbers.start}", seq=seq)
 
@@ -214,22 +217,29 @@ def deep_times(client: httpx2.Client, pages: int) -> dict[str, float]:
     return percentiles(times)
 
 
-def click(server: BenchServer, addresses: list[str], users: int, every_s: float) -> dict[str, float]:
-    """Return the cores that `users` take who each open one address every `every_s` seconds, for four rounds."""
+def visits(random_: random.Random, users: list[str], jobs: list[str]) -> list[list[str]]:
+    """Return what each of those who click opens: a list, a job, its GPUs, another list."""
+    lists = list_addresses(random_, users, 2 * USERS)
+    opened = random_.sample(jobs, USERS) if len(jobs) >= USERS else random_.choices(jobs, k=USERS)
+    return [[lists[2 * at], job, f"{job}?tab=gpus", lists[2 * at + 1]] for at, job in enumerate(opened)]
+
+
+def click(server: BenchServer, visited: list[list[str]]) -> dict[str, float]:
+    """Return the cores that users take who each open one address every EVERY_S seconds."""
 
     def one(place: int, client: httpx2.Client) -> list[float]:
         times = []
-        for turn in range(4):
-            time.sleep(max(0.0, begin + every_s * (turn + place / users) - time.perf_counter()))
+        for turn, address in enumerate(visited[place]):
+            time.sleep(max(0.0, begin + EVERY_S * (turn + place / len(visited)) - time.perf_counter()))
             sent = time.perf_counter()
-            client.get(addresses[(place * 4 + turn) % len(addresses)], headers={"accept": "text/html"})
+            client.get(address, headers={"accept": "text/html"})
             times.append(1000 * (time.perf_counter() - sent))
         return times
 
-    clients = [server.client() for _ in range(10)]
-    before, begin = server.cpu_s, time.perf_counter()
-    with ThreadPoolExecutor(users) as pool:
-        found = pool.map(lambda place: one(place, clients[place % len(clients)]), range(users))
+    with ExitStack() as opened, ThreadPoolExecutor(len(visited)) as pool:
+        clients = [opened.enter_context(closing(server.client())) for _ in range(10)]
+        before, begin = server.cpu_s, time.perf_counter()
+        found = pool.map(lambda place: one(place, clients[place % len(clients)]), range(len(visited)))
         times = [value for part in found for value in part]
     return {"cores": round((server.cpu_s - before) / (time.perf_counter() - begin), 2), **percentiles(times)}
 
@@ -251,14 +261,16 @@ def measure(folder: Path, jobs: int, requests: int) -> dict[str, Any]:
         with closing(server.client()) as client:
             newest = client.get("/api/v1/jobs?limit=1000&fields=job_key,user,samples").json()
             users = sorted({row["user"] for row in newest if row["user"]})
-            opened = [f"/job/{row['job_key']}" for row in random_.sample(newest, min(len(newest), requests))]
+            pages = [f"/job/{row['job_key']}" for row in newest]
+            opened = random_.sample(pages, min(len(pages), requests))
             lists = list_addresses(random_, users, requests)
             timed(client, lists[:5] + opened[:3])  # what is imported when it is first used
             found["lists"] = timed(client, lists)
             found["deep_pages"] = deep_times(client, min(requests, jobs // 60))
             found["job_pages"] = timed(client, opened)
+            found["timelines"] = timed(client, [f"{address}?tab=timeline" for address in opened])
             found["memory_mib"] = server.memory_mib
-            found["clicks"] = click(server, lists + opened, 100, 5.0)
+            found["clicks"] = click(server, visits(random_, users, pages))
             found["memory_after_mib"] = server.memory_mib
             found["sums_of_all_jobs"] = timed(client, ["/?of=all"] * 2)
             found["memory_after_sums_mib"] = server.memory_mib

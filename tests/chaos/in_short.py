@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 from disks import fill
-from kills import SEED, kill, prepared
+from kills import SEED, as_json, kill, prepared
+from story import EXPIRE, FORGET
 
 
 def main() -> int:
@@ -23,7 +24,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         chaos = prepared(Path(name), seed=SEED)
-        result = {"kills": kill(chaos, options.kills), "disks": fill(chaos, options.sizes)}
+        seconds = kill(chaos, options.kills)["seconds"]
+        for name in (EXPIRE, FORGET):
+            chaos.trials_of(name, 4)
+        result = {"kills": as_json(chaos.outcome, seed=SEED, seconds=seconds), "disks": fill(chaos, options.sizes)}
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 0
 

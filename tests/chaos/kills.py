@@ -89,6 +89,10 @@ class Chaos:
         lake.mkdir()
         for place, step in enumerate(self.steps):
             before = Path(shutil.copytree(lake, self.folder / f"before-{place}"))
+            if step.name == story.EXPIRE:  # no history of several at once expires
+                whole = Path(shutil.copytree(lake, self.folder / "settled"))
+                self._must(partial(story.settle, whole), "settle")
+                self.settled = self.seen(whole)
             counted = Path(shutil.copytree(lake, self.folder / "counted"))
             if step.name == "analyze":
                 load_compiled(self._compiled(step, Path(shutil.copytree(lake, self.folder / "compiled"))))
@@ -98,8 +102,6 @@ class Chaos:
             self._finish(step, lake)
             seconds = time.monotonic() - begun
             self.references.append(Reference(step, before, self.seen(lake), seconds, calls))
-        self._must(lambda: story.settle(lake), "settle")
-        self.settled = self.seen(lake)
 
     def _compiled(self, step: story.Step, lake: Path) -> dict[str, list[Any]]:
         """What an analysis has compiled: {function: signatures}."""
@@ -123,6 +125,13 @@ class Chaos:
             self._one_step(self.references[alone % len(self.references)])
         else:
             self._several_steps()
+
+    def trials_of(self, name: str, trials: int) -> None:
+        """Trials of one step."""
+        (reference,) = [one for one in self.references if one.step.name == name]
+        for _ in range(trials):
+            self.outcome.trials += 1
+            self._one_step(reference)
 
     def _one_step(self, reference: Reference) -> None:
         lake = Path(shutil.copytree(reference.before, self.folder / "lake"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ AS_OF = "2026-03-05T00:00:00"
 NOW = datetime(2026, 3, 5, tzinfo=UTC)
 LATER = timedelta(days=2)  # what killed analyses left is dropped by then
 STREAM = "story:stream"
+EXPIRE = "expire"
+FORGET = "forget"
 LAST = START + timedelta(seconds=600)  # of streams
 _HEADER = (
     "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
@@ -65,7 +68,23 @@ def run_story(folder: Path) -> tuple[Step, ...]:
         Step("ingest late accounting", lambda lake: _main("ingest", "sacct", folder / "late.txt", "--lake", lake)),
         Step("analyze what is new", analyze),
         Step("compact again", lambda lake: _main("compact", "--lake", lake)),
+        Step(EXPIRE, expire),
+        Step(FORGET, partial(forget, folder / "key")),
     )
+
+
+def expire(lake: Path) -> int:
+    """Remove samples and minutes that are months old, but for the last day of the accounting; and replaced files."""
+    os.environ |= {"TACHOGRAPH_RETENTION_GPU_SAMPLES": "1d", "TACHOGRAPH_RETENTION_JOB_MINUTES": "1d"}
+    return _main("compact", "--expire", "--vacuum-hours", "0", "--lake", lake)
+
+
+def forget(key: Path, lake: Path) -> int:
+    """Replace the name of the user of all jobs, and delete the files that held it."""
+    if not key.exists():
+        key.write_text("0" * 64)
+        key.chmod(0o600)
+    return _main("forget", "--user", "ann", "--key", key, "--yes", "--now", "--lake", lake)
 
 
 def analyze(lake: Path, *options: str) -> int:
@@ -174,7 +193,7 @@ def _job(number: int, *, state: str = "COMPLETED", end: str = "", gpus: int = 2)
     ended = end or f"{START + timedelta(seconds=LENGTH_S):%Y-%m-%dT%H:%M:%S}"
     start = f"{START:%Y-%m-%dT%H:%M:%S}"
     return (
-        f"{number}|{number}|c|gpu|u|2026-03-01T23:00:00|{start}|{ended}|00:20:00|{state}|1|n{number}"
+        f"{number}|{number}|c|gpu|ann|2026-03-01T23:00:00|{start}|{ended}|00:20:00|{state}|1|n{number}"
         f"|cpu=4,gres/gpu={gpus}|train\n"
     )
 
@@ -182,7 +201,7 @@ def _job(number: int, *, state: str = "COMPLETED", end: str = "", gpus: int = 2)
 def job_rows(number: int, node: str, start: datetime, end: datetime, *, gpus: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return a job's row of `jobs`, and its rows of `allocations`: it held these GPUs of one node."""
     job = {
-        "cluster": "c", "job_id": str(number), "user": "u", "state": "COMPLETED", "submit": start, "start": start,
+        "cluster": "c", "job_id": str(number), "user": "ann", "state": "COMPLETED", "submit": start, "start": start,
         "end": end, "elapsed_s": (end - start).total_seconds(), "nodes": 1, "node_list": node, "gpus": gpus,
     }  # fmt: skip
     held = [

@@ -33,6 +33,8 @@ def test_twenty_kills_leave_the_lake_of_a_run_never_killed(reported: dict[str, A
     assert found["kills"] >= 20
     assert found["trials_of_several_at_once"] >= 1
     assert len(found["kills_of_step"]) >= 5
+    assert found["kills_of_step"]["expire"] >= 2
+    assert found["kills_of_step"]["forget"] >= 2
     assert found["wrong"] == []
 
 
@@ -52,6 +54,17 @@ def test_readers_beside_a_writer_see_whole_chunks() -> None:
     assert found["written"]["chunks"] >= 1
     assert set(found["reads"]) == {"read_chunks", "read_results", "read_command"}
     assert found["wrong"] == []
+
+
+@pytest.mark.slow
+def test_a_killed_server_starts_again_and_lists_are_whole_while_the_lake_changes() -> None:
+    found = played("chaos/serving.py", "--kills", "4", "--seconds", "5", "--clients", "4")
+    assert sum(found["killed"]["kills"].values()) >= 4
+    assert found["killed"]["wrong"] == []
+    assert len(found["killed"]["left"]) == 1
+    assert found["paged"]["walks"] >= 4
+    assert set(found["paged"]["codes"]) == {"200"}
+    assert found["paged"]["wrong"] == []
 
 
 @pytest.mark.slow

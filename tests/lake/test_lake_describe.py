@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from lake_rows import NOW, START, chunk, samples
 
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS
+from tachograph.catalog.tables import ALL_TABLES, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
-from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
+from tachograph.lake.describe import describe_nodes, describe_rejects, describe_space, describe_tables
 from tachograph.lake.ingest import ingest
 
 NODE = ("node", "gpus", "samples", "interval_s", "gaps", "longest_gap_s", "silence_s")
@@ -128,3 +128,43 @@ def command(*arguments: str, lake: Lake) -> str:
     done = subprocess.run(line, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def test_space_is_expected_at_the_rate_of_the_days_with_rows(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    day = 86_400
+    ingest(lake, [chunk("days", samples(seconds=[600, day + 700, 20 * day + 700]))], now=NOW + timedelta(days=30))
+    (space,) = [one for one in describe_space(lake, ALL_TABLES, {"gpu_samples": 90}) if one.table == "gpu_samples"]
+    assert space.rows == 3
+    assert space.days == 3.0  # of 21: there were no rows on the others
+    assert space.bytes == sum(file.size for file in lake.files(GPU_SAMPLES))
+    on_disk = sum(path.stat().st_size for path in Path(lake.uri(GPU_SAMPLES)).rglob("*") if path.is_file())
+    assert space.bytes + (space.other_bytes or 0) == on_disk
+    a_day = space.bytes / 3
+    assert (space.bytes_per_day, space.expected_year_bytes) == (a_day, a_day * 365)
+    assert (space.retention_days, space.expected_kept_bytes) == (90, a_day * 90)
+
+
+def test_nothing_is_expected_of_less_than_a_day(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    ingest(lake, [chunk("minutes", samples(seconds=range(0, 1200, 10)))], now=NOW)  # over midnight
+    for one in describe_space(lake, ALL_TABLES, {}):
+        assert (one.bytes_per_day, one.expected_year_bytes, one.expected_kept_bytes) == (None, None, None)
+        assert one.retention_days is None
+
+
+def test_space_of_replaced_files_is_counted_until_the_vacuum(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    for number in range(4):
+        ingest(lake, [chunk(f"part-{number}", samples(seconds=range(number, 600, 10)))], now=NOW)
+
+    def other() -> int:
+        (space,) = [one for one in describe_space(lake, ALL_TABLES, {}) if one.table == "gpu_samples"]
+        return space.other_bytes or 0
+
+    before = other()
+    compact(lake, ALL_TABLES)
+    replaced = other()
+    compact(lake, ALL_TABLES, vacuum_hours=0)
+    assert before < replaced
+    assert other() < replaced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.snapshot import ServedLake
+from tachograph.web.streams import Streams
 
 ANN, BOB, BOSS = "annqz", "bobqz", "bossqz"
 ANNS_JOB, BOBS_JOB = "410014", "770077"
@@ -31,36 +33,48 @@ def _samples(node: str, util: float) -> list[dict[str, Any]]:
     return [{"t": t, "node": node, "gpu": 0, "gpu_util": util, "power_w": 90.0} for t in times]
 
 
-def marked_lake(folder: Path) -> Lake:
-    """Return an analyzed lake with a job each of Ann and Bob, and of six others in one partition and account."""
+def marked_lake(folder: Path, *, whose: str = "") -> Lake:
+    """Return an analyzed lake with a job each of Ann and Bob, and of six others in one partition and account.
+
+    whose: of jobs only those of this user are recorded; GPUs and samples are the same.
+    """
     rows = [
         (ANNS_JOB, ANN, "annacct", "annpart", HOSTILE, "annnode", "NVIDIA A40"),
         ("410015", ANN, "annacct", "annpart", FORMULA, "annnode2", "NVIDIA A40"),
         (BOBS_JOB, BOB, "acctqz", "partqz", "nameqz <b>", "nodeqz", "NVIDIA H100 80GB HBM3"),
         *((str(510000 + n), f"user{n}", "many", "common", f"job{n}", f"n{n}", "NVIDIA A40") for n in range(6)),
     ]
+    kept = [one for one in rows if whose in ("", one[1])]
     jobs = [
         job(id_, _START, _END, user=user, account=account, partition=partition, name=name, gpus=1)
         | ({"submit_line": "sbatch submitqz", "qos": "qosqz", "node_list": "nodeqz"} if user == BOB else {})
-        for id_, user, account, partition, name, _, _ in rows
+        for id_, user, account, partition, name, _, _ in kept
     ]
     lake = make_lake(
         folder,
         gpu_samples=[row for one in rows for row in _samples(one[5], 0.0 if one[1] in (ANN, BOB) else 0.5)],
         devices=[{"node": one[5], "gpu": 0, "model": one[6]} for one in rows],
         jobs=jobs,
-        allocations=[row for one in rows for row in held(one[0], one[5], [0], _START, _END)],
+        allocations=[row for one in kept for row in held(one[0], one[5], [0], _START, _END)],
         steps=[
-            {"job_id": BOBS_JOB, "step": "0", "name": "stepqz", "start": _START, "end": _END, "node_list": "nodeqz"}
+            {"job_id": one[0], "step": "0", "name": "stepqz", "start": _START, "end": _END, "node_list": one[5]}
+            for one in kept
+            if one[1] == BOB
         ],
     )
     summarized(lake)
     return lake
 
 
-def connect(lake: Lake, *, link: str = "", headers: dict[str, str] | None = None, **options: Any) -> TestClient:
-    """Return a client, in this process, of a server with these options; `headers` are sent with each request."""
-    application = create_application(service_of(lake, StartLink(link, ANN), **options))
+def connect(
+    lake: Lake, *, link: str = "", headers: dict[str, str] | None = None, streams_s: float = 900.0, **options: Any
+) -> TestClient:
+    """Return a client, in this process, of a server with these options; `headers` are sent with each request.
+
+    streams_s: after so long a stream ends.
+    """
+    service = service_of(lake, StartLink(link, ANN), **options)
+    application = create_application(replace(service, streams=Streams(longest_s=streams_s)))
     return TestClient(application, headers=headers, follow_redirects=False)
 
 

@@ -44,6 +44,18 @@ def test_an_error_is_raised_and_the_next_request_tries_again() -> None:
     assert background.get("key", make, wait_s=60) == "made"
 
 
+def test_one_viewer_leaves_room_for_others() -> None:
+    background, go = Background(waiting_of_one=2), threading.Event()
+    for key in ("a", "b"):
+        background.get(key, lambda _: go.wait(60), owner="ann", wait_s=0)
+    with pytest.raises(LakeError, match="too many"):
+        background.get("c", lambda _: go.wait(60), owner="ann", wait_s=0)
+    assert isinstance(background.get("a", lambda _: go.wait(60), owner="ann", wait_s=0), Pending), "it was requested"
+    assert isinstance(background.get("c", lambda _: "made", owner="bob", wait_s=0), Pending)
+    go.set()
+    assert background.get("c", lambda _: "made", owner="bob", wait_s=60) == "made"
+
+
 def test_too_many_that_wait_are_refused_and_old_ones_make_room() -> None:
     background, go = Background(kept=2, waiting=2), threading.Event()
 

@@ -15,13 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tachograph.catalog.config import Configuration, ServeOptions
-from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.catalog.errors import ConfigError, InputError, NotFoundError
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
+from tachograph.web.compression import Compression
 from tachograph.web.guard import Guard
 from tachograph.web.identity.identities import Identities, StartLink
 from tachograph.web.identity.proof import NotIdentifiedError, Proven
-from tachograph.web.identity.roles import KEPT_S, Roles
+from tachograph.web.identity.proxy_header import ProxyAddress, ProxyHeaders
+from tachograph.web.identity.roles import AGAIN_S, KEPT_S, Roles
 from tachograph.web.identity.safety import check_safe
 from tachograph.web.identity.tokens import create_token, read_tokens, revoke_token
 from tachograph.web.login import local_path
@@ -68,6 +70,19 @@ def test_a_token_has_its_role_until_it_is_revoked_or_expires(tmp_path: Path, mar
     assert client.get("/api/v1/me").status_code == 401, "its session ended with it"
 
 
+@pytest.mark.parametrize(("before", "after"), [('"role": "user"', '"role": "root"'), ('Z"', '"')])
+def test_a_token_of_a_file_that_was_edited_wrongly_proves_nothing(
+    tmp_path: Path, marked: Lake, before: str, after: str
+) -> None:
+    file = tmp_path / "tokens.json"
+    token, _ = create_token(file, user=ANN, role=Role.USER, expires=later())
+    client = connect(marked, token_file=str(file))
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
+    answer = client.get("/api/v1/me", headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code in (401, 503)
+
+
 @pytest.mark.parametrize(
     ("options", "groups", "name", "role"),
     [
@@ -95,6 +110,28 @@ def test_a_role_is_read_again_after_a_minute() -> None:
     assert roles.viewer(Proven(ANN, "test")).role == Role.SUPPORT
     now[0] = KEPT_S + 1
     assert roles.viewer(Proven(ANN, "test")).role == Role.USER
+
+
+def test_what_cannot_be_read_is_not_tried_by_each_request() -> None:
+    now, tried = [0.0], []
+
+    def no_answer(*name: str) -> Any:
+        tried.append(name)
+        raise InputError("sacctmgr does not answer", do="is it running?")
+
+    roles = Roles(ServeOptions(), lambda _: frozenset(), no_answer, clock=lambda: now[0])
+    desk = Roles(ServeOptions(support_groups=("desk",)), no_answer, dict, clock=lambda: now[0])
+    for _ in range(3):
+        for name in (ANN, BOB):
+            with pytest.raises(InputError):
+                roles.viewer(Proven(name, "test"))
+        with pytest.raises(InputError):
+            desk.viewer(Proven(ANN, "test"))
+    assert tried == [(), (ANN,)]
+    now[0] = AGAIN_S
+    with pytest.raises(InputError):
+        desk.viewer(Proven(ANN, "test"))
+    assert tried == [(), (ANN,), (ANN,)]
 
 
 def test_managers_of_a_file_see_their_accounts(tmp_path: Path, marked: Lake) -> None:
@@ -127,6 +164,16 @@ def test_a_browser_is_led_to_the_login_and_back_and_gets_a_new_session_each_time
     assert client.get("/login?token=wrong", headers=PAGE).status_code == 401
 
 
+def test_an_address_with_a_token_of_the_file_begins_no_session(tmp_path: Path, marked: Lake) -> None:
+    file = tmp_path / "tokens.json"
+    token, _ = create_token(file, user=BOB, role=Role.USER, expires=later())
+    client = connect(marked, token_file=str(file))
+    answer = client.get("/login", params={"token": token}, headers=PAGE)
+    assert (answer.status_code, "set-cookie" in answer.headers) == (401, False), "another site could link to it"
+    assert client.post("/login", data={"token": token}, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert client.post("/login", data={"token": token}).status_code == 303
+
+
 def test_a_cookie_is_for_the_server_alone(marked: Lake) -> None:
     client = connect(marked, link="secret", url="https://hpc.example.org/gpus")
     cookie = client.get("/login?token=secret").headers["set-cookie"].lower()
@@ -134,6 +181,15 @@ def test_a_cookie_is_for_the_server_alone(marked: Lake) -> None:
     for path in ("/jobs", "/gpus/jobs"):  # as proxies pass it on
         answer = client.get(path, headers=PAGE)
         assert answer.headers["location"].startswith("/gpus/login?next=%2Fgpus%2Fjobs")
+
+
+@pytest.mark.parametrize("path", ["/jobs/", "/static", "/login/", "/gpus", "/gpus/", "/", "/gpus/jobs/", "/job/7/"])
+def test_no_answer_leads_to_the_host_that_a_request_names(path: str, marked: Lake) -> None:
+    client = connect(marked, link="secret", url="https://hpc.example.org/gpus", headers={"host": "evil.example"})
+    client.get("/login?token=secret")
+    answer = client.get(path, headers=PAGE)
+    assert "evil.example" not in f"{answer.headers}"
+    assert answer.status_code == (404 if path.strip("/") not in ("", "gpus") else 303)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +225,14 @@ def test_a_header_of_an_address_that_is_no_proxy_names_no_one(marked: Lake) -> N
     named = {"x-remote-user": ANN}
     assert connect(marked, headers=named).get("/api/v1/me").status_code == 401
     assert connect(marked, headers=named, proxies=("10.0.0.0/24",)).get("/api/v1/me").status_code == 401
+
+
+@pytest.mark.parametrize(("sent", "name"), [("ann", "ann"), ("", None), ("(null)", None), (None, None)])
+def test_a_proxy_that_names_no_one_names_no_one(sent: str | None, name: str | None) -> None:
+    headers = [] if sent is None else [(b"x-remote-user", sent.encode())]
+    request = Request({"type": "http", "client": ("10.0.0.5", 1), "headers": headers})
+    proven = ProxyHeaders((ProxyAddress.parse("10.0.0.0/24"),), "X-Remote-User").of(request)
+    assert (proven.name if proven else None) == name
 
 
 UNSAFE: dict[str, dict[str, Any]] = {
@@ -245,7 +309,8 @@ def test_every_route_is_of_the_catalogue() -> None:
     service = WebService.of(ServedLake(Lake("nowhere"), Configuration()))
     guard = create_application(service)
     assert isinstance(guard, Guard)
-    assert isinstance(guard.app, Starlette)
-    served = {str(getattr(route, "path", "")) for route in guard.app.routes}
+    assert isinstance(guard.app, Compression)
+    assert isinstance(guard.app.app, Starlette)
+    served = {str(getattr(route, "path", "")) for route in guard.app.app.routes}
     known = {entry.path for entry in (*PAGES, *DOCUMENTS, *STREAMS)} | {API + entry.path for entry in ENDPOINTS}
     assert {path for path in served - known if not path.startswith("/static/")} == aside

@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
-from marked_lake import ANN, ANNS_JOB, BOB, FORMULA, HOSTILE, connect
+from marked_lake import ANN, ANNS_JOB, BOB, FORMULA, HOSTILE, connect, service_of
 from starlette.testclient import TestClient
 
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.lake.delta import Lake
+from tachograph.web.application import create_application
 from tachograph.web.guard import log_line, without_secrets
-from tachograph.web.identity.identities import Identities
+from tachograph.web.identity.identities import NO_LINK, Identities
 from tachograph.web.identity.slurm_tokens import SlurmTokens
+from tachograph.web.identity.tokens import create_token
 from tachograph.web.lanes import Lanes
 from tachograph.web.registry import API, ENDPOINTS, PAGES
+from tachograph.web.viewer import Role
 
 ME = f"{API}/me"
 SECRET = bytes(range(32))
@@ -123,6 +128,35 @@ def test_traversal(ann: TestClient, path: str) -> None:
     assert "def create_application" not in answer.text
 
 
+@pytest.mark.parametrize("key", ["", " ", "a/b", "../..", "\u2003", "a\r\nset-cookie: b=c", "//evil.example", "\x00"])
+def test_the_search_for_a_job_leads_to_its_page_or_nowhere(ann: TestClient, key: str) -> None:
+    answer = ann.get("/job", params={"key": key})
+    assert answer.status_code in (303, 400)
+    assert answer.status_code == 400 or re.fullmatch(r"/job/[^/?#]+", answer.headers["location"])
+    assert ann.get("/job", params={"key": f" {ANNS_JOB} "}).headers["location"] == f"/job/{ANNS_JOB}"
+
+
+def test_an_address_is_quoted_in_headers(ann: TestClient) -> None:
+    answer = ann.get(f"{API}/jobs/%E2%80%83{ANNS_JOB}%0A/minutes?limit=1")
+    assert answer.headers["link"].startswith(f"<{API}/jobs/%E2%80%83{ANNS_JOB}%0A/minutes?limit=1&after=")
+
+
+def test_files_of_the_server_are_named_to_admins_alone(marked: Lake, tmp_path: Path) -> None:
+    shutil.copytree(marked.location, tmp_path / "lake")
+    tokens, answers = tmp_path / "tokens", []
+    roles = (Role.USER, Role.SUPPORT, Role.ADMIN)
+    expires = datetime.now(UTC) + timedelta(hours=1)
+    sent = [create_token(tokens, user=ANN, role=role, expires=expires)[0] for role in roles]
+    client = connect(Lake.open(str(tmp_path / "lake")), token_file=str(tokens))
+    assert client.get(ME, headers={"authorization": f"Bearer {sent[0]}"}).status_code == 200
+    for file in (tmp_path / "lake" / "job_minutes").rglob("*.parquet"):
+        file.unlink()
+    for token in sent:
+        answer = client.get(f"{API}/jobs/{ANNS_JOB}/minutes", headers={"authorization": f"Bearer {token}"})
+        answers.append((answer.status_code, ".parquet" in answer.text))
+    assert answers == [(503, False), (503, False), (503, True)]
+
+
 def test_cors_with_credentials(ann: TestClient) -> None:
     for method in ("GET", "OPTIONS", "POST"):
         answer = ann.request(method, ME, headers={"origin": EVIL, "access-control-request-method": "POST"})
@@ -201,7 +235,12 @@ def test_an_answer_is_kept_by_no_shared_cache(ann: TestClient) -> None:
 
 def test_a_body_that_is_too_large_is_refused(marked: Lake) -> None:
     client = connect(marked, body_bytes=1000)
-    assert client.post("/login", data={"token": "x" * 2000}).status_code == 413
+    form = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+    for body in (b"token=" + b"x" * 2000, iter([b"token=", *[b"x" * 600] * 2])):  # announced, or in parts
+        refused = client.post("/login", content=body, headers=form)
+        assert (refused.status_code, refused.headers["content-type"]) == (413, "application/problem+json")
+        assert "1,000 bytes" in refused.json()["detail"]
+    assert client.request("GET", "/login", content=b"x" * 2000).status_code == 200  # is not read
 
 
 def test_one_identity_cannot_keep_the_service_busy(marked: Lake) -> None:
@@ -246,4 +285,12 @@ def test_the_log_has_no_secrets_and_one_line_per_request(tmp_path: Path, marked:
     assert text.isascii()
     assert "\x1b" not in text
     assert without_secrets("/jobs", b"a=1&api_key=2&X-Auth=3&password=4") == "a=1&api_key=…&X-Auth=…&password=…"
-    assert log_line({"state": {}, "method": "GET", "path": "/"}, 200, 0.1)["user"] == ""
+    assert log_line({"state": {}, "method": "GET", "path": "/"}, 200, 0.1, "")["user"] == ""
+
+
+def test_the_log_has_the_address_that_a_proxy_names(tmp_path: Path, marked: Lake) -> None:
+    log, sent = tmp_path / "access.log", {"x-forwarded-for": "1.2.3.4, 10.9.8.7"}
+    service = service_of(marked, NO_LINK, proxies=("10.0.0.5",), access_log=str(log))
+    for client in ("10.0.0.5", "10.0.0.6"):
+        TestClient(create_application(service), client=(client, 1)).get(f"{API}/health", headers=sent)
+    assert [json.loads(line)["from"] for line in log.read_text().splitlines()] == ["10.9.8.7", "10.0.0.6"]

@@ -65,9 +65,10 @@ def test_a_page_continues_where_it_is_and_a_new_connection_where_that_was(server
 @pytest.mark.parametrize("query", ["by=colour", "filter=x%3C2", "since=-1", "last=1"])
 def test_a_choice_that_is_none_is_refused(server: WebServer, query: str) -> None:
     with server.client() as client:
-        answer = client.get(f"/now?{query}")
-        assert answer.status_code == 400
-        assert "Traceback" not in answer.text
+        for path in ("/now", "/now/events"):
+            answer = client.get(f"{path}?{query}")
+            assert answer.status_code == 400
+            assert "Traceback" not in answer.text
 
 
 def test_who_is_not_logged_in_gets_no_events(server: WebServer) -> None:

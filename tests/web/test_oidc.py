@@ -6,8 +6,10 @@ import base64
 import hashlib
 import hmac
 import json
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,22 @@ def test_an_answer_to_another_question_is_refused(given: dict[str, str]) -> None
 def test_a_provider_that_names_unsafe_addresses_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         FakeProvider(signed, changes=changes).log_in()
+
+
+def test_logins_that_begin_at_the_same_time() -> None:
+    now = [0.0]
+    client = httpx2.Client(transport=httpx2.MockTransport(FakeProvider(signed).answer))
+    provider = OidcProvider(ISSUER, CLIENT, "", "preferred_username", "openid", client, lambda: now[0])
+    for _ in range(5000):
+        provider.begin(BACK, "/")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            started = list(pool.map(lambda _: provider.begin(BACK, "/"), range(300)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({one.cookie for one in started}) == 300
 
 
 def test_new_keys_of_the_provider_are_read() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,20 +14,23 @@ from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jobframes import START, frame, summary
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
-from tachograph.catalog.tables import ANALYSES, FINDINGS, JOB_SUMMARIES
+from tachograph.catalog.tables import ANALYSES, DEVICES, FINDINGS, JOB_SUMMARIES, LakeTable
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter, filter_jobs, parse_condition
+from tachograph.lake.forget import forget
 from tachograph.lake.query import read_answers, read_summaries, rows_that_count
 from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, open_image, write_image
 from tachograph.report.jobs import build_jobs_table
 from tachograph.web.jobs import VisibleJobs
+from tachograph.web.pages import status
 from tachograph.web.snapshot import NotReadyError, ServedLake
 from tachograph.web.viewer import Role, Viewer
 
@@ -134,6 +141,12 @@ def is_as_in_the_lake(lake: Lake, resident: ResidentJobs, wanted: JobFilter, sor
     whole = visible.page(wanted, sort=sort, limit=100).table
     assert whole.frame.equals(expected.frame)
     assert whole.answers == expected.answers
+    assert visible.count(wanted) == matching
+    narrow = visible.page(wanted, columns=("user", "gpu_hours_lost"), sort=sort, limit=100).table.frame
+    assert narrow.equals(expected.frame.select(narrow.columns))
+    some = ["c:3:1", "c:7:1", "", *summaries["job_key"].tail(1)]
+    of_keys = visible.rows(job_keys=some)
+    assert of_keys.sort("job_key").equals(seen.filter(pl.col("job_key").is_in(some)).sort("job_key"))
     listed: list[Any] = []
     after = ""
     while True:
@@ -179,6 +192,35 @@ def test_added_analyses_and_compactions_make_what_the_lake_has(
                 resident = found
             resident = extended(lake, resident, files, findings)
             is_as_in_the_lake(lake, resident, wanted, sort, viewer)
+
+
+def test_a_log_is_read_again_once_it_has_changed(small: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = ServedLake(small, Configuration()).snapshot.lake
+    row = frame(DEVICES, [{"node": "n1", "gpu": 0}]).drop("seq")
+    assert moment.files(DEVICES) == []
+    small.append(DEVICES, row, app_id="first", seq=1)
+    log = Path(small.uri(DEVICES)) / "_delta_log"
+    an_hour_ago = time.time() - 3600
+    os.utime(log, (an_hour_ago, an_hour_ago))  # settled: what it holds may be kept
+    assert len(moment.files(DEVICES)) == 1
+    read: list[str] = []
+    of_lake = Lake._read_log
+
+    def counted(self: Lake, table: LakeTable) -> DeltaTable:
+        read.append(table.name)
+        return of_lake(self, table)
+
+    monkeypatch.setattr(Lake, "_read_log", counted)
+    version = moment.version(DEVICES)
+    assert [len(moment.files(DEVICES)) for _ in range(3)] == [1, 1, 1]
+    assert read == []
+    small.append(DEVICES, row.with_columns(gpu=pl.lit(1, dtype=pl.Int16)), app_id="second", seq=2)
+    read.clear()
+    assert [len(moment.files(DEVICES)) for _ in range(2)] == [2, 2]
+    assert set(read) == {"devices"}
+    assert moment.version(DEVICES) > version
+    shutil.rmtree(small.uri(DEVICES))
+    assert moment.files(DEVICES) == []
 
 
 @pytest.fixture
@@ -285,6 +327,28 @@ def test_a_damaged_image_is_made_again(small: Lake, tmp_path: Path, damage: str)
     assert [path.name[:5] for path in image.parent.iterdir()] == ["jobs-"]
 
 
+@pytest.mark.parametrize("most_rows", [4, 1000])
+def test_a_forgotten_name_is_in_no_row_and_no_image_of_a_server(small: Lake, tmp_path: Path, most_rows: int) -> None:
+    cache = tmp_path / "cache"
+    served = ServedLake(small, Configuration(), cache=cache, most_rows=most_rows)
+    if most_rows == 4:
+        with pytest.raises(NotReadyError):
+            served.refresh()
+        served.images.join()
+    served.refresh()
+    assert served.view(ADMIN).jobs.rows(["user"])["user"].eq("ann").any()
+    forget(small, "ann", "user-x")
+    with suppress(NotReadyError):
+        served.refresh()
+    served.images.join()
+    assert served.refresh() or most_rows == 1000
+    assert set(served.view(ADMIN).jobs.rows(["user"])["user"]) & {"ann", "user-x"} == {"user-x"}
+    images = list(cache.glob("*/jobs-*"))
+    assert len(images) == (1 if most_rows == 4 else 0)
+    again = ServedLake(small, Configuration(), cache=cache, most_rows=most_rows)
+    assert "ann" not in set(again.view(ADMIN).jobs.rows(["user"])["user"])
+
+
 def test_a_folder_that_others_read_is_not_used(small: Lake, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     served = ServedLake(small, Configuration(), cache=cache, most_rows=4)
@@ -308,3 +372,21 @@ def test_a_lake_that_vanishes_is_an_error_until_it_is_back(small: Lake, tmp_path
     (tmp_path / "away").rename(tmp_path / "lake")
     served.refresh()
     assert len(served.view(ADMIN).jobs) == 12
+
+
+def test_jobs_are_held_in_memory_where_no_folder_can_be_written(
+    small: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.write_text("in the way", encoding="utf-8")
+    monkeypatch.setattr("tempfile.tempdir", str(nowhere))
+    served = ServedLake(small, Configuration(), cache=nowhere, most_rows=1)
+    with pytest.raises(NotReadyError):
+        served.refresh()
+    served.images.join()
+    served.refresh()
+    served.images.join()
+    view = served.view(Viewer("ann", Role.ADMIN))
+    assert len(view.jobs) == 12
+    assert "no folder" in view.image_problem
+    assert status.content(view, status.PARAMETERS())["image_problem"] == view.image_problem

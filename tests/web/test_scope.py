@@ -1,16 +1,21 @@
 """What a viewer may not see is never read."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
-from madelake import held, job, make_lake, summarized, utc
+from madelake import fill, held, job, make_lake, summarized, utc
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import GPU_SAMPLES, JOBS
-from tachograph.web.snapshot import ServedLake
+from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, JOBS, STEPS
+from tachograph.lake.delta import Lake
+from tachograph.lake.resident import NO_JOBS
+from tachograph.web.jobs import VisibleJobs
+from tachograph.web.scope import ScopedLake
+from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 
@@ -38,6 +43,13 @@ def test_two_viewers_with_one_scope_see_the_same() -> None:
     assert len({viewer.scope for viewer in viewers}) == len(viewers)
 
 
+def test_where_the_lake_is_is_for_admins(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    jobs = VisibleJobs(NO_JOBS)
+    seen = [ScopedLake(lake, Viewer("ann", role), jobs).name for role in (Role.SUPPORT, Role.ADMIN)]
+    assert seen == ["", lake.location]
+
+
 def test_rows_of_an_id_that_was_given_again_stay_with_their_user(tmp_path: Path) -> None:
     before, after = utc(1), utc(20)
     lake = make_lake(
@@ -55,3 +67,106 @@ def test_rows_of_an_id_that_was_given_again_stay_with_their_user(tmp_path: Path)
     assert view.opened.lake.latest(JOBS).get_column("user").to_list() == ["ann"]
     with pytest.raises(NotFoundError):
         view.opened.lake.latest(GPU_SAMPLES)
+
+
+HOUR, MOMENT = timedelta(hours=1), timedelta(seconds=30)
+BOBS_RUN, ANNS_RUN = (utc(1), utc(1) + HOUR), (utc(20), utc(20) + HOUR)
+
+
+def reused(folder: Path, allocations: list[dict[str, Any]], bob: tuple[datetime, datetime | None]) -> View:
+    """What Ann sees of a lake in which Bob and she had a job 7 each; steps are named for whose they are."""
+    lake = make_lake(
+        folder,
+        jobs=[
+            job("7", bob[0], None, user="bob", gpus=1),  # as it was recorded while it ran
+            *([job("7", *bob, user="bob", gpus=1)] if bob[1] else []),
+            job("7", *ANNS_RUN, user="ann", gpus=1),
+        ],
+        allocations=allocations,
+        steps=[
+            {"job_id": "7", "step": step, "name": name, "start": start, "end": end, "node_list": "n1"}
+            for step, name, start, end in (
+                ("0", "bob", bob[0], bob[1]),
+                ("1", "bob", bob[0] + MOMENT / 2, None),
+                ("0", "ann", *ANNS_RUN),
+                ("1", "ann", ANNS_RUN[0] + MOMENT, None),
+                ("2", "bob", None, None),
+            )
+        ],
+    )
+    summarized(lake)
+    return ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))
+
+
+def nodes_of(view: View) -> list[str]:
+    """Nodes of the visible allocations; they are the same whether all are read or those of one job."""
+    lake = view.opened.lake
+    nodes: list[str] = lake.latest(ALLOCATIONS).get_column("node").sort().to_list()
+    named = lake.read_named(ALLOCATIONS, ["7", "8"]).collect()
+    assert sorted(named.get_column("node").unique()) == nodes
+    assert lake.read_named(ALLOCATIONS, ["8"]).collect().is_empty()
+    return nodes
+
+
+def test_a_report_that_is_kept_is_of_one_viewer_one_run_and_one_version(tmp_path: Path) -> None:
+    bobs, anns = (utc(1), utc(1) + HOUR), (utc(20), utc(20) + HOUR)
+    lake = make_lake(tmp_path, jobs=[job("7", *bobs, user="bob", gpus=1), job("8", *anns, user="ann", gpus=2)])
+    summarized(lake)
+    times = iter(utc(25, minute=minute) for minute in range(60))
+    served = ServedLake(lake, Configuration(), clock=lambda: next(times))
+    eve, ann = Viewer("eve", Role.ADMIN), Viewer("ann", Role.USER)
+    first, again = served.view(eve).job("7").report, served.view(eve).job("7").report
+    assert again.timeline is first.timeline
+    assert again.now > first.now
+    assert served.view(eve).job("8").report.summary["user"] == "ann"
+    with pytest.raises(NotFoundError):
+        served.view(ann).job("7")
+    assert served.view(ann).job("8").report.summary["gpus"] == 2
+    later = [job("7", bobs[0], bobs[1] + HOUR, user="bob", gpus=1)]
+    fill(lake, {"jobs": later}, chunk="second")
+    summarized(lake)
+    assert served.refresh()
+    assert served.view(eve).job("7").report.summary["elapsed_s"] == 7200.0
+
+
+@pytest.mark.parametrize(
+    "bob", [BOBS_RUN, (utc(27), utc(27) + HOUR), (ANNS_RUN[0] - MOMENT, ANNS_RUN[0]), (ANNS_RUN[1], None)],
+    ids=["before", "after", "just before", "just after and running"],
+)  # fmt: skip
+def test_raw_rows_of_an_id_that_was_given_again_stay_with_their_user(
+    tmp_path: Path, bob: tuple[datetime, datetime | None]
+) -> None:
+    allocations = [*held("7", "bobs", [0], *bob), *held("7", "anns", [0], *ANNS_RUN), *held("7", "whose", [1])]
+    view = reused(tmp_path, allocations, bob)
+    assert nodes_of(view) == ["anns"]
+    steps = view.opened.lake.latest(STEPS)
+    assert steps.get_column("name").to_list() == ["ann", "ann"]
+
+
+def test_raw_rows_without_times_are_visible_where_no_other_user_had_the_id(tmp_path: Path) -> None:
+    allocations = held("7", "anns", [0])
+    lake = make_lake(tmp_path, jobs=[job("7", *ANNS_RUN, user="ann", gpus=1)], allocations=allocations)
+    summarized(lake)
+    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == ["anns"]
+
+
+def test_raw_rows_of_a_requeued_job_are_all_visible(tmp_path: Path) -> None:
+    again = (ANNS_RUN[1], ANNS_RUN[1] + HOUR)
+    allocations = [*held("7", "first", [0], *ANNS_RUN), *held("7", "second", [0], *again), *held("7", "any", [1])]
+    jobs = [job("7", *run, user="ann", gpus=1) for run in (ANNS_RUN, again)]
+    lake = make_lake(tmp_path, jobs=jobs, allocations=allocations)
+    summarized(lake)
+    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == ["any", "first", "second"]
+
+
+def test_raw_rows_of_another_cluster_are_not_visible(tmp_path: Path) -> None:
+    allocations = [
+        *held("7", "anns", [0], *ANNS_RUN, cluster="east"),
+        *held("7", "bobs", [0], *ANNS_RUN, cluster="west"),
+    ]
+    jobs = [
+        job("7", *ANNS_RUN, user=user, gpus=1, cluster=cluster) for user, cluster in (("ann", "east"), ("bob", "west"))
+    ]
+    lake = make_lake(tmp_path, jobs=jobs, allocations=allocations)
+    summarized(lake)
+    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == ["anns"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from functools import partialmethod
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -11,13 +14,18 @@ from typing import Any
 
 import polars as pl
 import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
 
+from tachograph.api.open_lake import OpenLake
 from tachograph.api.rule_jobs import backtest
 from tachograph.catalog import config
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
+from tachograph.web import snapshot
+from tachograph.web.application import WebService, create_application
 from tachograph.web.background import Pending
 from tachograph.web.pages import node, rules, sharing, status, study, study_figure, waste
 from tachograph.web.snapshot import ServedLake, View
@@ -156,6 +164,54 @@ def test_a_back_test_ends_in_time_with_the_newest_jobs(every: View, monkeypatch:
     assert set(found.changes["job_key"]) <= newest
     with pytest.raises(UsageError):
         with_settings(before, ["hot_c=-1"])
+
+
+class SupportService(WebService):
+    """A service for which every request is from support."""
+
+    def identify(self, request: Request) -> Viewer:
+        return SUPPORT
+
+
+@pytest.mark.parametrize("path", ["/", "/user/user000", "/account/proj00", "/waste", "/waste?by=user&jobs=all"])
+def test_sums_of_many_jobs_are_made_beside_and_are_the_same(
+    served: ServedLake, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    client = TestClient(create_application(SupportService.of(served)), headers={"accept": "text/html"})
+    at_once = client.get(path)
+    assert at_once.status_code == 200
+    may_end = threading.Event()
+
+    monkeypatch.setattr(snapshot, "MANY_JOBS", 0)
+    for name in ("usage", "waste"):
+        monkeypatch.setattr(OpenLake, name, partialmethod(_delayed, getattr(OpenLake, name), may_end))
+    waiting = client.get(path)
+    assert "being added up" in waiting.text
+    assert waiting.headers["refresh"] == "2"
+    may_end.set()
+    until = time.monotonic() + _LONGEST_S
+    while "being added up" in (found := client.get(path)).text and time.monotonic() < until:
+        time.sleep(0.2)
+    assert found.text == at_once.text
+
+
+def _delayed(opened: OpenLake, make: Callable[..., Any], may_end: threading.Event, *given: Any, **which: Any) -> Any:
+    assert may_end.wait(_LONGEST_S)
+    return make(opened, *given, **which)
+
+
+def test_of_many_jobs_a_report_of_each_is_of_the_newest_days(every: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = sharing.PARAMETERS()
+    assert every.of_recent(usual) is usual
+    monkeypatch.setattr(snapshot, "MANY_JOBS", 10)
+    monkeypatch.setattr(snapshot, "RECENT", timedelta(hours=6))
+    newest = every.jobs.newest
+    assert newest is not None
+    assert every.of_recent(usual).since == f"{newest - timedelta(hours=6):%Y-%m-%d}"
+    chosen = sharing.PARAMETERS(since="2025-03-03")
+    assert every.of_recent(chosen) is chosen
+    few = sharing.PARAMETERS(user=("user000",), finding=("hung",))
+    assert every.of_recent(few) is few
 
 
 def test_a_version_of_another_viewer_is_not_shown(served: ServedLake) -> None:

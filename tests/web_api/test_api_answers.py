@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import msgspec
 import pytest
@@ -100,6 +101,13 @@ def test_a_node_is_that_of_the_page_and_names_own_jobs_alone(as_viewer: ApiClien
     assert {row["user"] for row in mine["jobs"]} == {"user003"} < {row["user"] for row in report["jobs"]}
     assert admin.get("/api/v1/nodes/absent").status_code == 404
     assert admin.get(f"/api/v1/nodes/{node}", params={"format": "csv"}).text.count("\n") == len(report["gpus"]) + 1
+
+
+def test_the_place_of_the_lake_is_for_admins(as_viewer: ApiClient, admin: TestClient, served: ServedLake) -> None:
+    jobs = admin.get("/api/v1/jobs?limit=10000&where=elapsed_s>1h&where=gpu_util_mean>10%").json()
+    name = Counter(row["user"] for row in jobs).most_common(1)[0][0]
+    places = [client.get("/api/v1/study?figure=1").json()["dataset"]["lake"] for client in (as_viewer(name), admin)]
+    assert places == [None, served.lake.location]
 
 
 def test_the_state_of_the_collector_is_for_support(as_viewer: ApiClient, admin: TestClient) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 import yaml
@@ -60,6 +61,85 @@ def test_queries_are_answered(admin: TestClient, query: str, user: str, job: str
     of_nodes = "tachograph_node_" in query  # hosts of the demo were not recorded
     unrecorded = any(f"_{name}_" in query for name in ("nvlink", "pcie"))
     assert answer.json()["data"]["result"] or of_nodes or unrecorded
+
+
+def test_a_query_of_one_instant_is_answered(admin: TestClient) -> None:
+    data = {"query": f"avg by (user) ({UTIL})", "time": f"{END - 600}.000"}
+    found = admin.post(f"{API}{PROMETHEUS}/query", data=data).json()["data"]
+    assert found["resultType"] == "vector"
+    assert {row["value"][0] for row in found["result"]} == {END - 600}
+    assert all(0 <= float(row["value"][1]) <= 1 for row in found["result"])
+
+
+def as_grafana(client: TestClient, method: str, path: str, sent: dict[str, str]) -> httpx2.Response:
+    """The answer to a request whose parameters stand in the address, or in a form."""
+    if method == "POST":
+        return client.post(f"{API}{PROMETHEUS}{path}", data=sent)
+    return client.request(method, f"{API}{PROMETHEUS}{path}", params=sent)
+
+
+SPAN = {"start": str(END - 1200), "end": str(END)}
+UTIL = 'tachograph_job_gpu_util{user=~".+"}'
+
+
+@pytest.mark.parametrize("step", ["60", "60.000", "1m", "60s", "0m60s"])
+def test_steps_are_seconds_or_spans(admin: TestClient, step: str) -> None:
+    answer = admin.post(f"{API}{PROMETHEUS}/query_range", data={**SPAN, "query": f"avg({UTIL})", "step": step})
+    (series,) = answer.json()["data"]["result"]
+    assert [at for at, _ in series["values"]] == list(range(END - 1200, END + 1, 60))
+
+
+@pytest.mark.parametrize(
+    ("request_line", "sent", "expected"),
+    [
+        ("POST /labels", {"match[]": UTIL, **SPAN}, ["__name__", "account", "cluster", "gpu", "job"]),
+        ("GET /labels", {"limit": "2"}, ["__name__", "account"]),
+        ("GET /label/__name__/values", {"match[]": UTIL, **SPAN}, ["tachograph_job_gpu_util"]),
+        ("GET /label/user/values", {"match[]": UTIL, **SPAN}, ["user000"]),
+        ("GET /label/instance/values", {}, []),
+        ("POST /query", {"query": "up", "time": str(END)}, {"resultType": "vector", "result": []}),
+    ],
+)
+def test_lists_are_answered_as_by_prometheus(
+    admin: TestClient, request_line: str, sent: dict[str, str], expected: Any
+) -> None:
+    method, _, path = request_line.partition(" ")
+    answer = as_grafana(admin, method, path, sent)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["status"] == "success"
+    assert found["data"][: len(expected)] == expected if isinstance(expected, list) else found["data"] == expected
+
+
+def test_series_are_listed_with_their_labels(admin: TestClient) -> None:
+    for found in (
+        admin.post(f"{API}{PROMETHEUS}/series", data={"match[]": UTIL, **SPAN}).json(),
+        admin.get(f"{API}{PROMETHEUS}/series", params={"match[]": UTIL, **SPAN}).json(),
+    ):
+        assert {row["__name__"] for row in found["data"]} == {"tachograph_job_gpu_util"}
+        assert all({"job", "user", "node", "gpu"} <= set(row) for row in found["data"])
+
+
+@pytest.mark.parametrize(
+    ("request_line", "sent", "status", "kind"),
+    [
+        ("POST /query", {"query": "up{"}, 400, "bad_data"),
+        ("POST /query", {}, 400, "bad_data"),
+        ("POST /query_range", {"query": UTIL, **SPAN, "step": "0"}, 400, "bad_data"),
+        ("POST /query_range", {"query": UTIL, "start": str(END), "end": "1", "step": "1m"}, 400, "bad_data"),
+        ("GET /series", {}, 400, "bad_data"),
+        ("GET /rules", {}, 404, "not_found"),
+        ("PUT /query", {}, 405, "execution"),
+    ],
+)
+def test_errors_are_those_of_prometheus(
+    admin: TestClient, request_line: str, sent: dict[str, str], status: int, kind: str
+) -> None:
+    method, _, path = request_line.partition(" ")
+    answer = as_grafana(admin, method, path, sent)
+    found = answer.json()
+    assert (answer.status_code, found["status"], found["errorType"]) == (status, "error", kind)
+    assert set(found) == {"status", "errorType", "error"}
 
 
 def test_metrics_of_the_dashboard_exist() -> None:

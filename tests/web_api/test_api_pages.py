@@ -14,6 +14,8 @@ from starlette.testclient import TestClient
 from tachograph.catalog.errors import UsageError
 from tachograph.web.cursors import encode_cursor
 from tachograph.web.paging import Paging, page_of
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Role, Viewer
 
 
 def parts(client: TestClient, url: str) -> Iterator[list[dict[str, Any]]]:
@@ -36,6 +38,19 @@ def test_parts_make_the_list(admin: TestClient, path: str) -> None:
     assert [row for part in each for row in part] == whole.json()
     assert whole.headers["x-total-count"] == str(len(whole.json()))
     assert {len(part) for part in each[:-1]} <= {37}
+
+
+@pytest.mark.parametrize("what", ["minutes", "node_minutes"])
+def test_parts_of_a_job_make_its_minutes(admin: TestClient, served: ServedLake, what: str) -> None:
+    view = served.view(Viewer("root", Role.ADMIN))
+    job = view.opened.jobs().filter(pl.col("gpus") > 2).sort("elapsed_s").get_column("job_key")[0]
+    of_lake = getattr(view.opened, what)(view.opened.run_of(job))
+    whole = admin.get(f"/api/v1/jobs/{job}/{what}?limit=10000")
+    assert whole.headers["x-total-count"] == str(of_lake.height)
+    assert [row["t"] for row in whole.json()] == [f"{t:%Y-%m-%dT%H:%M:%SZ}" for t in of_lake["t"]]
+    for limit in (1000, 64, max(1, of_lake.height // 16)):
+        each = list(parts(admin, f"/api/v1/jobs/{job}/{what}?limit={limit}"))
+        assert [row for part in each for row in part] == whole.json()
 
 
 rows = st.lists(

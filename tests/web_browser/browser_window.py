@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Error, Page, Response
 
 from servers.web import WebServer
 
 WIDE, NARROW = 1280, 390  # a laptop, a phone
 _LONGEST_S = 120.0
+_ATTEMPTS = 3
 _AXE = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}}
 
 
@@ -27,13 +28,23 @@ class Window:
 
     def open(self, path: str) -> int:
         """Go to a path of the server; return the status. What is made in the background is waited for."""
-        answer = self.page.goto(self.address + path)
+        answer = self._go_to(path)
         until = time.monotonic() + _LONGEST_S
         while self.page.locator(".pending").count() and time.monotonic() < until:
             self.page.wait_for_timeout(500)
-            answer = self.page.goto(self.address + path)
+            answer = self._go_to(path)
         assert answer is not None
         return answer.status
+
+    def _go_to(self, path: str) -> Response | None:
+        """The answer; a page that loads itself again just now may get in between."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self.page.goto(self.address + path)
+            except Error as problem:
+                if "ERR_ABORTED" not in str(problem):
+                    raise
+        return self.page.goto(self.address + path)
 
     @property
     def overflow(self) -> int:

@@ -15,6 +15,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         *(f"/job/1000316?tab={tab}" for tab in ("timeline", "gpus", "checks", "all")),
         "/job/1000411",  # still runs
     ),
+    "job_kernels": ("/job/1000002/kernels",),
     "compare": ("/compare", "/compare?job=1000316", "/compare?job=1000316&job=1000177&job=1000102"),
     "api_docs": ("/api/docs",),
     "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),

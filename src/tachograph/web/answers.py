@@ -19,8 +19,8 @@ from tachograph.web.parameters import Parameters, Word
 
 FormatName = Literal["json", "ndjson", "csv", "parquet", "arrow"]
 PROBLEM_TYPE = "application/problem+json"
-# what a spreadsheet takes for the begin of a formula
-_FORMULA = r"^[=+\-@\t\r\n]"
+# what a spreadsheet takes for the begin of a formula; the last four are the first ones in full width
+_FORMULA = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +214,38 @@ def _with_documents(table: pl.DataFrame, documents: Sequence[str], *, lines: boo
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows) if lines else msgspec.json.encode(rows)
 
 
-def problem(status: int, what: str, do: str, *, docs: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error as RFC 9457 problem details; `docs`: the page that describes its type."""
+def is_named(tag: str, if_none_match: str) -> bool:
+    """Return whether a header If-None-Match names an entity tag, also one that a proxy made weak as it compressed.
+
+    >>> is_named('"a"', 'W/"a"'), is_named('W/"a"', '"b", W/"a"'), is_named('"a"', '')
+    (True, True, False)
+    """
+    return tag.removeprefix("W/") in (one.strip().removeprefix("W/") for one in if_none_match.split(","))
+
+
+def problem(
+    status: int,
+    what: str,
+    do: str,
+    *,
+    docs: str,
+    headers: Mapping[str, str] | None = None,
+    candidates: Sequence[tuple[str, str]] = (),
+) -> Response:
+    """Return an error as RFC 9457 problem details; `docs`: the page that describes its type.
+
+    candidates: (cluster, job_key) of jobs, one of which was meant.
+    """
     title = HTTPStatus(status).phrase
-    body = {
+    body: dict[str, Any] = {
         "type": f"{docs}#{problem_name(status)}",
         "title": title,
         "status": status,
         "detail": what,
         "do": do,
     }
+    if candidates:
+        body["candidates"] = [{"cluster": cluster, "job_key": key} for cluster, key in candidates]
     return Response(msgspec.json.encode(body), status, headers, media_type=PROBLEM_TYPE)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 from itertools import groupby
 from typing import Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -24,17 +24,25 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from tachograph.catalog.config import ServeOptions
-from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
+from tachograph.catalog.errors import (
+    LakeError,
+    NotAnalyzedError,
+    NotFoundError,
+    SeveralJobsError,
+    TachographError,
+    UsageError,
+)
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
-from tachograph.web.answers import problem, prometheus_problem
+from tachograph.web.answers import is_named, problem, prometheus_problem
+from tachograph.web.compression import Compression, masked, unmasked
 from tachograph.web.endpoints import NotAcceptableError, answer_request
 from tachograph.web.forms import check_form, read_form
 from tachograph.web.guard import VIEWER, Guard, Log, open_log
 from tachograph.web.identity.identities import NO_LINK, Identities, StartLink
 from tachograph.web.identity.proof import NotIdentifiedError
 from tachograph.web.identity.sessions import COOKIE
-from tachograph.web.lanes import Lanes, sender_of
+from tachograph.web.lanes import Lanes, address_of, sender_of
 from tachograph.web.login import login_routes
 from tachograph.web.parameters import JobParameters, read_parameters
 from tachograph.web.registry import (
@@ -53,11 +61,13 @@ from tachograph.web.registry import (
 from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake, View
 from tachograph.web.streams import Streams
 from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
+from tachograph.web.unsubscribe import unsubscribe_routes
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LONGEST_ID = 19  # digits of the number of an event
 _AGAIN_S = "2"  # a page of what is still being made is loaded again
+_AGAIN_FAILED_S = 20  # so is one of a failure
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
     NotIdentifiedError: 401,
@@ -131,7 +141,7 @@ async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request:
         await check_form(request, identities, viewer)
     if viewer.ambient:
         state[templates.SESSION] = viewer.via not in ("proxy", "socket")
-        state[templates.FORM_TOKEN] = identities.form_token(request, viewer)
+        state[templates.FORM_TOKEN] = masked(identities.form_token(request, viewer))
     return viewer
 
 
@@ -140,19 +150,23 @@ def create_application(service: WebService) -> ASGIApp:
     application = Starlette(
         routes=[
             *login_routes(service.identities, service.lanes),
+            *unsubscribe_routes(service.served, service.identities, service.lanes),
             *_endpoints(service),
             *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
             *(Route(entry.path, _document(service, entry), name=entry.module) for entry in DOCUMENTS),
             *(Route(entry.path, _stream(service, entry), name=entry.module) for entry in STREAMS),
             Route("/job", _job_by_id),
-            *(Route(f"/static/{name}.css", _report_style(name)) for name in ("page", "study")),
+            *(Route(f"/static/{name}.css", _report_style(name)) for name in templates.REPORT_STYLES),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
         ],
         exception_handlers={HTTPException: _http_problem, TachographError: _problem, Exception: _defect},
         lifespan=_lifespan(service),
-        max_body_size=service.options.body_bytes,
     )
-    return Guard(application, service.options, service.log)
+    application.router.redirect_slashes = False  # it would lead to whatever the header Host names, without TLS
+    proxies = service.identities.proxies
+    return Guard(
+        Compression(application), service.options, service.log, lambda scope: address_of(Request(scope), proxies)
+    )
 
 
 def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractAsyncContextManager[None]]:
@@ -207,7 +221,7 @@ def _document(service: WebService, entry: PageEntry) -> Handler:
 
         def make() -> Response:
             found = module.document(service.served.view(viewer), parameters)
-            return Response(found.content, media_type=found.media_type, headers=found.headers)
+            return _tagged(request, found.content, found.media_type, found.content, found.headers)
 
         return await service.lanes.run(sender_of(request, viewer, service.identities.proxies), make)
 
@@ -269,17 +283,19 @@ def _stream(service: WebService, entry: PageEntry) -> Handler:
 
 
 async def _while_identified(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The events until their viewer is known no more."""
+    """The events until their viewer is known no more, or the lake cannot be read: the page then shows why."""
     async with contextlib.aclosing(events):
-        with contextlib.suppress(NotIdentifiedError):
+        with contextlib.suppress(TachographError):
             async for event in events:
                 yield event
 
 
 async def _job_by_id(request: Request) -> Response:
-    """Lead from the search field to the page of a job."""
-    parameters = read_parameters(JobParameters, {}, request.query_params.multi_items())
-    return RedirectResponse(request.url_for("job", key=parameters.key.strip()).path, status_code=303)
+    """Lead from the search field to the page of a job. Errors: UsageError where no id is given."""
+    key = read_parameters(JobParameters, {}, request.query_params.multi_items()).key.strip()
+    if not key:
+        raise UsageError("no job is named", do="give the id of a job")
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/job/{quote(key, safe='')}", status_code=303)
 
 
 def _report_style(name: str) -> Handler:
@@ -292,22 +308,48 @@ def _report_style(name: str) -> Handler:
 
 
 def _html(request: Request, page: str) -> Response:
-    """The page; 304 where the browser has it already."""
-    tag = f'"{hashlib.sha256(page.encode()).hexdigest()[:24]}"'
-    headers = {"ETag": tag}
-    if tag in map(str.strip, request.headers.get("if-none-match", "").split(",")):
-        return Response(status_code=304, headers=headers)
-    return Response(page, headers=headers, media_type="text/html")
+    """The page; 304 where the browser has it already, with the form token of this session."""
+    token = request.scope["state"].get(templates.FORM_TOKEN, "")
+    return _tagged(
+        request, page.encode(), "text/html", (page.replace(token, unmasked(token)) if token else page).encode()
+    )
+
+
+def _tagged(
+    request: Request, content: bytes, media_type: str, tagged: bytes, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer whose tag is made of `tagged`; 304 where the browser has it already."""
+    tag = f'"{hashlib.sha256(tagged).hexdigest()[:24]}"'
+    described = {**(headers or {}), "ETag": tag}
+    if is_named(tag, request.headers.get("if-none-match", "")):
+        return Response(status_code=304, headers=described)
+    return Response(content, headers=described, media_type=media_type)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, TachographError)
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
-    if status == 500:  # of the service itself: names of its files and hosts are for its log
+    of_files = isinstance(error, LakeError) and (error.__cause__ is not None or "/" in error.what)
+    of_server = of_files and not _viewer(request).sees_server
+    if status == 500 or of_server:  # of the service itself: names of its files and hosts are for its log
         logging.getLogger("tachograph.web").error("%s", error)
-        return _answer_problem(request, 503, "the service cannot answer this now", "its log has the reason")
-    later = {"Retry-After": str(RETRY_S), "Refresh": str(RETRY_S)} if isinstance(error, NotReadyError) else None
-    return _answer_problem(request, status, error.what, error.do, later)
+        what, do = "the service cannot answer this now", "its log has the reason"
+        return _answer_problem(request, 503, what, do, _again(_AGAIN_FAILED_S))
+    later = _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S) if status == 503 else None
+    return _answer_problem(request, status, _located(error, _viewer(request)), error.do, later, error)
+
+
+def _located(error: TachographError, viewer: Viewer) -> str:
+    """What is wrong; of a lake, for those who may read its path, also where."""
+    placed = (
+        isinstance(error, LakeError) and viewer.sees_server and error.where and not isinstance(error, NotReadyError)
+    )
+    return f"{error.where}: {error.what}" if placed else error.what
+
+
+def _again(seconds: int) -> dict[str, str]:
+    """Headers by which programs and browsers come again."""
+    return {"Retry-After": str(seconds), "Refresh": str(seconds)}
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
@@ -322,6 +364,11 @@ async def _defect(request: Request, error: Exception) -> Response:
     return _answer_problem(request, 500, "a defect of the program", "its log has the traceback")
 
 
+def _viewer(request: Request) -> Viewer:
+    found = request.scope.get("state", {}).get(VIEWER, NOBODY)
+    return found if isinstance(found, Viewer) else NOBODY
+
+
 def _wants_page(request: Request) -> bool:
     """Whether a person looks at what is answered: a browser, at no address of the API."""
     of_api = request.url.path.startswith(f"{request.scope.get('root_path', '')}{API}")
@@ -329,17 +376,29 @@ def _wants_page(request: Request) -> bool:
 
 
 def _answer_problem(
-    request: Request, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
+    request: Request,
+    status: int,
+    what: str,
+    do: str,
+    headers: Mapping[str, str] | None = None,
+    error: TachographError | None = None,
 ) -> Response:
     """An error as RFC 9457 problem details or as Prometheus has it for programs, as a page for people."""
-    root, state = request.scope.get("root_path", ""), request.scope.get("state", {})
+    root = request.scope.get("root_path", "")
     if status == 401:
         headers = {"WWW-Authenticate": "Bearer", **(headers or {})}
     if request.url.path.startswith(f"{root}{API}{PROMETHEUS}"):
         return prometheus_problem(status, what, do, headers=headers)
+    candidates = error.candidates if isinstance(error, SeveralJobsError) else ()
     if not _wants_page(request):
-        return problem(status, what, do, docs=f"{root}/api/docs", headers=headers)
+        return problem(status, what, do, docs=f"{root}/api/docs", headers=headers, candidates=candidates)
     title = HTTPStatus(status).phrase
-    viewer = state.get(VIEWER, NOBODY)
-    page = templates.render("problem", request, viewer, title, {"what": what, "do": do, "status": status})
+    values = {
+        "what": what,
+        "do": "" if isinstance(error, NotFoundError) and "`tachograph" in do else do,  # a page has links
+        "status": status,
+        "candidates": candidates,
+        "row": error.row if isinstance(error, NotAnalyzedError) else None,
+    }
+    page = templates.render("problem", request, _viewer(request), title, values)
     return Response(page, status, headers, media_type="text/html")

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from tachograph.catalog.errors import LakeError
 
 KEPT = 24  # reports; the one that was used longest ago goes first
-WAITING = 8  # reports that are not made yet; a further one is refused
+WAITING = 24  # reports that are not made yet; a further one is refused
+WAITING_OF_ONE = 8  # of those, as many for one viewer: others can still have theirs made
 FIRST_WAIT_S = 1.0  # what takes less is shown at once
+KEPT_CHARACTERS = 32_000_000  # of drawings
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
@@ -39,6 +41,34 @@ class BackgroundJob:
 
     future: Future[Any]
     progress: Pending
+    owner: str
+
+
+@dataclass(slots=True)
+class Drawings:
+    """Drawings as text, by all that they depend on; the ones that were used longest ago go first.
+
+    A drawing is found by who may see what it is made of: the caller reads that first.
+    """
+
+    most: int = KEPT_CHARACTERS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _kept: OrderedDict[Hashable, str | None] = field(default_factory=OrderedDict)
+    _length: int = 0
+
+    def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
+        """Return the drawing of `key`, drawn unless it is kept; None where there is nothing to draw."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        drawn = draw()
+        with self._lock:
+            self._length += len(drawn or "") - len(self._kept.pop(key, None) or "")
+            self._kept[key] = drawn
+            while self._length > self.most:
+                self._length -= len(self._kept.popitem(last=False)[1] or "")
+        return drawn
 
 
 @dataclass(slots=True)
@@ -47,17 +77,22 @@ class Background:
 
     kept: int = KEPT
     waiting: int = WAITING
+    waiting_of_one: int = WAITING_OF_ONE
+    drawings: Drawings = field(default_factory=Drawings)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: OrderedDict[Hashable, BackgroundJob] = field(default_factory=OrderedDict)
     _worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="background"))
 
-    def get(self, key: Hashable, make: Callable[[Progress], T], *, wait_s: float = FIRST_WAIT_S) -> T | Pending:
+    def get(
+        self, key: Hashable, make: Callable[[Progress], T], *, owner: str = "", wait_s: float = FIRST_WAIT_S
+    ) -> T | Pending:
         """Return the report of `key`, made by `make` unless kept; Pending after `wait_s` seconds of it.
 
-        `key` holds all that it depends on: what it is, version of the lake, scope of the viewer, settings.
+        `key` holds all that it depends on: what it is, version of the lake, scope of the viewer, settings. `owner`:
+        whose limit it counts to.
         Errors: those of `make`, which is called again at the next request; LakeError where too many wait.
         """
-        job = self._job(key, make)
+        job = self._job(key, make, owner)
         wait_for([job.future], timeout=wait_s)
         if not job.future.done():
             return job.progress
@@ -72,17 +107,18 @@ class Background:
         """Forget the reports that are not begun yet."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _job(self, key: Hashable, make: Callable[[Progress], T]) -> BackgroundJob:
+    def _job(self, key: Hashable, make: Callable[[Progress], T], owner: str) -> BackgroundJob:
         with self._lock:
             found = self._jobs.get(key)
             if found is not None:
                 self._jobs.move_to_end(key)
                 return found
-            if sum(not job.future.done() for job in self._jobs.values()) >= self.waiting:
+            owners = [job.owner for job in self._jobs.values() if not job.future.done()]
+            if len(owners) >= self.waiting or owners.count(owner) >= self.waiting_of_one:
                 raise LakeError("too many reports are being made", do="try again in a minute")
             self._drop()
             progress = Pending()
-            job = self._jobs[key] = BackgroundJob(self._worker.submit(make, progress.note), progress)
+            job = self._jobs[key] = BackgroundJob(self._worker.submit(make, progress.note), progress, owner)
             return job
 
     def _drop(self) -> None:

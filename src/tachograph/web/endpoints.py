@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -14,7 +14,17 @@ from starlette.responses import Response
 
 from tachograph.catalog.errors import TachographError, UsageError
 from tachograph.catalog.version import __version__
-from tachograph.web.answers import FORMATS, JSON, Answer, Format, FormatChoice, TableAnswer, choose_format, respond
+from tachograph.web.answers import (
+    FORMATS,
+    JSON,
+    Answer,
+    Format,
+    FormatChoice,
+    TableAnswer,
+    choose_format,
+    is_named,
+    respond,
+)
 from tachograph.web.forms import read_form
 from tachograph.web.paging import Paging
 from tachograph.web.parameters import read_document, read_parameters
@@ -29,8 +39,6 @@ COUNT_HEADER = "X-Total-Count"
 # an answer is of one viewer, and is asked for again each time: 304 where it is still the same
 _FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
 _PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
-_OF_FORMAT = frozenset(FormatChoice.__struct_fields__)
-_OF_PAGING = frozenset(Paging.__struct_fields__)
 
 
 class NotAcceptableError(TachographError):
@@ -47,10 +55,10 @@ async def answer_request(
     module = load_endpoint(entry)
     shape = module.RETURNS
     paged, chosen = isinstance(shape, TableShape), isinstance(shape, TableShape) or shape.choices
+    kind = Paging if paged else FormatChoice
     items = [*request.query_params.multi_items(), *(await _form(request) if entry.body == "form" else ())]
-    taken = (_OF_FORMAT if chosen else frozenset()) | (_OF_PAGING if paged else frozenset())
-    choice = read_parameters(FormatChoice, {}, _named(items, _OF_FORMAT & taken), of_form=False)
-    paging = read_parameters(Paging, {}, _named(items, _OF_PAGING), of_form=False) if paged else None
+    taken = kind.__struct_fields__ if chosen else ()
+    choice = read_parameters(kind, {}, [item for item in items if item[0] in taken], of_form=False)
     own = [item for item in items if item[0] not in taken]
     if entry.body == "json":
         parameters = read_document(module.PARAMETERS, request.path_params, own, await _body(request, JSON.media_type))
@@ -65,11 +73,12 @@ async def answer_request(
         headers = dict(_FRESH if chosen else _PRIVATE)
         if entry.versioned:
             moments = parameters.moments(now=view.now, zone_name=view.zone_name)
-            tag = _tag(str(view.version), view.viewer.scope, str(request.url), form.name, moments, _settings(served))
+            seen = (str(view.version), viewer.scope, viewer.name)
+            tag = _tag(*seen, str(request.url), form.name, moments, _settings(served))
             headers["ETag"] = tag
-            if tag in map(str.strip, request.headers.get("if-none-match", "").split(",")):
+            if is_named(tag, request.headers.get("if-none-match", "")):
                 return Response(status_code=304, headers=headers)
-        answer = module.answer(view, parameters) if paging is None else module.answer(view, parameters, paging)
+        answer = module.answer(view, parameters, choice) if paged else module.answer(view, parameters)
         response = respond(answer, form, choice, title=entry.module)
         response.headers.update({**headers, **_of_page(answer, request)})
         return response
@@ -89,10 +98,6 @@ async def _body(request: Request, media_type: str) -> bytes:
 async def _form(request: Request) -> list[tuple[str, str]]:
     await _body(request, FORM_TYPE)
     return await read_form(request)
-
-
-def _named(items: Iterable[tuple[str, str]], names: frozenset[str]) -> list[tuple[str, str]]:
-    return [item for item in items if item[0] in names]
 
 
 def offered(module: EndpointModule) -> Sequence[Format]:
@@ -135,5 +140,7 @@ def _of_page(answer: Answer, request: Request) -> Mapping[str, str]:
     headers = {COUNT_HEADER: str(answer.matching)}
     if answer.cursor:
         items = [item for item in request.query_params.multi_items() if item[0] != "after" and item[1]]
-        headers["Link"] = f'<{request.url.path}?{urlencode([*items, ("after", answer.cursor)])}>; rel="next"'
+        headers["Link"] = (
+            f'<{quote(request.scope["path"])}?{urlencode([*items, ("after", answer.cursor)])}>; rel="next"'
+        )
     return headers

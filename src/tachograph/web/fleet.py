@@ -19,6 +19,7 @@ import polars as pl
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import BREAK, NotFoundError, TachographError
+from tachograph.catalog.units import plural
 from tachograph.judge.finding import Finding
 from tachograph.judge.workload.settings import settings_of
 from tachograph.live.discovery import SourceRequest, choose_source
@@ -270,7 +271,10 @@ def fleet_report(state: LiveState, choice: FleetChoice, viewer: Viewer, running:
         return None
     whole = None if viewer.sees_all else state.view
     partitions = dict(running.select("name", "partition").drop_nulls().iter_rows())
-    return build_fleet_report(part, choice, whole=whole, partitions=partitions, findings=state.findings)
+    report = build_fleet_report(part, choice, whole=whole, partitions=partitions, findings=state.findings)
+    if viewer.sees_server or not report.sentences:
+        return report
+    return replace(report, sentences=(f"{plural(len(report.sentences), 'problem')} of the live source",))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from tachograph.web.compression import unmasked
 from tachograph.web.identity.identities import Identities
 from tachograph.web.viewer import Viewer
 
@@ -60,7 +61,7 @@ async def check_form(request: Request, identities: Identities, viewer: Viewer) -
     if not given and viewer.via in ("proxy", "socket") and not _is_browser(request):
         return
     wanted = identities.form_token(request, viewer)
-    if not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode()):
+    if not hmac.compare_digest(unmasked(given).encode("utf-8", "surrogatepass"), wanted.encode()):
         raise HTTPException(403, "the form is not of this session: open the page again, then send it")
 
 

@@ -1,4 +1,4 @@
-"""What every answer passes: the path below which pages lie, headers that browsers obey, a line of the log."""
+"""What every request passes: the path below which pages lie, the longest body, headers of answers, the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tachograph.catalog.config import ServeOptions
@@ -72,11 +73,12 @@ def security_headers(options: ServeOptions) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The application behind it, and what is added to it."""
+    """The application behind it, and what is added to it. address_of: where a request is from, for the log."""
 
     app: ASGIApp
     options: ServeOptions
     log: Log | None = None
+    address_of: Callable[[Scope], str] = lambda _: ""
     headers: Mapping[str, str] = field(init=False)
     root: str = field(init=False)
 
@@ -93,7 +95,17 @@ class Guard:
         if self.root:
             _place_below(scope, self.root)
         scope.setdefault("state", {})
-        begun, status = time.monotonic(), 0
+        begun, status, size = time.monotonic(), 0, 0
+        announced = Headers(scope=scope).get("content-length", "")
+
+        async def limited() -> Message:
+            nonlocal size
+            if status or not announced.isdecimal() or int(announced) <= self.options.body_bytes:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if status or size <= self.options.body_bytes:  # once it is answered, no body is kept
+                    return message
+            raise HTTPException(413, f"the body is longer than {self.options.body_bytes:,} bytes")
 
         async def guarded(message: Message) -> None:
             nonlocal status
@@ -102,16 +114,19 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in self.headers.items():
                     headers.setdefault(name, value)
-                if not scope["path"].startswith(f"{self.root}/static/"):
+                if scope["path"].startswith(f"{self.root}/static/"):
+                    named = b"v=" in scope.get("query_string", b"") and status == 200  # by what the file holds
+                    headers.setdefault("Cache-Control", "public, max-age=31536000, immutable" if named else "no-cache")
+                else:
                     headers.setdefault("Cache-Control", "private, no-cache")
                     headers.add_vary_header("Cookie")
             await send(message)
 
         try:
-            await self.app(scope, receive, guarded)
+            await self.app(scope, limited, guarded)
         finally:
             if self.log is not None:
-                self.log(log_line(scope, status, time.monotonic() - begun))
+                self.log(log_line(scope, status, time.monotonic() - begun, self.address_of(scope)))
 
 
 def _place_below(scope: Scope, root: str) -> None:
@@ -120,14 +135,15 @@ def _place_below(scope: Scope, root: str) -> None:
     if path != root and not path.startswith(f"{root}/"):
         scope["path"] = root + path
         scope["raw_path"] = root.encode() + scope.get("raw_path", path.encode())
+    if scope["path"] == root:
+        scope["path"] += "/"
     scope["root_path"] = root
 
 
-def log_line(scope: Scope, status: int, seconds: float) -> dict[str, object]:
+def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[str, object]:
     """Return what is logged of a request: no header, no body, no value of a parameter that may be secret."""
     viewer = scope["state"].get(VIEWER)
     known = viewer if isinstance(viewer, Viewer) else None
-    client = scope.get("client")
     return {
         "t": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "method": scope["method"],
@@ -139,7 +155,7 @@ def log_line(scope: Scope, status: int, seconds: float) -> dict[str, object]:
         "role": known.role.label if known else "",
         "via": known.via if known else "",
         "token": known.token if known else "",
-        "from": client[0] if client else "",
+        "from": address,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
+from tachograph.lake.forget import FORGOTTEN
 from tachograph.lake.resident import NO_JOBS, Progress, ResidentJobs, open_image, remove_image, write_image
 from tachograph.service.collect.child import NICE, end_with_parent
 
@@ -51,10 +53,31 @@ class JobImages:
 
     @property
     def name(self) -> str:
-        """The folder of this lake in the cache. Errors: LakeError."""
+        """The folder of this lake in the cache; another one once names in it were forgotten. Errors: LakeError."""
+        return self._name_after(self.forgotten)
+
+    @property
+    def forgotten(self) -> int:
+        """How often names in the lake were forgotten: rows in memory and in images are of no use then."""
+        return self._lake.mark(JOB_SUMMARIES, FORGOTTEN) or 0
+
+    def _name_after(self, forgotten: int) -> str:
         delta = self._lake.delta(JOB_SUMMARIES)
-        name = f"{self._lake.location} {'' if delta is None else delta.metadata().id}"
+        name = f"{self._lake.location} {'' if delta is None else delta.metadata().id} {forgotten or ''}".rstrip(" ")
         return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+    def remove_forgotten(self) -> int:
+        """Remove images from before names were forgotten; return how many folders. Errors: LakeError."""
+        names = [self._name_after(before) for before in range(self.forgotten)]
+        folders = [base / name for base in self._bases() for name in names if (base / name).is_dir()]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        return len(folders)
+
+    def _bases(self) -> list[Path]:
+        """Folders of images, the first that can be used is."""
+        temporary = Path(tempfile.gettempdir(), f"tachograph-{os.geteuid()}")
+        return [temporary] if self._cache is None else [self._cache, temporary]
 
     @property
     def is_writing(self) -> bool:
@@ -86,7 +109,7 @@ class JobImages:
 
     def _write(self) -> None:
         try:
-            folder = self._folder()
+            folder, forgotten = self._folder(), self.forgotten
             command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), self._lake.location, str(folder)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
@@ -94,22 +117,23 @@ class JobImages:
                 for line in process.stdout:
                     self.progress = float(line)
                 self.problem = "\n".join(process.stderr.read().splitlines()[-1:])
-            self.finished = None if process.returncode else self.open()
+            stale = process.returncode or self.forgotten != forgotten
+            self.finished = None if stale else self.open()
             self.problem = self.problem if process.returncode else ""
         except (OSError, LakeError) as problem:
             self.problem = str(problem)
 
     def _folder(self) -> Path:
         """The folder of this lake: only this user reads it, as it holds the jobs of all users. Errors: OSError."""
-        temporary = Path(tempfile.gettempdir(), f"tachograph-{os.geteuid()}")
-        for base in filter(None, (self._cache, temporary)):
+        bases = self._bases()
+        for base in bases:
             folder = base / self.name
             with contextlib.suppress(OSError):
                 base.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if _is_own(base, 0o022) and _is_own(folder, 0o077):
                     return folder
-        raise PermissionError(f"no folder for rows of jobs that is writable and private: {temporary}")
+        raise PermissionError(f"no folder for rows of jobs that is writable and private: {bases[-1]}")
 
 
 def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -11,12 +11,13 @@ import polars as pl
 
 from tachograph.catalog.columns import FINDINGS_COLUMN, SEVERITY_COLUMN
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.lake.filters import JobFilter, answers_to
+from tachograph.lake.filters import JOB_NAMES, JobFilter, answers_to, lost_hours
 from tachograph.lake.resident import REPORTED_COUNT, WORST, CodedVerdict, ResidentJobs
 from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table, check_jobs_columns
 from tachograph.web.cursors import CursorValue, decode_cursor, encode_cursor, no_cursor
 
 _KEY, _ROW, _VALUE = "job_key", "row", "value"
+_OF_EACH = frozenset((*JOB_NAMES, "seq", "as_of", *lost_hours().meta.root_names()))  # read whichever columns are shown
 _ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
 # worst_severity is text: in its order
 _AS_TEXT = {CodedVerdict.HINT: 0, CodedVerdict.NOTE: 1, CodedVerdict.PROBLEM: 2}
@@ -62,13 +63,16 @@ class VisibleJobs:
             self._names = self.rows(("job_key", "job_id", "cluster"))
         return self._names
 
-    def rows(self, columns: Sequence[str] | None = None, where: pl.Expr | None = None) -> pl.DataFrame:
-        """Return rows of job_summaries of visible jobs; `columns`: only these, which are not copied where all count."""
+    def rows(self, columns: Sequence[str] | None = None, job_keys: Iterable[str] | None = None) -> pl.DataFrame:
+        """Return rows of job_summaries of visible jobs, of all or of these.
+
+        `columns`: only these, which are not copied where all jobs count.
+        """
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
-        chosen = [] if where is None else [where]
-        if not chosen and self._visible is None:
+        if job_keys is None and self._visible is None:
             return self._resident.frame.select(columns)
-        return self._resident.take(self._chosen(chosen), columns)
+        rows = self._chosen([]) if job_keys is None else self._places(pl.Series(job_keys, dtype=pl.String))
+        return self._resident.take(rows, columns)
 
     @property
     def newest(self) -> datetime | None:
@@ -77,14 +81,14 @@ class VisibleJobs:
             self._newest = self.rows(["as_of"]).select(pl.col("as_of").max()).item()
         return self._newest
 
+    def count(self, wanted: JobFilter) -> int:
+        """Return how many jobs a filter selects. Errors: as filter_jobs."""
+        return self._chosen(self._resident.conditions(wanted)).len()
+
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return the jobs that a filter selects, with `columns`; None: all of job_summaries. Errors: as filter_jobs."""
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
         return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
-
-    def rows_of(self, job_keys: pl.Series) -> pl.DataFrame:
-        """Return the rows of job_summaries of visible jobs among these."""
-        return self.rows(where=pl.col(_KEY).is_in(job_keys.unique().implode()))
 
     def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
         """Return some of the reported findings of the jobs that a filter selects, or of those for which it does.
@@ -106,10 +110,12 @@ class VisibleJobs:
         cursor = encode_cursor(*page.select(_KEY, "code").row(-1)) if answers.height > limit else ""
         return AnswersPage(page, matching, cursor)
 
-    def kept_answers(self, job_keys: pl.Series, codes: Sequence[str] | None = ()) -> pl.DataFrame:
+    def kept_answers(
+        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+    ) -> pl.DataFrame:
         """Return columns SHORT_FINDING of findings of visible jobs among these: see `Lake.kept_answers`."""
-        rows = self._chosen([pl.col(_KEY).is_in(job_keys.implode())] if job_keys.len() < len(self) else [])
-        return self._resident.answers_of(rows, CodedVerdict.UNREPORTED, codes)
+        rows = self._places(job_keys) if job_keys.len() < len(self) else self._chosen([])
+        return self._resident.answers_of(rows, CodedVerdict.NOTE if reported else CodedVerdict.UNREPORTED, codes)
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
         """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per code and verdict."""
@@ -127,21 +133,21 @@ class VisibleJobs:
     ) -> JobsPage:
         """Return `limit` jobs in order of `sort`, those after the cursor `after` of the page before.
 
-        A cursor is a place in the order: jobs that came meanwhile move no other from one page to the next.
+        A cursor is a place in the order: jobs that came meanwhile move no other from one page to the next. The frame
+        has all columns of job_summaries, or the names of jobs and `columns` where these are chosen.
         Errors: UsageError for what is no cursor; those of filter_jobs and build_jobs_table.
         """
         check_jobs_columns(columns, sort)
         chosen = self._chosen(self._resident.conditions(wanted))
-        order = _sort_value(sort.removeprefix("-")).alias(_VALUE)
-        rows = self._resident.take(chosen, (_KEY, order)).with_columns(chosen)
-        down = sort.startswith("-")
-        left = rows.filter(_behind(rows, decode_cursor(after), down=down)) if after else rows
-        first = left.lazy().bottom_k(limit + 1, by=[_VALUE, _KEY], reverse=[down, False]).collect()
-        first = first.sort(_VALUE, _KEY, descending=[down, False], nulls_last=True)
+        order, down = _sort_value(sort.removeprefix("-")).alias(_VALUE), sort.startswith("-")
+        values = self._resident.take(chosen, (order,)).to_series()
+        place = _place(values.dtype, decode_cursor(after)) if after else None
+        first = self._first(chosen, values, place, limit + 1, down=down)
         page = first.head(limit)
         shown = page.get_column(_ROW)
+        needed = {*_OF_EACH, *columns, sort.removeprefix("-")} if columns else set(JOB_SUMMARIES.schema)
         table = build_jobs_table(
-            self._resident.take(shown, list(JOB_SUMMARIES.schema)),
+            self._resident.take(shown, [name for name in JOB_SUMMARIES.schema if name in needed]),
             self._resident.answers_of(shown),
             columns=columns,
             sort=sort,
@@ -161,6 +167,24 @@ class VisibleJobs:
             return pl.int_range(frame.height, dtype=pl.UInt32, eager=True).alias(_ROW)
         both = pl.all_horizontal(*visible, *conditions)
         return frame.select(both.arg_true().alias(_ROW)).get_column(_ROW)
+
+    def _first(
+        self, chosen: pl.Series, values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool
+    ) -> pl.DataFrame:
+        """Value, key and number of the first rows behind a place; those without a value are last."""
+        near = _near(values, place, count, down=down)
+        if near is not None:  # keys are read and compared only of rows that may be first
+            chosen, values = chosen.filter(near), values.filter(near)
+        rows = self._resident.take(chosen, (_KEY,)).with_columns(values, chosen)
+        if place is not None:
+            rows = rows.filter(_behind(*place, down=down))
+        first = rows.lazy().bottom_k(count, by=[_VALUE, _KEY], reverse=[down, False])
+        return first.sort(_VALUE, _KEY, descending=[down, False], nulls_last=True).collect()
+
+    def _places(self, job_keys: pl.Series) -> pl.Series:
+        """Numbers of the rows of visible jobs among these."""
+        found = self._resident.places(job_keys)
+        return found if self._visible is None else found.filter(self._visible.gather(found))
 
     def _answers_of(self, rows: pl.Series, wanted: JobFilter) -> pl.DataFrame:
         least = CodedVerdict.NO if wanted.findings else CodedVerdict.NOTE
@@ -192,15 +216,31 @@ def _sort_value(by: str) -> pl.Expr:
     return column.to_physical() if dtype.is_temporal() else column
 
 
-def _behind(rows: pl.DataFrame, cursor: Sequence[CursorValue], *, down: bool) -> pl.Expr:
-    """True for rows behind the place that a cursor names, whether or not its job is still there."""
+def _place(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, str]:
+    """Value and key that a cursor names, whether or not its job is still there."""
     if len(cursor) != 2 or not isinstance(cursor[1], str):
         raise no_cursor()
     try:
-        at: Any = pl.Series([cursor[0]], dtype=rows.schema[_VALUE]).item()
+        return pl.Series([cursor[0]], dtype=dtype).item(), cursor[1]
     except (TypeError, OverflowError, pl.exceptions.PolarsError):
         raise no_cursor() from None
-    value, later = pl.col(_VALUE), pl.col(_KEY) > cursor[1]
+
+
+def _near(values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool) -> pl.Series | None:
+    """Which rows may be among the first ones behind a place, by their numbers alone; None: any."""
+    at = None if place is None else place[0]
+    if not values.dtype.is_numeric() or (place is not None and at is None):
+        return None
+    later = values.drop_nulls() if at is None else values.filter(values < at if down else values > at)
+    if later.len() < count:
+        return None
+    near = values >= later.top_k(count).min() if down else values <= later.bottom_k(count).max()
+    return near if at is None else near & (values <= at if down else values >= at)
+
+
+def _behind(at: Any, key: str, *, down: bool) -> pl.Expr:
+    """True for rows behind a place."""
+    value, later = pl.col(_VALUE), pl.col(_KEY) > key
     if at is None:
         return value.is_null() & later
     behind: pl.Expr = value < at if down else value > at

@@ -94,5 +94,10 @@ def sender_of(request: Request, viewer: Viewer, proxies: ProxyHeaders) -> str:
         return f"token {viewer.token}"
     if viewer.name:
         return f"user {viewer.name}"
+    return f"from {address_of(request, proxies)}"
+
+
+def address_of(request: Request, proxies: ProxyHeaders) -> str:
+    """Return the address that a request came from, of one that a proxy passed on the one that it names."""
     forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-    return f"from {forwarded if forwarded and proxies.is_from_proxy(request) else peer(request).address}"
+    return forwarded if forwarded and proxies.is_from_proxy(request) else peer(request).address

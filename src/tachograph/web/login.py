@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import anyio.to_thread
@@ -65,16 +66,15 @@ def is_secure(identities: Identities, request: Request) -> bool:
 def _log_in(identities: Identities, lanes: Lanes) -> Handler:
     async def handle(request: Request) -> Response:
         lanes.count(sender_of(request, NOBODY, identities.proxies))
-        if request.method == "POST":
+        by_form = request.method == "POST"
+        if by_form:
             check_same_site(request)
-            given = dict(await read_form(request))
-        else:
-            given = dict(request.query_params)
+        given = dict(await read_form(request) if by_form else request.query_params)
         target = given.get("next", "")
         if not given.get("token"):
             return _page(identities, request, target, "", 200)
         try:
-            proven = await anyio.to_thread.run_sync(identities.log_in, given["token"])
+            proven = await anyio.to_thread.run_sync(partial(identities.log_in, given["token"], by_form=by_form))
         except NotIdentifiedError as wrong:
             return _page(identities, request, target, wrong.what, 401)
         return begin_session(identities, request, proven, target)

@@ -50,7 +50,7 @@ class DescribedParameter:
     @property
     def sentence(self) -> str:
         """What it is."""
-        return str(self.schema.get("description", ""))
+        return str(_without_null(self.schema).get("description", ""))
 
     @property
     def type_text(self) -> str:
@@ -59,8 +59,9 @@ class DescribedParameter:
         >>> DescribedParameter("limit", "query", False, {"type": "integer", "minimum": 1, "maximum": 9}).type_text
         'integer, 1 to 9'
         """
-        inner = self.schema.get("items", self.schema)
-        several = ", repeatable" if inner is not self.schema else ""
+        schema = _without_null(self.schema)
+        inner = schema.get("items", schema)
+        several = ", repeatable" if inner is not schema else ""
         if "enum" in inner:
             listed = [str(value) for value in inner["enum"] if value is not None]
             return " | ".join(listed[:8]) + (" | ..." if len(listed) > 8 else "") + several
@@ -125,7 +126,7 @@ def described_parameters(entry: EndpointEntry) -> list[DescribedParameter]:
     shown: list[type[Parameters]] = [module.PARAMETERS]
     if isinstance(module.RETURNS, TableShape):
         shown.append(Paging)
-    if isinstance(module.RETURNS, TableShape) or module.RETURNS.choices:
+    elif module.RETURNS.choices:
         shown.append(FormatChoice)
     found = [one for kind in shown for one in _of_struct(kind, entry, offered(module))]
     return sorted(found, key=lambda one: one.place != "path")
@@ -134,16 +135,16 @@ def described_parameters(entry: EndpointEntry) -> list[DescribedParameter]:
 def _of_struct(kind: type[Parameters], entry: EndpointEntry, formats: Sequence[Format]) -> Iterator[DescribedParameter]:
     in_path, whole = _IN_PATH.findall(entry.path), type_schema(kind)
     for name, schema in whole["properties"].items():
-        given = _without_null(schema)
+        in_body = entry.body and not issubclass(kind, FormatChoice) and name not in in_path
+        given = schema if in_body and entry.body == "json" else _without_null(schema)
         if name == "format":
             given = {**given, "enum": [form.name for form in formats]}
-        in_body = entry.body and kind is not FormatChoice and name not in in_path
         place = "path" if name in in_path else "body" if in_body else "query"
         yield DescribedParameter(name, place, name in whole.get("required", ()), given)
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A query cannot hold null: a parameter that may be missing is left out."""
+    """A query or a form cannot hold null: a parameter that may be missing is left out."""
     if "anyOf" in schema:
         (one,) = (each for each in schema["anyOf"] if each != {"type": "null"})
         return dict(one)
@@ -242,6 +243,16 @@ def _problem_schema() -> Schema:
             "status": {"type": "integer", "enum": list(PROBLEMS)},
             "detail": {"type": "string", "description": "What is wrong."},
             "do": {"type": "string", "description": "What to do."},
+            "candidates": {
+                "type": "array",
+                "description": "Jobs that have the given id, one on each of several clusters: the id alone names none.",
+                "items": {
+                    "type": "object",
+                    "properties": {"cluster": {"type": "string"}, "job_key": {"type": "string"}},
+                    "required": ["cluster", "job_key"],
+                    "additionalProperties": False,
+                },
+            },
         },
         "required": ["type", "title", "status", "detail", "do"],
         "additionalProperties": False,

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated, Any
 
 import msgspec
 import polars as pl
 
-from tachograph.web.answers import TableAnswer
+from tachograph.catalog.tables import LakeTable
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import read_consistently, scan_rows
+from tachograph.web.answers import FormatChoice, TableAnswer
 from tachograph.web.cursors import decode_cursor, encode_cursor, no_cursor
-from tachograph.web.parameters import Parameters, Word
+from tachograph.web.parameters import Word
 
 MOST_ROWS = 10_000  # of one answer of the REST API
 RowLimit = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="At most so many rows.")]
 Cursor = Annotated[Word, msgspec.Meta(description="The cursor of the page before, from its Link header.")]
 
 
-class Paging(Parameters, frozen=True, kw_only=True):
-    """Which part of a list."""
+class Paging(FormatChoice, frozen=True, kw_only=True):
+    """Which part of a list, and how it is written."""
 
     limit: RowLimit = 100
     after: Cursor = ""
@@ -37,6 +42,29 @@ def page_of(rows: pl.DataFrame, key: Sequence[str], paging: Paging) -> TableAnsw
     page = left.head(paging.limit)
     cursor = encode_cursor(*page.select(key).row(-1)) if left.height > page.height else ""
     return TableAnswer(page, cursor, rows.height)
+
+
+def page_of_minutes(lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Paging) -> TableAnswer:
+    """Return the part of the rows of a table by minute that is requested, in order of its key; of `jobs`.
+
+    Only the rows of GPUs, or nodes, that are in that part are read whole. Errors: LakeError, UsageError as `page_of`.
+    """
+
+    def read() -> TableAnswer:
+        rows, of_unit = scan_rows(lake, table, jobs), list(table.key[:-1])
+        with lake_errors(lake.uri(table)):
+            units = rows.group_by(of_unit).len("rows").collect(engine="streaming").sort(of_unit)
+            last = decode_cursor(paging.after)[:-1] if paging.after else None
+            behind = pl.lit(value=True) if last is None else _behind(units, of_unit, last)
+            begun = units.filter(~behind).tail(1)  # the cursor is within it, or behind its last row
+            left = pl.concat([begun, units.filter(behind)])
+            most = int(begun.get_column("rows").sum()) + paging.limit
+            chosen = left.filter(pl.col("rows").cum_sum().shift(1, fill_value=0) <= most).select(of_unit)
+            near = [pl.col(name).is_in(chosen.get_column(name).unique().implode()) for name in ("job_key", "node")]
+            found = rows.filter(*near).join(chosen.lazy(), on=of_unit, how="semi", nulls_equal=True).collect()
+        return replace(page_of(found.sort(*table.key), table.key, paging), matching=int(units.get_column("rows").sum()))
+
+    return read_consistently(lake, read)
 
 
 def _behind(rows: pl.DataFrame, key: Sequence[str], values: Sequence[Any]) -> pl.Expr:

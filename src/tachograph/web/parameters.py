@@ -17,6 +17,7 @@ from tachograph.lake.filters import JobFilter
 
 LONGEST = 500  # characters of a value
 MOST_JOBS = 1000  # of one answer
+MOST_CONDITIONS = 20  # each reads a column of all jobs
 Word = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_JOBS)]
 
@@ -34,8 +35,13 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Of a page without any."""
 
     def moments(self, *, now: datetime, zone_name: str) -> str:
-        """Return what they mean at `now`, as text, where that is another thing at another time; "" otherwise."""
-        return ""
+        """Return the instants that `since` and `until` mean at `now`, as text; "" of parameters that have neither.
+
+        Errors: UsageError for what is no time.
+        """
+        given = {name: getattr(self, name, None) for name in ("since", "until")}
+        wanted = job_filter(given, now=now, zone_name=zone_name)
+        return f"{wanted.since} {wanted.until}" if any(given.values()) else ""
 
     def as_query(self, *without: str, **changed: object) -> str:
         """Return them as the query of a link, those that are not the usual ones; `changed`: with other values.
@@ -67,7 +73,9 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     since: Since = None
     until: Until = None
     where: Annotated[
-        tuple[Word, ...], _says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them.")
+        tuple[Word, ...],
+        msgspec.Meta(max_length=MOST_CONDITIONS),
+        _says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them."),
     ] = ()
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
@@ -77,11 +85,6 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     def chosen(self) -> JobChoice:
         """Return them as an open lake takes them."""
         return cast("JobChoice", {name: getattr(self, name) for name in JobChoiceParameters.__struct_fields__})
-
-    def moments(self, *, now: datetime, zone_name: str) -> str:
-        """Return since and until as instants."""
-        wanted = self.job_filter(now=now, zone_name=zone_name)
-        return f"{wanted.since} {wanted.until}"
 
 
 class JobParameters(Parameters, frozen=True, kw_only=True):

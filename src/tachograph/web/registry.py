@@ -65,6 +65,7 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/", "home", "Start", Role.USER, "Start"),
     PageEntry("/jobs", "jobs", "Jobs", Role.USER, "Jobs"),
     PageEntry("/job/{key}", "job", "Job", Role.USER),
+    PageEntry("/job/{key}/kernels", "job_kernels", "Kernels of a job", Role.USER),
     PageEntry("/compare", "compare", "Compare jobs", Role.USER),
     PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
     PageEntry("/user/{name}", "user", "User", Role.USER),
@@ -111,6 +112,11 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/labels", "labels", "Findings that a person confirmed or rejected.", Role.USER, versioned=False),
     EndpointEntry(
         *("/labels", "label_add", "Confirm or reject a finding of a job.", Role.ADMIN, "POST"),
+        body="json",
+        versioned=False,
+    ),
+    EndpointEntry(
+        *("/advice", "advice", "What to request for a job, from the past jobs of its user.", Role.USER, "POST"),
         body="json",
         versioned=False,
     ),
@@ -174,7 +180,10 @@ class StreamModule(Protocol):
         last: int,
         render: Callable[[str, Mapping[str, Any]], str],
     ) -> AsyncGenerator[bytes]:
-        """Yield events. `last`: the id of the last one that the browser has; `render` makes a template a text."""
+        """Return events. `last`: the id of the last one that the browser has; `render` makes a template a text.
+
+        Errors: TachographError for parameters that make no sense, before the first event.
+        """
         ...
 
 

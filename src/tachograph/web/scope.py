@@ -13,9 +13,11 @@ import polars as pl
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.lake.delta import DataFile, Lake
+from tachograph.pipeline.attribution import HANDOVER
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.viewer import Viewer
 
+_SAME_CLUSTER = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
 _OF_NO_JOB = frozenset({"devices", "analyses"})  # facts of hardware and of the service, without names of people
 
 
@@ -32,6 +34,11 @@ class ScopedLake(Lake):
         self._viewer = viewer
         self._jobs = jobs
 
+    @property
+    def name(self) -> str:
+        """Where it is; "" for viewers who do not see what is of the server."""
+        return self._lake.name if self._viewer.sees_server else ""
+
     def version(self, table: LakeTable) -> int:
         """Return the version of a table that is served."""
         return self._lake.version(table)
@@ -41,10 +48,10 @@ class ScopedLake(Lake):
         return self._lake.files(table, days)
 
     def latest(
-        self, table: LakeTable, columns: Sequence[str] | None = None, where: pl.Expr | None = None
+        self, table: LakeTable, columns: Sequence[str] | None = None, keys: Iterable[str] | None = None
     ) -> pl.DataFrame:
         """Return the visible rows of a table, one per key."""
-        return self._jobs.rows(columns, where) if table is JOB_SUMMARIES else super().latest(table, columns, where)
+        return self._jobs.rows(columns, keys) if table is JOB_SUMMARIES else super().latest(table, columns, keys)
 
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
@@ -56,24 +63,54 @@ class ScopedLake(Lake):
         rows = self._visible(super().read_files(table, files), table)
         return rows if columns is None else rows.select(*columns)
 
-    def kept_answers(self, job_keys: pl.Series, codes: Sequence[str] | None = ()) -> pl.DataFrame | None:
-        """Return short rows of findings of visible jobs among these."""
-        return self._jobs.kept_answers(job_keys, codes)
+    def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
+        """Return the visible rows that name one of these jobs by its id. Errors: those of `read_files`."""
+        return self._visible(self._lake.read_named(table, job_ids), table, job_ids)
 
-    def _visible(self, rows: pl.LazyFrame, table: LakeTable) -> pl.LazyFrame:
+    def kept_answers(
+        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+    ) -> pl.DataFrame | None:
+        """Return short rows of findings of visible jobs among these."""
+        return self._jobs.kept_answers(job_keys, codes, reported=reported)
+
+    def _visible(self, rows: pl.LazyFrame, table: LakeTable, job_ids: Sequence[str] | None = None) -> pl.LazyFrame:
         if self._viewer.sees_all or table.name in _OF_NO_JOB:
             return rows
         if table is JOBS:  # an id is given again once a scheduler starts over: its other job is another user's
             return rows.filter(self._viewer.visible())
-        mine = self._jobs.names.lazy()
         if "job_key" in table.schema:
-            return rows.join(mine.select("job_key"), on="job_key", how="semi")
+            return rows.join(self._jobs.names.lazy().select("job_key"), on="job_key", how="semi")
         if "job_id" not in table.schema:
             raise NotFoundError(f"rows of {table.name} are of all jobs", do="a role that sees all jobs may read them")
-        own = mine.select("job_id", visible_cluster="cluster").unique()
-        same = pl.any_horizontal(
-            pl.col("cluster").is_null(),
-            pl.col("visible_cluster").is_null(),
-            pl.col("cluster") == pl.col("visible_cluster"),
+        return self._of_visible_runs(rows, job_ids)
+
+    def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:
+        """Rows that name a job by its id, of the runs of it that are visible: those during which they begin.
+
+        What may be of a run of another user with that id is left out: a row during it; one without a start, wherever
+        there is such a run. `job_ids`: all that the rows name, where that is known.
+        """
+        runs = self._jobs.rows(("cluster", "job_id", "start", "end", "as_of")).lazy()
+        runs = runs if job_ids is None else runs.filter(pl.col("job_id").is_in(list(job_ids)))
+        until = pl.coalesce("end", "as_of")
+        mine = runs.select("job_id", run_cluster="cluster", run_start="start", run_end=until)
+        ids = mine.select("job_id").unique()
+        numbered = rows.with_row_index("row").join(ids, on="job_id", how="semi")
+        begun = pl.coalesce("start", pl.col("end").dt.offset_by("-1us"), "run_start")
+        during = (begun >= pl.col("run_start") - HANDOVER) & (begun < pl.col("run_end"))
+        own = numbered.join(mine, on="job_id").filter(_SAME_CLUSTER, during)
+        named = self._lake.scan(JOBS) if job_ids is None else self._lake.read_named(JOBS, job_ids)
+        recorded = named.join(ids, on="job_id", how="semi").sort("seq")
+        latest = recorded.group_by(*JOBS.key).agg(pl.col("user", "account", "start", "end").drop_nulls().last())
+        others = latest.filter(~self._viewer.visible(), pl.col("start").is_not_null()).select(
+            "job_id", run_cluster="cluster", other_start="start", other_end="end"
         )
-        return rows.join(own, on="job_id").filter(same).drop("visible_cluster").unique(maintain_order=True)
+        ends = pl.min_horizontal(pl.coalesce("end", "run_end"), "run_end")
+        apart = (pl.col("start") >= pl.col("other_end")) | (ends <= pl.col("other_start"))
+        doubtful = (
+            own.drop("run_cluster")
+            .join(others, on="job_id")
+            .filter(_SAME_CLUSTER, ~apart.fill_null(value=False) | pl.col("start").is_null())
+        )
+        kept = own.select("row").unique().join(doubtful.select("row"), on="row", how="anti")
+        return numbered.join(kept, on="row", how="semi").drop("row")

@@ -80,8 +80,8 @@ class Listening:
             made.bind(self.path)
             Path(self.path).chmod(0o666)  # whoever connects is identified by the system
             return made
-        family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)  # where it is named, small answers are not held back (TCP_NODELAY)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind(address)
@@ -142,7 +142,7 @@ def serve(
         config = uvicorn.Config(
             create_application(service),
             loop="asyncio",
-            http=type("LimitedProtocol", (GuardedProtocol,), {"slow_s": options.slow_s}),
+            http=type("LimitedProtocol", (GuardedProtocol,), {"slow_s": options.slow_s, "waiting": {}}),
             ws="none",
             log_config=None,
             access_log=False,

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
+from deltalake import DeltaTable
+from msgspec.structs import replace
 
-from tachograph.api.open_lake import OpenLake
+from tachograph.api.choices import JobChoice, job_filter
+from tachograph.api.open_lake import JobPage, OpenLake
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import ALLOCATIONS, ANALYSES, COMPUTED, FINDINGS, JOB_SUMMARIES, LakeTable
+from tachograph.catalog.tables import ALLOCATIONS, ANALYSES, COMPUTED, FINDINGS, JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.filters import JOB_NAMES
-from tachograph.lake.query import read_consistently
+from tachograph.lake.query import MANY_JOBS, read_consistently, read_jobs_not_analyzed
 from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows, release_pages, resident_file_mib
 from tachograph.live.discovery import SourceRequest
+from tachograph.report.job import JobReport
 from tachograph.web.background import Background, Pending, Progress
 from tachograph.web.fleet import FleetWatch
 from tachograph.web.images import JobImages
 from tachograph.web.jobs import VisibleJobs
-from tachograph.web.parameters import Parameters
+from tachograph.web.parameters import JobChoiceParameters, Parameters
 from tachograph.web.scope import ScopedLake
 from tachograph.web.sums import SumsLake, without_names
-from tachograph.web.viewer import Viewer
+from tachograph.web.viewer import Role, Viewer
 
 T = TypeVar("T")
+C = TypeVar("C", bound=JobChoiceParameters)
 _MOST_SCOPES = 64
+_MOST_REPORTS = 64  # of jobs, kept for the other tabs of their pages
 _MOST_FILE_MIB = 700  # of pages of files that stay resident
+_ALL = Viewer("", Role.SUPPORT)
+RECENT = timedelta(days=30)
+_SETTLED_NS = 2 * 10**9  # after which the time of a folder names what is in it
 RETRY_S = 2  # when to come again while jobs are read
 
 
@@ -64,6 +76,22 @@ class LakeMoment(Lake):
             for table in (*COMPUTED.values(), ALLOCATIONS)
         }
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
+        self._logs: dict[str, tuple[int, DeltaTable | None]] = {}
+        self._listed: dict[str, tuple[DeltaTable | None, list[DataFile]]] = {}
+
+    def delta(self, table: LakeTable) -> DeltaTable | None:
+        """Return the Delta table; its log is read again where its folder has changed, of an object store always."""
+        try:
+            changed = Path(self.uri(table), "_delta_log").stat().st_mtime_ns
+        except OSError:
+            return super().delta(table)
+        known = self._logs.get(table.name)
+        if known is not None and known[0] == changed:
+            return known[1]
+        delta = super().delta(table)
+        if time.time_ns() - changed > _SETTLED_NS:  # before, another commit may leave the same time
+            self._logs[table.name] = (changed, delta)
+        return delta
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table: that of summaries and analyses does not change."""
@@ -74,9 +102,18 @@ class LakeMoment(Lake):
         """Return the files of a table, those of a computed one as they were."""
         known = self._files.get(table.name)
         if known is None:
-            return super().files(table, days)
+            known = self._list(table)
         wanted = None if days is None else set(days)
         return [file for file in known if wanted is None or file.day in wanted]
+
+    def _list(self, table: LakeTable) -> list[DataFile]:
+        """The files of a table as it is now."""
+        delta = self.delta(table)
+        before, files = self._listed.get(table.name, (None, []))
+        if delta is None or before is not delta:
+            files = super().files(table)
+            self._listed[table.name] = (delta, files)
+        return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +125,8 @@ class Snapshot:
     jobs: ResidentJobs
     read: datetime
     scopes: dict[str, VisibleJobs] = field(default_factory=dict)
+    reports: dict[tuple[Hashable, ...], JobReport] = field(default_factory=dict)
+    waiting: dict[int, pl.DataFrame] = field(default_factory=dict)  # {version of `jobs`: rows that were not analyzed}
 
     def visible(self, viewer: Viewer) -> VisibleJobs:
         """Return the jobs that a viewer sees."""
@@ -100,12 +139,24 @@ class Snapshot:
             self.scopes[viewer.scope] = found
         return found
 
+    def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
+        """Return rows of the accounting that a viewer sees, of jobs without results so far; newest first."""
+        version = self.lake.version(JOBS)
+        rows = self.waiting.get(version)
+        if rows is None:
+            rows = read_jobs_not_analyzed(ScopedLake(self.lake, _ALL, VisibleJobs(self.jobs)))
+            self.waiting.clear()
+            self.waiting[version] = rows
+        return rows.filter(viewer.visible())
+
 
 @dataclass(frozen=True, slots=True)
 class View:
     """What one viewer sees of one version of a lake: all that a page or an endpoint is made of.
 
     opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of visible jobs.
+    not_analyzed: rows of the accounting of visible jobs without results so far. reports: of jobs shown lately.
+    image_problem: why no image of the jobs can be written, so that they are held in memory; "" for none.
     background: makes what takes seconds. fleet: all GPUs live, of which `fleet_report` shows what is visible.
     """
 
@@ -113,8 +164,11 @@ class View:
     version: LakeVersion
     opened: OpenLake
     jobs: VisibleJobs
+    not_analyzed: Callable[[], pl.DataFrame]
+    reports: dict[tuple[Hashable, ...], JobReport]
     background: Background
     fleet: FleetWatch
+    image_problem: str = ""
 
     @property
     def configuration(self) -> Configuration:
@@ -131,6 +185,21 @@ class View:
         """The zone of shown times."""
         return self.configuration.site.time_zone
 
+    @property
+    def _hour(self) -> datetime:
+        return self.now.replace(minute=0, second=0, microsecond=0)
+
+    def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
+        """Return the report of one visible job, read once while this version is served. Errors: those of OpenLake."""
+        key = (self.viewer.scope, job, cluster, run)
+        report = self.reports.get(key)
+        if report is None:
+            report = self.opened.job(job, cluster=cluster, run=run).report
+            while len(self.reports) >= _MOST_REPORTS:
+                self.reports.pop(next(iter(self.reports)), None)
+            self.reports[key] = report
+        return JobPage(dataclasses.replace(report, now=self.now))
+
     def made(
         self, what: str, make: Callable[[Progress], T], parameters: Parameters | None = None, *more: Hashable
     ) -> T | Pending:
@@ -139,10 +208,30 @@ class View:
         `parameters`, `more`: its settings; times such as 7d are counted back from the hour. Errors: those of
         `Background.get`.
         """
-        hour = self.now.replace(minute=0, second=0, microsecond=0)
-        moments = "" if parameters is None else parameters.moments(now=hour, zone_name=self.zone_name)
+        moments = "" if parameters is None else parameters.moments(now=self._hour, zone_name=self.zone_name)
         key = (what, str(self.version), self.viewer.scope, parameters, moments, *more)
-        return self.background.get(key, make)
+        return self.background.get(key, make, owner=self.viewer.name)
+
+    def of_recent(self, parameters: C) -> C:
+        """Return parameters that choose jobs, of many those of the newest 30 days, where no time is chosen.
+
+        For reports that take memory and time for every job. Errors: those of `job_filter`.
+        """
+        wanted = parameters.job_filter(now=self.now, zone_name=self.zone_name)
+        newest = self.jobs.newest
+        if wanted.since or wanted.until or newest is None or self.jobs.count(wanted) <= MANY_JOBS:
+            return parameters
+        return replace(parameters, since=f"{newest - RECENT:%Y-%m-%d}")
+
+    def summed(self, what: str, which: JobChoice, make: Callable[[], T], *settings: Hashable) -> T | Pending:
+        """Return sums over the jobs that `which` selects: at once of some thousands, of more as `made` has it.
+
+        Errors: those of `make`, `made` and `job_filter`.
+        """
+        wanted = job_filter(which, now=self._hour, zone_name=self.zone_name)
+        if not self.viewer.sums_only and self.jobs.count(wanted) <= MANY_JOBS:
+            return make()
+        return self.made(what, lambda _: make(), None, wanted, *settings)
 
 
 class NotReadyError(LakeError):
@@ -177,6 +266,7 @@ class ServedLake:
         self._snapshot: Snapshot | None = None
         self._nameless: tuple[LakeVersion, pl.DataFrame] | None = None
         self._image: ResidentJobs | None = None
+        self._forgotten: int | None = None
         self._problem: LakeError | None = None
 
     def refresh(self) -> bool:
@@ -185,13 +275,12 @@ class ServedLake:
         Errors: LakeError where nothing was analyzed yet, or the lake cannot be read; what was read before stays.
         NotReadyError while an image of many jobs is made.
         """
-        if resident_file_mib() > _MOST_FILE_MIB:
-            release_pages()
         with self._lock:
             try:
                 changed = self._refresh()
             except LakeError as problem:
-                self._problem = problem
+                if self._snapshot is None or not isinstance(problem, NotReadyError):  # the one before is served
+                    self._problem = problem
                 raise
             self._problem = None
             return changed
@@ -235,12 +324,18 @@ class ServedLake:
 
     def view(self, viewer: Viewer) -> View:
         """Return what `viewer` sees of the newest version. Errors: those of `snapshot`."""
+        if resident_file_mib() > _MOST_FILE_MIB:
+            release_pages()
         snapshot = self.snapshot
         visible = snapshot.visible(viewer)
         scoped = ScopedLake(snapshot.lake, viewer, visible)
         lake = SumsLake(snapshot.lake, self._sums(snapshot)) if viewer.sums_only else scoped
         opened = OpenLake(lake, self.configuration, self._clock())
-        return View(viewer, snapshot.version, opened, visible, self.background, self.fleet)
+        waiting = partial(snapshot.not_analyzed, viewer)
+        return View(
+            *(viewer, snapshot.version, opened, visible, waiting, snapshot.reports, self.background, self.fleet),
+            self.images.problem,
+        )
 
     def _begun(self) -> LakeError:
         """Begin to write an image; return why rows are not there: it is being written, or it could not be."""
@@ -277,16 +372,23 @@ class ServedLake:
     def _read(self, version: LakeVersion, image: ResidentJobs | None) -> Snapshot:
         files, findings = self.lake.files(JOB_SUMMARIES), self.lake.files(FINDINGS)
         few = sum(file.rows for file in files) <= self._most_rows
+        forgotten = self.images.forgotten
+        if forgotten != self._forgotten:  # rows changed and have the same `seq`
+            self.images.remove_forgotten()
         before = image or (self._snapshot.jobs if self._snapshot else None)
+        if self._forgotten not in (None, forgotten):
+            before = None
+        self._forgotten = forgotten
         if before is None:
             before = NO_JOBS if few else self.images.open()
-        if before is NO_JOBS and not few:
+        failed = bool(self.images.problem)  # of a disk that is full, or only read: then memory must do
+        if before is NO_JOBS and not few and not failed:
             raise self._begun()
         fresh = new_rows(self.lake, files, before)
         held = before.added + fresh.height
         if held > self._most_rows:
             problem = self._begun()
-            if held > 4 * self._most_rows:
+            if held > 4 * self._most_rows and not failed:
                 raise problem
         jobs = extended(self.lake, before, files, findings, fresh)
         return Snapshot(version, LakeMoment(self.lake, files, findings), jobs, self._clock())

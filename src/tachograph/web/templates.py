@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,13 +16,17 @@ from tachograph.catalog.columns import column_heading, column_text
 from tachograph.catalog.units import plural
 from tachograph.catalog.version import __version__
 from tachograph.judge.checks import CHECKS
-from tachograph.report.pages import environment
+from tachograph.report.pages import environment, style_sheet
 from tachograph.web.viewer import Viewer
 
 FORM_TOKEN, SESSION = (
     "form_token",
     "session",
 )  # keys in the state of a request: what its forms carry, whether it can end
+
+
+REPORT_STYLES = ("page", "study", "kernels")  # style sheets that served pages share with pages in files
+_STATIC = Path(__file__).parent / "static"
 
 
 def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapping[str, Any]) -> str:
@@ -48,6 +54,18 @@ def query_with(request: Request, **changes: object) -> str:
 
 
 @cache
+def asset(name: str) -> str:
+    """Return the path of a file below `/static/` with a digest of what it holds: under it, browsers keep the file.
+
+    >>> asset("web.css").partition("?v=")[0]
+    'web.css'
+    """
+    shared = name.removesuffix(".css")
+    file = Path(style_sheet(shared)) if shared in REPORT_STYLES else _STATIC / name
+    return f"{name}?v={hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+
+
+@cache
 def _environment() -> Environment:
     from tachograph.web.registry import PAGES
 
@@ -60,6 +78,7 @@ def _environment() -> Environment:
         plural=plural,
         served=frozenset(entry.module for entry in PAGES),
         query_with=query_with,
+        asset=asset,
         checks_by_code={check.code: check for check in CHECKS},
         version=__version__,
     )

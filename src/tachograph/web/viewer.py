@@ -44,10 +44,15 @@ class Viewer:
         return self.role >= Role.SUPPORT
 
     @property
+    def sees_server(self) -> bool:
+        """Whether paths, hosts and addresses of the service, and texts of errors that may name them, are visible."""
+        return self.role >= Role.ADMIN
+
+    @property
     def scope(self) -> str:
-        """What is visible, as a text: two viewers with one scope see the same jobs."""
+        """What is visible, as a text: two viewers with one scope see the same."""
         if self.sees_all:
-            return "all"
+            return "all, and the server" if self.sees_server else "all"
         return "sums" if self.sums_only else "\0".join(("of", self.name, *sorted(self._coordinated)))
 
     @property

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.config import ServeOptions, read_secret
 from tachograph.catalog.errors import ConfigError
 from tachograph.sources.slurm.commands import SiteProgram
-from tachograph.web.identity.proof import read_secret
 
 Groups: TypeAlias = Callable[[str], frozenset[str]]
 

@@ -104,15 +104,16 @@ class Identities:
         proven = self.proven(request)
         return NOBODY if proven is None else self.roles.viewer(proven)
 
-    def log_in(self, given: str) -> Proven:
-        """Return whom a token proves that a person gave at the login: the link's, one of the file, or Slurm's.
+    def log_in(self, given: str, *, by_form: bool) -> Proven:
+        """Return whom a token proves that a person gave at the login: the link's, or by the form one of the file.
 
+        An address with a token of the file logs no one in: another site could lead people into its own session.
         Errors: NotIdentifiedError for one that is not valid.
         """
         proven = self.link.proven(given)
         if proven is not None:
             return proven
-        if self.tokens is None:
+        if self.tokens is None or not by_form:
             raise NotIdentifiedError("the token is not valid", do="take the link that the server printed at its start")
         return self.tokens.proven(given)
 

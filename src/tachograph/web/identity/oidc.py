@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +23,9 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.config import ServeOptions, read_secret
 from tachograph.catalog.errors import InputError
-from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_name, read_secret
+from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_name
 from tachograph.web.identity.safety import is_of_this_machine
 
 # signed with a key that the provider alone has: neither `none` nor a shared secret
@@ -71,6 +72,7 @@ class OidcProvider:
     client: httpx2.Client
     clock: Callable[[], float] = time.time
     _pending: dict[str, _Pending] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _published: tuple[float, Mapping[str, Any]] | None = None
     _keys: tuple[float, KeySet] | None = None
 
@@ -90,12 +92,13 @@ class OidcProvider:
         Errors: InputError where the provider does not answer.
         """
         now = self.clock()
-        for state in [state for state, one in self._pending.items() if one.ends <= now]:
-            del self._pending[state]
-        while len(self._pending) >= _MOST_PENDING:
-            del self._pending[next(iter(self._pending))]
         state, nonce, verifier, cookie = (secrets.token_urlsafe(32) for _ in range(4))
-        self._pending[state] = _Pending(verifier, nonce, _hashed(cookie), redirect, target, now + _PENDING_S)
+        with self._lock:
+            for old in [old for old, one in self._pending.items() if one.ends <= now]:
+                del self._pending[old]
+            while len(self._pending) >= _MOST_PENDING:
+                del self._pending[next(iter(self._pending))]
+            self._pending[state] = _Pending(verifier, nonce, _hashed(cookie), redirect, target, now + _PENDING_S)
         asked = {
             "response_type": "code",
             "client_id": self.client_id,
@@ -115,7 +118,8 @@ class OidcProvider:
         Errors: NotIdentifiedError where it belongs to no login of this browser, or is not signed as it must be;
         InputError where the provider does not answer.
         """
-        login = self._pending.pop(given.get("state", ""), None)
+        with self._lock:
+            login = self._pending.pop(given.get("state", ""), None)
         if login is None or login.ends <= self.clock() or not hmac.compare_digest(login.browser, _hashed(cookie)):
             raise NotIdentifiedError("the login has expired, or was begun in another browser", do=_AGAIN)
         if given.get("iss", self.issuer).rstrip("/") != self.issuer:

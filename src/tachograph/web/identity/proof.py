@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from starlette.requests import Request
 
-from tachograph.catalog.errors import ConfigError, TachographError
+from tachograph.catalog.errors import TachographError
 from tachograph.web.viewer import Role
 
 _LONGEST_NAME = 256  # of a user: Linux allows 32, directories more
@@ -59,20 +58,3 @@ def proven_name(name: object, via: str) -> str:
     if isinstance(name, str) and is_user_name(name):
         return name
     raise NotIdentifiedError(f"{via} names no user", do="contact the administrators of this service")
-
-
-def read_secret(file: str, key: str) -> bytes:
-    """Return what a file of a secret has, without the end of its last line.
-
-    Errors: ConfigError naming the key: it cannot be read, is empty, or everyone may read it.
-    """
-    path = Path(file)
-    try:
-        if path.stat().st_mode & 0o007:
-            raise ConfigError(f"{key} can be read by every user of this machine", where=file, do=f"chmod 600 {file}")
-        secret = path.read_bytes()
-    except OSError as problem:
-        raise ConfigError(f"{key} cannot be read: {problem.strerror}", where=file, do="name a readable file") from None
-    if not secret.strip():
-        raise ConfigError(f"{key} is empty", where=file, do="write the secret into it")
-    return secret

@@ -13,6 +13,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_name
 from tachograph.web.identity.socket_peer import UNIX, Peer, peer
 
+_NO_ONE = ("", "(null)")  # the second is what Apache writes for a variable that is not set
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -79,7 +80,7 @@ class ProxyHeaders:
         if not self.is_from_proxy(request):
             return None
         named = request.headers.getlist(self.header)
-        if not any(named):
+        if all(name in _NO_ONE for name in named):
             return None
         if len(named) > 1:
             raise NotIdentifiedError(f"{self.header} twice", do="let the proxy set the header, not add to it")

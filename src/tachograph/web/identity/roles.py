@@ -6,14 +6,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TypeVar
 
 from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.errors import TachographError
 from tachograph.web.identity.groups import Groups, groups_of
 from tachograph.web.identity.managers import Coordinated, managers_of
 from tachograph.web.identity.proof import Proven
 from tachograph.web.viewer import Role, Viewer
 
+T = TypeVar("T")
 KEPT_S = 60.0  # so long a role counts before groups and coordinators are read again
+AGAIN_S = 10.0  # so long after an error it is not tried again: requests would wait for it one after the other
 _MOST_NAMES = 10_000
 
 
@@ -27,6 +31,7 @@ class Roles:
     clock: Callable[[], float] = monotonic
     _known: dict[str, tuple[float, Role, frozenset[str]]] = field(default_factory=dict)
     _coordinated: tuple[float, Coordinated] | None = None
+    _failed: dict[str, tuple[float, TachographError]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -64,7 +69,9 @@ class Roles:
         options = self.options
         if name in options.admin_users:
             return Role.ADMIN, frozenset()
-        groups = self.groups(name) if options.admin_groups or options.support_groups else frozenset()
+        groups = frozenset[str]()
+        if options.admin_groups or options.support_groups:
+            groups = self._tried(f"groups of {name}", lambda: self.groups(name))
         if groups.intersection(options.admin_groups):
             return Role.ADMIN, frozenset()
         if name in options.support_users or groups.intersection(options.support_groups):
@@ -72,9 +79,22 @@ class Roles:
         accounts = self._accounts(name)
         return (Role.MANAGER if accounts else Role.USER), accounts
 
+    def _tried(self, what: str, read: Callable[[], T]) -> T:
+        """What `read` returns; for a while after an error the same error. Errors: those of `read`."""
+        failed = self._failed.get(what)
+        if failed is not None and self.clock() - failed[0] < AGAIN_S:
+            raise failed[1].with_traceback(None)
+        try:
+            return read()
+        except TachographError as problem:
+            if len(self._failed) >= _MOST_NAMES:
+                self._failed.clear()
+            self._failed[what] = (self.clock(), problem)
+            raise
+
     def _accounts(self, name: str) -> frozenset[str]:
         with self._lock:
             now = self.clock()
             if self._coordinated is None or now - self._coordinated[0] >= KEPT_S:
-                self._coordinated = (now, self.managers())
+                self._coordinated = (now, self._tried("coordinators", self.managers))
             return self._coordinated[1].get(name, frozenset())

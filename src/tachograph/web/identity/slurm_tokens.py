@@ -11,8 +11,9 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 from starlette.requests import Request
 
+from tachograph.catalog.config import read_secret
 from tachograph.catalog.errors import ConfigError
-from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_name, read_secret
+from tachograph.web.identity.proof import NotIdentifiedError, Proven, proven_name
 from tachograph.web.identity.tokens import PREFIX, bearer_of
 
 HEADER = "X-SLURM-USER-TOKEN"  # of slurmrestd

@@ -7,15 +7,20 @@ import pwd
 import socket
 import struct
 from asyncio.trsock import TransportSocket
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from starlette.requests import Request
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PEER = "peer"  # key in the state of a request
 UNIX = "unix"
 _CREDENTIALS = struct.Struct("3i")
-_TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_ESTABLISHED = "01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +43,51 @@ def peer_of(connection: TransportSocket | socket.socket, remote: tuple[str, int]
         return Peer(UNIX, _user(uid))
     if remote is None:
         return Peer("")
-    address = ipaddress.ip_address(remote[0].partition("%")[0])
-    plain = getattr(address, "ipv4_mapped", None) or address
-    if not plain.is_loopback:
-        return Peer(str(plain))
-    return Peer(str(plain), _owner(address.version, remote[1], connection.getsockname()[1]))
+    address, own = _plain(remote[0]), connection.getsockname()
+    if not address.is_loopback:
+        return Peer(str(address))
+    ends = _written(address, remote[1]), _written(_plain(own[0]), own[1])
+    for table in _TABLES:
+        try:
+            user = owner_of(table.read_text(encoding="ascii"), *ends)
+        except OSError:
+            continue
+        if user is not None:
+            return Peer(str(address), _user(user))
+    return Peer(str(address))
 
 
-def _owner(version: int, port: int, own_port: int) -> str:
-    """The user whose process has the connection from `port` to `own_port` of this machine, as Linux lists it."""
-    try:
-        lines = _TABLES[version].read_text(encoding="ascii").splitlines()[1:]
-    except OSError:
-        return ""
-    for line in lines:
+def owner_of(table: str, ends: Collection[str], own_ends: Collection[str]) -> int | None:
+    """Return the user whose process has the connection from one end to the other, as a table of Linux lists it.
+
+    Ends are addresses with ports, each in all the ways in which it may be listed: two connections can have the same
+    ports, and other addresses. None: it is not listed.
+    """
+    for line in table.splitlines()[1:]:
         _, local, remote, state, *rest = line.split()
-        ends = int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
-        if ends == (port, own_port) and state == "01":
-            return _user(int(rest[3]))
-    return ""
+        if local in ends and remote in own_ends and state == _ESTABLISHED:
+            return int(rest[3])
+    return None
+
+
+def _plain(address: str) -> IpAddress:
+    """An address without its zone; one of IPv4 also where it is written as one of IPv6."""
+    written = ipaddress.ip_address(address.partition("%")[0])
+    return getattr(written, "ipv4_mapped", None) or written
+
+
+def _written(address: IpAddress, port: int) -> tuple[str, ...]:
+    """An end of a connection as Linux lists it: of IPv4 also as an address of IPv6."""
+    ways = [address.packed]
+    if address.version == 4:
+        ways.append(ipaddress.IPv6Address(f"::ffff:{address}").packed)
+    return tuple(f"{_in_words(way)}:{port:04X}" for way in ways)
+
+
+def _in_words(packed: bytes) -> str:
+    """Bytes as words of 32 bits in the order of this machine."""
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words)
 
 
 def _user(uid: int) -> str:

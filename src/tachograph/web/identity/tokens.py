@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
@@ -25,6 +26,9 @@ _PERMITTED = 0o077  # bits of the mode that the file must not have
 WRONG = NotIdentifiedError("the token is not known, was revoked or has expired", do="create another one")
 
 
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A token without itself: its id, the SHA-256 of what is sent, whose it is, as which role, from when until when."""
 
@@ -32,8 +36,8 @@ class StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     user: str
     role: str
-    created: datetime
-    expires: datetime
+    created: Moment
+    expires: Moment
 
 
 class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,9 +147,9 @@ class BearerTokens:
     def proven(self, sent: str) -> Proven:
         """Return whose token it is. Errors: NotIdentifiedError; those of `read_tokens`."""
         found = self._tokens().get(_hashed(sent))
-        if found is None or found.expires.timestamp() <= self.clock():
+        role = None if found is None else Role.__members__.get(found.role.upper())
+        if found is None or role is None or found.expires.timestamp() <= self.clock():
             raise WRONG
-        role = Role[found.role.upper()]
         return Proven(found.user, "token", role, token=found.id, ends=found.expires.timestamp())
 
     def still(self, proven: Proven) -> bool:

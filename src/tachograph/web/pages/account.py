@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.web.pages.user import UsageParameters
+from tachograph.web.pages.user import UsageParameters, usage_values
 from tachograph.web.snapshot import View
 
 PARAMETERS = UsageParameters
@@ -13,5 +13,5 @@ PARAMETERS = UsageParameters
 
 def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
     """Return the report of the account's visible jobs. Errors: NotFoundError where there are none."""
-    usage = view.opened.usage(**parameters.choice("account"))
-    return {"usage": usage, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}
+    shown = usage_values(view, parameters.choice("account"))
+    return {**shown, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}

@@ -33,7 +33,7 @@ def content(view: View, parameters: CompareParameters) -> Mapping[str, Any]:
     wanted = tuple(dict.fromkeys(parameters.job))
     if len(wanted) > MOST_JOBS:
         raise UsageError(f"{len(wanted)} jobs to compare", do=f"choose two to {MOST_JOBS}")
-    reports = [view.opened.job(job).report for job in wanted]
+    reports = [view.job(job).report for job in wanted]
     return {
         "comparison": compare_jobs(reports) if len(reports) > 1 else None,
         "reports": reports,

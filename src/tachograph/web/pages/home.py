@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from tachograph.catalog.errors import NotFoundError
+from tachograph.api.choices import JobChoice
+from tachograph.lake.filters import JobFilter
+from tachograph.web.pages.user import jobs_not_analyzed, usage_values
 from tachograph.web.parameters import Parameters
 from tachograph.web.snapshot import View
 
@@ -21,10 +23,17 @@ PARAMETERS = HomeParameters
 
 def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
     """Return the report of one's own jobs, or of all visible ones; None where there are none."""
-    usage, of = None, parameters.of or "mine"
-    try:
-        usage = view.opened.usage() if of == "all" else view.opened.usage(user=view.viewer.name)
-    except NotFoundError:
-        if parameters.of is None and len(view.jobs):
-            of, usage = "all", view.opened.usage()
-    return {"usage": usage, "of": of, "zone_name": view.zone_name, "visible": len(view.jobs)}
+    mine: JobChoice = {"user": view.viewer.name}
+    has_own = view.jobs.count(JobFilter(users=(view.viewer.name,))) > 0
+    of = parameters.of or ("mine" if has_own or not len(view.jobs) else "all")
+    waiting = jobs_not_analyzed(view, user=view.viewer.name if of == "mine" else None)
+    values: dict[str, Any] = {
+        "usage": None,
+        "pending": None,
+        "of": of,
+        "zone_name": view.zone_name,
+        "visible": len(view.jobs),
+    }
+    values["waiting"] = waiting
+    shown = has_own if of == "mine" else len(view.jobs) > 0
+    return {**values, **(usage_values(view, mine if of == "mine" else {}) if shown else {})}

@@ -10,6 +10,7 @@ import msgspec
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.lake.labels import read_labels
 from tachograph.report.job_page import hover_text, job_values
+from tachograph.sharing.job_groups import reports_given
 from tachograph.web.parameters import JobParameters
 from tachograph.web.snapshot import View
 
@@ -42,10 +43,10 @@ PARAMETERS = JobPageParameters
 
 def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     """Return the report. Errors: NotFoundError for a job that is not there, or not visible."""
-    report = view.opened.job(parameters.key, cluster=parameters.cluster, run=parameters.run).report
+    report = view.job(parameters.key, cluster=parameters.cluster, run=parameters.run).report
     key = report.summary["job_key"]
     labels = read_labels(view.opened.lake).filter(job_key=key)
-    values = job_values(report)
+    values = job_values(report, view.background.drawings)
     if parameters.every == "gpu":
         values["tables"] = [("", report.gpus)]
     on_timeline = parameters.tab in ("timeline", "all")
@@ -55,6 +56,7 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
         "title": f"Job {report.job}",
         "tab": parameters.tab,
         "tabs": TABS,
+        "profiled": bool(reports_given(report.summary, view.configuration.interference.profiles)),
         "parameters": parameters,
         "hover": hover_text(report) if on_timeline else "",
         "counters": _counters(report.timeline.means, report.summary) if on_timeline else [],

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
+import polars as pl
 
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.lake.filters import JOB_STATES
 from tachograph.report.jobs import DEFAULT_COLUMNS, DEFAULT_SORT, KNOWN
+from tachograph.web.pages.user import jobs_not_analyzed
 from tachograph.web.parameters import JobChoiceParameters, Limit, Word
 from tachograph.web.snapshot import View
 
@@ -64,7 +66,15 @@ def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
         "codes": known_codes(),
         "visible": len(view.jobs),
         "most": min(_MOST, page.table.matching),
+        "waiting": _waiting(view, parameters),
     }
+
+
+def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
+    """Jobs not analyzed yet, above the first page of a list of all, or of one user; None elsewhere."""
+    of_user = parameters.user[0] if len(parameters.user) == 1 else None
+    chosen = parameters.as_query("user" if of_user else "", "sort", "columns", "limit", "verdict")
+    return None if chosen else jobs_not_analyzed(view, user=of_user)
 
 
 def _columns(parameters: JobsParameters) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from tachograph.web.parameters import Parameters, Word
 from tachograph.web.snapshot import View
 
 _JOBS = 50
-_DAYS = 120  # of a strip, the last
+_DAYS, _WEEKS = 120, 12  # the last ones
 
 
 class NodeParameters(Parameters, frozen=True, kw_only=True):
@@ -34,7 +34,8 @@ def content(view: View, parameters: NodeParameters) -> Mapping[str, Any]:
         "jobs": report.jobs.head(parameters.limit),
         "days": report.days.get_column("day").unique().sort().tail(_DAYS).to_list(),
         "uses": {(row["gpu"], row["mig"], row["day"]): row for row in report.days.iter_rows(named=True)},
-        "weeks": report.weeks.get_column("week").unique().sort(descending=True).to_list(),
+        "weeks": report.weeks.get_column("week").unique().sort(descending=True).to_list()[:_WEEKS],
+        "all_weeks": report.weeks.get_column("week").n_unique(),
         "gpu_label": gpu_label,
         "xid_text": xid_text,
         "use_level": use_level,

@@ -53,14 +53,14 @@ def board_of(view: View, parameters: NowParameters, state: LiveState) -> FleetBo
 
 
 def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
-    running, every = running_of(view), view.viewer.sees_all
+    running, every, server = running_of(view), view.viewer.sees_all, view.viewer.sees_server
     report = fleet_report(state, parameters.choice, view.viewer, running)
     measured = None if report is None else EPOCH + timedelta(seconds=report.t)
-    problem = None if state.problem is None else state.problem.sentence if every else "the source of live values fails"
+    problem = None if state.problem is None else state.problem.sentence if server else "the source of live values fails"
     return {
         "report": report,
         "of_lake": state.of_lake,
-        "about": state.view.about.sentence if state.view is not None and every and not state.of_lake else "",
+        "about": state.view.about.sentence if state.view is not None and server and not state.of_lake else "",
         "problem": None if state.of_lake else problem,
         "time": "" if measured is None else local_time(measured, view.zone_name),
         "age": "" if measured is None else _age(view, measured.timestamp()),

@@ -28,20 +28,26 @@ class NowEventsParameters(NowParameters, frozen=True, kw_only=True):
 PARAMETERS = NowEventsParameters
 
 
-async def events(
+def events(
     view_of: Callable[[], View],
     parameters: NowEventsParameters,
     last: int,
     render: Callable[[str, Mapping[str, Any]], str],
 ) -> AsyncGenerator[bytes]:
-    """Yield an event per state that changes anything, and a comment where there was none for long.
+    """Return an event per state that changes anything, and a comment where there was none for long.
 
     `last`: number of the last event that the browser has, where it connects again. `render` makes a template a text.
+    Errors: UsageError for a choice that makes no sense.
     """
     page = NowParameters(**{name: getattr(parameters, name) for name in NowParameters.__struct_fields__})
     page.choice.check()
+    return _events(view_of, page, max(parameters.since, last), render)
+
+
+async def _events(
+    view_of: Callable[[], View], page: NowParameters, sent: int, render: Callable[[str, Mapping[str, Any]], str]
+) -> AsyncGenerator[bytes]:
     view, read = await anyio.to_thread.run_sync(view_of), monotonic()
-    sent = max(parameters.since, last)
     with view.fleet.viewer() as changed:
         while not view.fleet.is_closed:
             changed.clear()

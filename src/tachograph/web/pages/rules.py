@@ -11,6 +11,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.listing import parameter_text
 from tachograph.judge.rules.ruleset import with_settings
+from tachograph.lake.filters import JobFilter
 from tachograph.web.background import Pending
 from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
@@ -35,7 +36,7 @@ def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
     ruleset = rules_in_use(view.configuration)
     chosen = ruleset.only([parameters.rule]).entries if parameters.rule else ()
     tested: Backtest | Pending | None = None
-    numbers = _numbers(view)
+    counted = view.jobs.verdict_counts(JobFilter()).select("code", "verdict", "jobs")
     problem = ""
     if chosen and parameters.parameter and parameters.value:
         try:
@@ -45,12 +46,12 @@ def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
     return {
         "entries": ruleset.entries,
         "disabled": ruleset.disabled,
-        "errors": ruleset.errors if view.viewer.sees_all else (),
+        "errors": ruleset.errors if view.viewer.sees_server else (),
         "chosen": chosen,
-        "numbers": numbers,
+        "numbers": {(code, verdict): jobs for code, verdict, jobs in counted.rows()},
         "tested": None if isinstance(tested, Pending) else tested,
         "changed": None if tested is None or isinstance(tested, Pending) else tested.changes.head(SHOWN),
-        "pending": tested if isinstance(tested, Pending) else Pending() if numbers is None else None,
+        "pending": tested if isinstance(tested, Pending) else None,
         "testing": isinstance(tested, Pending),
         "problem": problem,
         "parameters": parameters,
@@ -59,17 +60,12 @@ def content(view: View, parameters: RulesParameters) -> Mapping[str, Any]:
     }
 
 
-def _numbers(view: View) -> Mapping[tuple[str, str], int] | None:
-    """{(code, verdict): visible jobs}; None while they are counted."""
-    counted = view.made("verdicts", lambda _: view.opened.verdict_counts())
-    return None if isinstance(counted, Pending) else {(code, verdict): jobs for code, verdict, jobs in counted.rows()}
-
-
 def _tested(view: View, parameters: RulesParameters) -> Backtest | Pending:
     before = rules_in_use(view.configuration).only([parameters.rule])
     after = with_settings(before, [f"{parameters.parameter}={parameters.value}"])
     if after == before:
         raise UsageError("the threshold is unchanged", do="give another value")
+    parameters = view.of_recent(parameters)
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     jobs = view.jobs.matching(wanted)
 

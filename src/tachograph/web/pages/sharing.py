@@ -29,6 +29,7 @@ PARAMETERS = SharingParameters
 
 def content(view: View, parameters: SharingParameters) -> Mapping[str, Any]:
     """Return the report, or how far it is; a pair that cannot be compared is a sentence."""
+    parameters = view.of_recent(parameters)
     problem, report = "", _report(view, msgspec.structs.replace(parameters, top=1))
     if bool(parameters.one) != bool(parameters.other):
         problem = "Name both job groups of the pair."
@@ -48,7 +49,7 @@ def content(view: View, parameters: SharingParameters) -> Mapping[str, Any]:
         **values,
         **sharing_values(report, top=parameters.top),
         "explained": explained,
-        "refused": report.refused_profiles if view.viewer.sees_all else (),  # these name groups of others
+        "refused": report.refused_profiles if view.viewer.sees_server else (),  # these name files, and groups of others
     }
 
 

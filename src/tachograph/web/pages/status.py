@@ -31,6 +31,7 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
     """Return all of it; gaps of nodes are searched in the background."""
     lake, configuration = view.opened.lake, view.configuration
     found = configured_overview(lake.location, configuration, now=view.now)
+    found = found if view.viewer.sees_server else found.without_places()
     nodes = view.made("gaps", lambda progress: describe_nodes(lake, progress, within=_SEARCHED))
     pending = isinstance(nodes, Pending)
     worst = None if isinstance(nodes, Pending) else nodes.sort("silence_s", "node", descending=[True, False])
@@ -49,6 +50,9 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
         "searched_days": _SEARCHED.days,
         "zone_name": view.zone_name,
         "version_of": view.version,
+        "image_problem": (view.image_problem if view.viewer.sees_server else "see its log")
+        if view.image_problem
+        else "",
         "jobs": len(view.jobs),
         "now": view.now,
     }

@@ -46,6 +46,8 @@ class DrawnStudy:
 
 def drawn_study(view: View, parameters: StudyPageParameters) -> DrawnStudy | Pending:
     """Return the study of the visible jobs, made once per version and settings. Errors: UsageError for a setting."""
+    if not len(view.jobs):
+        return DrawnStudy(None, {}, "no job that you see was analyzed yet")
 
     def make(progress: Progress) -> DrawnStudy:
         try:
@@ -68,6 +70,7 @@ def drawn_study(view: View, parameters: StudyPageParameters) -> DrawnStudy | Pen
 
 def content(view: View, parameters: StudyPageParameters) -> Mapping[str, Any]:
     """Return the study, or how far it is."""
+    parameters = view.of_recent(parameters)
     made = drawn_study(view, parameters)
     values: dict[str, Any] = {
         "parameters": parameters,
@@ -91,8 +94,6 @@ def content(view: View, parameters: StudyPageParameters) -> Mapping[str, Any]:
         )
 
     found = study_values(made.report, picture)
-    hidden = () if view.viewer.sees_all else ("Lake",)  # a path of the server
-    found["data_rows"] = [row for row in found["data_rows"] if row[0] not in hidden]
     return {**values, "study": found, **found}
 
 

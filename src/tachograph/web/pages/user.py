@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import msgspec
+import polars as pl
 
 from tachograph.api.choices import JobChoice
+from tachograph.catalog.errors import NotFoundError
+from tachograph.web.background import Pending
 from tachograph.web.parameters import Parameters, Since, Until, Word
 from tachograph.web.snapshot import View
 
@@ -29,6 +32,28 @@ PARAMETERS = UsageParameters
 
 
 def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
-    """Return the report of the user's visible jobs. Errors: NotFoundError where there are none."""
-    usage = view.opened.usage(**parameters.choice("user"))
-    return {"usage": usage, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}
+    """Return the report of the user's visible jobs, and those not analyzed yet.
+
+    Errors: NotFoundError where there are none.
+    """
+    waiting = jobs_not_analyzed(view, user=parameters.name)
+    try:
+        shown = usage_values(view, parameters.choice("user"))
+    except NotFoundError:
+        if waiting.is_empty():
+            raise
+        shown = {"pending": None, "usage": None}
+    about = {"name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}
+    return {**shown, **about, "waiting": waiting}
+
+
+def jobs_not_analyzed(view: View, *, user: str | None = None) -> pl.DataFrame:
+    """Return rows of the table `jobs` of visible jobs without results so far, newest first; user: of them alone."""
+    rows = view.not_analyzed()
+    return rows if user is None else rows.filter(pl.col("user") == user)
+
+
+def usage_values(view: View, which: JobChoice) -> dict[str, Any]:
+    """Return `usage` of visible jobs, None while it is `pending`. Errors: NotFoundError where there are none."""
+    made = view.summed("usage", which, lambda: view.opened.usage(**which))
+    return {"pending": made, "usage": None} if isinstance(made, Pending) else {"pending": None, "usage": made}

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import msgspec
 
 from tachograph.catalog.tables import WASTE
-from tachograph.judge.ledger import ALL_CAUSES, WASTE_GROUPINGS
+from tachograph.judge.ledger import ALL_CAUSES, WASTE_GROUPINGS, WasteReport
+from tachograph.report.waste import cause_label
 from tachograph.report.waste_page import waste_values
+from tachograph.web.background import Pending
 from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
 
@@ -29,9 +31,16 @@ PARAMETERS = WasteParameters
 
 def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
     """Return the ledger. Errors: UsageError for an unknown grouping or cause."""
-    page = view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen())
+    which = parameters.chosen()
+
+    def make() -> WasteReport:
+        return view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **which).report
+
+    made = view.summed("waste", which, make, parameters)
     return {
-        **waste_values(page.report),
+        "pending": made if isinstance(made, Pending) else None,
+        "label": cause_label,
+        **({} if isinstance(made, Pending) else waste_values(made)),
         "parameters": parameters,
         "groupings": WASTE_GROUPINGS,
         "listed": (ALL_CAUSES, *WASTE),

@@ -20,6 +20,6 @@ def answer(view: View, parameters: JobChoiceParameters, paging: Paging) -> Table
     """
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     page = view.jobs.answers(wanted, limit=paging.limit, after=paging.after)
-    rows = view.opened.findings(view.jobs.rows_of(page.rows.get_column("job_key")), verdict=None)
+    rows = view.opened.findings(view.jobs.rows(job_keys=page.rows.get_column("job_key")), verdict=None)
     found = page.rows.select(FINDINGS.key).join(rows, on=FINDINGS.key, how="inner", maintain_order="left")
     return findings_page(TableAnswer(found.select(rows.columns), page.cursor, page.matching))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
+from tachograph.judge.culprit import Culprit
 from tachograph.judge.finding import Finding
 from tachograph.web.answers import ObjectAnswer
 from tachograph.web.parameters import JobParameters
@@ -46,6 +47,9 @@ def _properties() -> dict[str, Any]:
         "next_time": described(
             "Options for the next request, and why.", or_null(object_of({"line": TEXT, "why": or_null(TEXT)}))
         ),
+        "culprit": described(
+            "Likely culprit of a hang of several GPUs, or why none is named.", or_null(type_schema(Culprit))
+        ),
         "findings": described("Those that are reported, most urgent first.", list_of(finding)),
         "verdicts": described("Every check with its result.", list_of(finding)),
         "evidence": described(
@@ -65,4 +69,4 @@ RETURNS = ObjectShape(_properties)
 
 def answer(view: View, parameters: JobParameters) -> ObjectAnswer:
     """Return the report, as `tachograph job ID --json` prints it."""
-    return ObjectAnswer(view.opened.job(parameters.key, cluster=parameters.cluster, run=parameters.run).json())
+    return ObjectAnswer(view.job(parameters.key, cluster=parameters.cluster, run=parameters.run).json())

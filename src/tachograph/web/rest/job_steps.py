@@ -47,6 +47,6 @@ RETURNS = ObjectShape(_properties, table=True)
 
 def answer(view: View, parameters: JobParameters) -> ObjectAnswer:
     """Return headline, rows and gaps; as a table the rows of step_summaries."""
-    page = view.opened.job(parameters.key, cluster=parameters.cluster, run=parameters.run)
+    page = view.job(parameters.key, cluster=parameters.cluster, run=parameters.run)
     rows = view.opened.steps(view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run))
     return ObjectAnswer({"job_key": page.report.summary["job_key"], **page.steps.json()}, rows=rows)

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.report.jobs import DEFAULT_SORT
+from tachograph.report.jobs import DEFAULT_SORT, KNOWN
 from tachograph.web.answers import TableAnswer
 from tachograph.web.paging import Paging
 from tachograph.web.parameters import JobChoiceParameters, Word
@@ -31,6 +31,7 @@ def answer(view: View, parameters: SortedJobsParameters, paging: Paging) -> Tabl
     """Return a part of the list of jobs, as `tachograph jobs --json` prints it."""
     page = view.jobs.page(
         parameters.job_filter(now=view.now, zone_name=view.zone_name),
+        columns=paging.names if set(KNOWN).issuperset(paging.names) else (),
         sort=parameters.sort,
         limit=paging.limit,
         after=paging.after,

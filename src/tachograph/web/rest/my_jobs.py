@@ -39,7 +39,10 @@ RETURNS = TableShape((*(column for column in JOB_SUMMARIES.columns if column.nam
 def answer(view: View, parameters: MyJobsParameters, paging: Paging) -> TableAnswer:
     """Return a part of the jobs, the latest first."""
     page = view.jobs.page(
-        JobFilter(users=(view.viewer.name,), states=parameters.state), limit=paging.limit, after=paging.after
+        JobFilter(users=(view.viewer.name,), states=parameters.state),
+        columns=_COLUMNS,
+        limit=paging.limit,
+        after=paging.after,
     )
     names = [column.name for column in RETURNS.columns if column.name != _PAGE.name]
     links = [f"job/{quote(key, safe='')}" for key in page.table.frame.get_column("job_key")]

@@ -20,9 +20,9 @@ def _properties() -> dict[str, Any]:
         "healthy": described("No source is late or fails, and the collector runs.", _FLAG),
         "running": described("A collector holds the lake.", _FLAG),
         "hangs": described("It runs and writes no status.", _FLAG),
-        "pid": described("Its process. Null: none.", or_null({"type": "integer"})),
-        "host": described("Its host. Null: none.", or_null(TEXT)),
-        "lake": described("Where the lake is.", TEXT),
+        "pid": described("Its process. Null: none, or for admins alone.", or_null({"type": "integer"})),
+        "host": described("Its host. Null: none, or for admins alone.", or_null(TEXT)),
+        "lake": described("Where the lake is. Null: for admins alone.", or_null(TEXT)),
         "started": described("When it started. Null: none has run.", _MOMENT),
         "updated": described("When it last wrote its status. Null: none has run.", _MOMENT),
         "stopped": described("When it stopped. Null: it has not.", _MOMENT),
@@ -37,4 +37,4 @@ RETURNS = ObjectShape(_properties)
 def answer(view: View, parameters: Parameters) -> ObjectAnswer:
     """Return the state, as `tachograph status --json` prints it."""
     found = configured_overview(view.opened.lake.location, view.configuration, now=view.now)
-    return ObjectAnswer(found.as_json())
+    return ObjectAnswer((found if view.viewer.sees_server else found.without_places()).as_json())

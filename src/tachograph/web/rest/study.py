@@ -56,7 +56,11 @@ def _properties() -> dict[str, Any]:
         "tables": {"type": "object", "additionalProperties": TEXT},
     }
     question = {"question": TEXT, "answers": list_of(TEXT), "consequence": or_null(TEXT)}
-    dataset = field_schemas(Dataset) | {"coverage_low_share": NUMBER, "never_measured": {}}
+    dataset = field_schemas(Dataset) | {
+        "coverage_low_share": NUMBER,
+        "never_measured": {},
+        "lake": described("Where the lake is. Null: for admins alone.", or_null(TEXT)),
+    }
     return {
         "title": described("What stands above it.", TEXT),
         "site": described("Name of the site.", TEXT),
@@ -86,4 +90,5 @@ def answer(view: View, parameters: StudyParameters) -> ObjectAnswer:
         whiskers=parameters.whiskers,
         no_filter=parameters.no_filter,
     )
-    return ObjectAnswer(page.json())
+    values = page.json()
+    return ObjectAnswer({**values, "dataset": {**values["dataset"], "lake": values["dataset"]["lake"] or None}})

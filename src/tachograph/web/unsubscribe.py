@@ -1,0 +1,51 @@
+"""Opting out of digests by the signed link of a mail: no login, nothing changes before a POST."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio.to_thread
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tachograph.service.act.digests import change_opt_out, opt_out_file
+from tachograph.service.act.unsubscribe import PATH, Unsubscribing
+from tachograph.service.collect.status import state_folder
+from tachograph.web import templates
+from tachograph.web.forms import read_form
+from tachograph.web.identity.identities import Identities
+from tachograph.web.lanes import Lanes, sender_of
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import NOBODY
+
+
+def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes) -> list[Route]:
+    """Return the route; none where no key is configured. Errors: ConfigError for a key that cannot be used."""
+    unsubscribing = Unsubscribing.of(served.configuration)
+    if unsubscribing is None:
+        return []
+    configuration = served.configuration
+    file = opt_out_file(configuration, state_folder(served.lake.location, configuration.act.state))
+
+    async def handle(request: Request) -> Response:
+        lanes.count(sender_of(request, NOBODY, identities.proxies))
+        by_form = request.method == "POST"
+        # a mail program posts to the link itself (RFC 8058); the form of the page has the token in its body
+        form = dict(await read_form(request)) if by_form else {}
+        token = request.query_params.get("token", "") or form.get("token", "")
+        user = unsubscribing.user(token)
+        if user is None:
+            raise HTTPException(404)
+        if by_form:
+            await anyio.to_thread.run_sync(_opt_out, file, user)
+        values = {"token": token, "done": by_form}
+        page = templates.render("unsubscribe", request, NOBODY, "Weekly digests", values)
+        return Response(page, media_type="text/html", headers={"Cache-Control": "no-store", "X-Robots-Tag": "noindex"})
+
+    return [Route(PATH, handle, methods=["GET", "POST"], name="unsubscribe")]
+
+
+def _opt_out(file: Path, user: str) -> None:
+    change_opt_out(file, user, out=True)

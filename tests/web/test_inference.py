@@ -1,0 +1,61 @@
+"""What a user sees is the same whether or not others have jobs: so nothing of these can be inferred from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import httpx2
+import pytest
+from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, marked_lake
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from tachograph.catalog.config import Configuration, ServeOptions
+from tachograph.lake.delta import Lake
+from tachograph.web.application import WebService, create_application
+from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Role, Viewer
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+PLACES = (ANN, ANNS_JOB, "annacct", "annnode", BOB, BOBS_JOB, "acctqz", "nodeqz", "job")
+QUERIES = ("", "limit=1", "sort=-gpu_hours", "where=gpu_hours>0", "finding=idle_job", "by=user")
+ENTRIES = [
+    *(entry for entry in PAGES if entry.module != "study"),
+    *(entry for entry in ENDPOINTS if entry.method == "GET" and entry.module != "study"),
+]  # the study is made in the background: each takes seconds
+
+
+class AnnsService(WebService):
+    """A service for which every request is Ann's."""
+
+    def identify(self, request: Request) -> Viewer:
+        return Viewer(ANN, Role.USER, via="test")
+
+
+@pytest.fixture(scope="module")
+def clients(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Sequence[TestClient]:
+    """Ann's, of a lake with the jobs of others, and of one without."""
+    lakes = (marked, marked_lake(tmp_path_factory.mktemp("alone"), whose=ANN))
+    options = Configuration(serve=ServeOptions(requests_per_s=0.0))
+    served = [ServedLake(lake, options, clock=lambda: NOW) for lake in lakes]
+    return [TestClient(create_application(AnnsService.of(one)), follow_redirects=False) for one in served]
+
+
+def seen(answer: httpx2.Response) -> tuple[int, dict[str, str], str]:
+    """Status, headers, text; without version of the lake and number of the poll, which say that anything changed."""
+    headers = {name: value for name, value in answer.headers.items() if name not in ("etag", "content-length")}
+    return answer.status_code, headers, re.sub(r'data-since="\d+"', "", answer.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path)
+def test_jobs_of_others_change_nothing(entry: PageEntry | EndpointEntry, clients: Sequence[TestClient]) -> None:
+    path = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+    paths = [re.sub(r"{\w+}", place, path) for place in PLACES] if "{" in path else [path]
+    accept = {"accept": "application/json" if isinstance(entry, EndpointEntry) else "text/html"}
+    for address in [f"{one}?{query}" for one in paths for query in QUERIES[: 2 if len(paths) > 1 else None]]:
+        with_others, alone = (seen(client.get(address, headers=accept)) for client in clients)
+        assert with_others == alone, address
