@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.catalog.mig import MIG_PROFILES, profiles_of
 from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, SharingAdvice, advise, limit
 from tachograph.sharing.capacity import gpu_of_device
 from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, Footprint, GpuCapacity, Sharing
 from tachograph.sharing.estimate import estimate
 from tachograph.sharing.mixes import issuing
-from tachograph.sharing.partitions import MIG_PROFILES, on_share, profiles_of, smallest_together
+from tachograph.sharing.partitions import on_share, smallest_together
 
 A100, A40 = (gpu_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
 ALL_OF_IT = Calibration(achievable_share=1.0)

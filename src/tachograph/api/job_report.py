@@ -10,7 +10,8 @@ import polars as pl
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.judge.steps import job_steps, node_memory_mib
+from tachograph.judge.advice.bounds import LEAST_S
+from tachograph.judge.steps import NODE_MEMORY_COLUMNS, job_steps, node_memory_mib
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import (
     read_consistently,
@@ -23,7 +24,7 @@ from tachograph.lake.query import (
     read_verdicts,
 )
 from tachograph.report.job import JobReport, build_job_report
-from tachograph.report.next_time import LEAST_S, HostMemory
+from tachograph.report.next_time import HostMemory, may_change_memory
 
 # by which jobs are alike, and what is recorded of those that are
 _ALIKE = (
@@ -53,7 +54,8 @@ def read_job(
         mine = pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
         summaries = read_summaries(lake, _ALIKE)
         minutes = read_minutes(lake, mine)
-        same = _same_jobs(summaries, chosen.row)
+        same, own_steps = _same_jobs(summaries, chosen.row), read_steps(lake, mine)
+        own_peak = node_memory_mib(own_steps).get(chosen.row["job_key"])
         return build_job_report(
             chosen.row,
             read_gpus(lake, mine),
@@ -61,12 +63,14 @@ def read_job(
             read_verdicts(lake, mine),
             now,
             zone_name=configuration.site.time_zone,
-            steps=job_steps(chosen.row, read_steps(lake, mine), minutes, idle_util=configuration.thresholds.idle_util),
+            steps=job_steps(chosen.row, own_steps, minutes, idle_util=configuration.thresholds.idle_util),
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
             bound=configuration.bound,
             runs_s=_run_times(same),
-            host_memory=_host_memory(lake, summaries, same, chosen.row),
+            host_memory=_host_memory(lake, summaries, same, chosen.row, own_peak)
+            if may_change_memory(chosen.row, own_peak)
+            else None,
         )
 
     return read_consistently(lake, read)
@@ -74,8 +78,9 @@ def read_job(
 
 def _same_jobs(summaries: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
     """The user's jobs of this name on as many GPUs, of a job without a name itself."""
-    same = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "user", "name", "gpus"))
-    return summaries.filter((same & pl.col("name").is_not_null()) | (pl.col("job_key") == row["job_key"]))
+    of_user = summaries.filter(pl.col("user").eq_missing(row["user"]))
+    same = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "name", "gpus"))
+    return of_user.filter((same & pl.col("name").is_not_null()) | (pl.col("job_key") == row["job_key"]))
 
 
 def _run_times(same: pl.DataFrame) -> list[float]:
@@ -84,15 +89,17 @@ def _run_times(same: pl.DataFrame) -> list[float]:
     return ended.get_column("elapsed_s").drop_nulls().to_list()
 
 
-def _host_memory(lake: Lake, summaries: pl.DataFrame, same: pl.DataFrame, row: Mapping[str, Any]) -> HostMemory:
+def _host_memory(
+    lake: Lake, summaries: pl.DataFrame, same: pl.DataFrame, row: Mapping[str, Any], own_peak: float | None
+) -> HostMemory:
     """Host memory of those of the `same` jobs that had as many nodes, and the most that its partition gave."""
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
     alike = same.filter(pl.col("nodes") == row["nodes"])
     completed = alike.filter(pl.col("state") == "COMPLETED", pl.col("elapsed_s") >= LEAST_S)
     own = pl.col("job_key") == row["job_key"]
     last = completed.sort(own, "start").tail(_LAST_RUNS)
-    peaks = node_memory_mib(read_steps(lake, last))
+    peaks = node_memory_mib(read_steps(lake, last, NODE_MEMORY_COLUMNS))
     killed = alike.filter(pl.col("state") == "OUT_OF_MEMORY").select(of_node).to_series().drop_nulls()
     beside = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition"))
-    most = summaries.filter(beside).select(of_node.max()).item()
-    return HostMemory(peaks.get(row["job_key"]), tuple(peaks.values()), killed.to_list(), most)
+    most = summaries.select(of_node.filter(beside).max()).item()
+    return HostMemory(own_peak, tuple(peaks.values()), killed.to_list(), most)

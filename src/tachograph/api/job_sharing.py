@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tachograph.catalog.arrays import Floats
@@ -18,7 +19,11 @@ from tachograph.sharing.corun import least_on_sms
 from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Matrix, Sharing
 from tachograph.sharing.estimate import estimate, matrix
 from tachograph.sharing.job_groups import LEAST_RUNS, GivenProfile
+from tachograph.sharing.kernel_facts import KernelsReport, KernelsRequest
+from tachograph.sharing.kernel_report import build_kernels_report
 from tachograph.sharing.proposals import Estimator, EstimatorOf
+
+MOST_KERNELS = 40  # of a report that is shown, on each GPU
 
 
 def read_sharing(
@@ -58,6 +63,19 @@ def read_sharing(
         read=lambda report: _launches(report, remark),
         zone_name=configuration.site.time_zone,
     )
+
+
+def read_kernels(reports: Sequence[str], configuration: Configuration) -> KernelsReport:
+    """Return the kernels of reports of Nsight Compute, each beside each other; unreadable ones are in its `problems`.
+
+    Reports are called by the last part of their names.
+    Errors: InputError where none can be read, or none holds a kernel.
+    """
+    problems: list[str] = []
+    found = read_reports([Path(report) for report in reports], remark=problems.append)
+    found = tuple(report.named(Path(report.file).name) for report in found)
+    report = build_kernels_report(found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration)
+    return replace(report, problems=(*problems, *report.problems))
 
 
 def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, Unpack
 import polars as pl
 from matplotlib.figure import Figure
 
+from tachograph.api.advice import read_advice
 from tachograph.api.choices import WINDOWS_MIN, JobChoice, StudyChoice, check_names, described, job_filter, settings_of
 from tachograph.api.job_report import read_job
 from tachograph.api.job_sharing import read_sharing
@@ -55,10 +56,12 @@ from tachograph.figures.study import (
     make_figure,
 )
 from tachograph.figures.style import FORMATS
+from tachograph.judge.advice.advise import Advice
+from tachograph.judge.advice.request import JobRequest, read_script
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
-from tachograph.judge.node_history import NodeReport, build_node_report
+from tachograph.judge.node_history import NODE_GPU_COLUMNS, NODE_JOB_COLUMNS, NodeReport, build_node_report
 from tachograph.judge.steps import JobSteps
 from tachograph.judge.usage import USAGE_COLUMNS, UsageReport, build_usage
 from tachograph.lake import query
@@ -68,6 +71,7 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import is_stale
 from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
+from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_lines
@@ -220,6 +224,30 @@ class NodePage:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class AdvicePage:
+    """Advice for a job; shown, it is what `tachograph advise` prints."""
+
+    report: Advice
+
+    def __repr__(self) -> str:
+        """Return the advice as text."""
+        return to_text(advice_lines(self.report, width=100)).rstrip()
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return preformatted(repr(self))
+
+    @property
+    def sbatch(self) -> list[str]:
+        """The lines for the script."""
+        return sbatch_lines(self.report)
+
+    def json(self) -> dict[str, Any]:
+        """Return its content as JSON values."""
+        return advice_json(self.report)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class OpenLake:
     """An open lake, its configuration, and the end of the period that reports cover.
 
@@ -297,10 +325,6 @@ class OpenLake:
 
         return self._of_one_moment(read)
 
-    def verdict_counts(self) -> pl.DataFrame:
-        """Return one row per code and verdict of the findings: code, verdict, jobs."""
-        return self._of_one_moment(lambda: query.count_verdicts(self.lake, query.read_summaries(self.lake)))
-
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
         """Return the report of one job, of its last run unless `run` names another.
 
@@ -309,6 +333,31 @@ class OpenLake:
         return JobPage(
             read_job(self.lake, str(job), now=self.now, configuration=self.configuration, cluster=cluster, run=run)
         )
+
+    def advise(
+        self,
+        script: str = "",
+        *,
+        user: str | None,
+        name: str | None = None,
+        partition: str | None = None,
+        gpus: int | None = None,
+        history: bool = True,
+    ) -> AdvicePage:
+        """Return advice for a job of a user, from that user's past jobs. `script`: its text; what is given counts more.
+
+        `history`: False as if there were no past jobs.
+        Errors: LakeError where nothing was analyzed.
+        """
+        read = read_script(script, name=name) if script else JobRequest()
+        request = replace(
+            read,
+            user=user,
+            name=name or read.name,
+            partition=partition or read.partition,
+            gpus=read.gpus if gpus is None else gpus,
+        )
+        return AdvicePage(read_advice(self.lake, self.configuration, request, now=self.now, history=history))
 
     def sharing(
         self,
@@ -335,10 +384,7 @@ class OpenLake:
         """
 
         def read() -> NodeReport:
-            summaries = query.read_summaries(self.lake)
-            with lake_errors(self.lake.uri(JOB_GPUS)):
-                gpus = query.scan_rows(self.lake, JOB_GPUS, summaries).filter(pl.col("node") == node).collect()
-            jobs = summaries.join(gpus.select("job_key").unique(), on="job_key", how="semi")
+            jobs, gpus = query.read_node(self.lake, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS)
             devices = query.read_latest(self.lake, DEVICES)
             zone_name = self.configuration.site.time_zone
             return build_node_report(node, jobs, gpus, devices, zone_name=zone_name)
@@ -393,7 +439,8 @@ class OpenLake:
                 chosen = ", ".join(f"{name} {value}" for name, value in described(wanted, zone_name))
                 raise NotFoundError(f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them")
             waste = build_waste_report(jobs, intervals, self.configuration.waste, zone_name=zone_name)
-            return build_usage(jobs, query.read_answers(self.lake, jobs), waste, top=top, zone_name=zone_name)
+            reported = query.read_answers(self.lake, jobs, reported=True)
+            return build_usage(jobs, reported, waste, top=top, zone_name=zone_name)
 
         zone_name = self.configuration.site.time_zone
         return self._of_one_moment(read)
@@ -419,7 +466,7 @@ class OpenLake:
         site = self.configuration.site
         report = build_study(
             jobs,
-            describe_dataset(chosen, units, lake=self.lake.location, recorded=self._recorded(), stale=self._stale()),
+            describe_dataset(chosen, units, lake=self.lake.name, recorded=self._recorded(), stale=self._stale()),
             settings,
             site=site.name or site.cluster,
             now=self.now,

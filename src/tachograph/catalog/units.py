@@ -133,6 +133,18 @@ def slurm_duration_s(written: str) -> float | None:
     return whole + (float(f"0.{part}") if part else 0.0)
 
 
+def slurm_duration(seconds: float) -> str:
+    """Return a duration as Slurm writes it: [days-]hours:minutes:seconds.
+
+    >>> slurm_duration(5400.0), slurm_duration(93600.0)
+    ('01:30:00', '1-02:00:00')
+    """
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hours:02d}:{minutes:02d}:{left:02d}"
+
+
 def span_s(written: str) -> float:
     """Return the seconds of a span such as `30s`, `5m`, `2h`, `1d`.
 
@@ -318,13 +330,21 @@ def capitalized(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}"
 
 
+_WHOLE_HOURS = 100_000  # from here on tenths are not shown
+
+
 def gpu_hours_text(hours: float | None) -> str:
     """Return GPU-hours in words.
 
     >>> gpu_hours_text(95.04), gpu_hours_text(None)
     ('95.0 GPU-hours', '– GPU-hours')
+    >>> gpu_hours_text(-3604.2), gpu_hours_text(11_146_674.9)
+    ('-3,604.2 GPU-hours', '11,146,675 GPU-hours')
     """
-    return f"{text(hours, 'h').removesuffix(' h')} GPU-hours"
+    if hours is not None and abs(hours) >= _WHOLE_HOURS:
+        return f"{hours:,.0f} GPU-hours"
+    sign = "-" if hours is not None and hours < 0 else ""
+    return f"{sign}{text(None if hours is None else abs(hours), 'h').removesuffix(' h')} GPU-hours"
 
 
 def printable(value: str) -> str:

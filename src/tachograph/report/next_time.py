@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tachograph.catalog.units import capitalized, plural, text
+from tachograph.catalog.units import capitalized, plural, slurm_duration, text
 from tachograph.judge.activity import number
+from tachograph.judge.advice.bounds import (
+    GIB,
+    LEAST_S,
+    MEMORY_MARGIN,
+    TIME_MARGIN,
+    WORTH,
+    memory_bound_mib,
+    time_bound_s,
+)
 from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.finding import Finding
-
-MARGIN = 0.25  # of the run time, on top of it
-MEMORY_MARGIN = 0.5  # of host memory: peaks are polled, every 30 s by default, and may lack memory that tasks share
-LEAST_S = 600.0
-WORTH = 0.75  # of the limit: a request that is longer is not worth a change
-_GIB = 1024.0  # MiB
-_STEPS = ((7200.0, 300.0), (43200.0, 900.0), (float("inf"), 3600.0))  # up to so long rounded up to so many seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,46 +123,60 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
     if row.get("state") != "COMPLETED" or elapsed is None or limit is None:
         return []
     longest = max([elapsed, *runs_s])
-    wanted = max(LEAST_S, longest * (1 + MARGIN))
-    step = next(step for most, step in _STEPS if wanted <= most)
-    wanted = math.ceil(wanted / step) * step
+    wanted = time_bound_s(runs_s if elapsed in runs_s else [elapsed, *runs_s])
     if wanted > WORTH * limit:
         return []
     ran = f"it ran for {text(elapsed, 's')}"
     if len(runs_s) > 1:
         ran = f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
-    margin = (
-        f"{text(MARGIN, 'fraction')} on top" if longest * (1 + MARGIN) >= LEAST_S else f"{text(LEAST_S, 's')} at least"
-    )
-    return [(f"--time={_slurm_time(wanted)}", f"{ran}, {margin}")]
+    if longest * (1 + TIME_MARGIN) < LEAST_S:
+        margin = f"{text(LEAST_S, 's')} at least"
+    elif wanted > time_bound_s([longest]):
+        margin = f"{text(wanted / longest - 1, 'fraction')} on top: run times differ"
+    else:
+        margin = f"{text(TIME_MARGIN, 'fraction')} on top"
+    return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin}")]
+
+
+def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
+    """Return whether another request for host memory may follow: it did not suffice, or much of it was left.
+
+    `own`: what the tasks of the job held on a node at most, in MiB.
+
+    >>> may_change_memory({"nodes": 1, "mem_requested_mib": 245760.0, "state": "COMPLETED"}, 9000.0)
+    True
+    """
+    requested = _memory_of_node(row)
+    if requested is None or row.get("state") == "OUT_OF_MEMORY":
+        return requested is not None
+    return row.get("state") == "COMPLETED" and own is not None and memory_bound_mib([own]) <= WORTH * requested
+
+
+def _memory_of_node(row: Mapping[str, Any]) -> float | None:
+    """What was requested of a node, in MiB."""
+    total, nodes = number(row, "mem_requested_mib"), number(row, "nodes")
+    return total / nodes if total is not None and nodes else None
 
 
 def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
     """Per node: the largest peak and a margin, of a job that completed; of one that was killed, more than it had."""
-    total, nodes = number(row, "mem_requested_mib"), number(row, "nodes")
-    if total is None or not nodes:
+    requested, nodes = _memory_of_node(row), number(row, "nodes")
+    if requested is None or not may_change_memory(row, memory.own):
         return []
-    requested = total / nodes
     peak, killed = max(memory.peaks, default=0.0), max(memory.killed, default=0.0)
-    wanted = math.ceil(max(peak, killed) * (1 + MEMORY_MARGIN) / _GIB) * _GIB
+    wanted = memory_bound_mib(memory.peaks if peak > killed else [max(peak, killed)])
     of_node = "" if nodes == 1 else " on a node"
     if row.get("state") == "OUT_OF_MEMORY" and killed:
         reason = f"{text(killed, 'MiB')} of host memory{of_node} did not suffice"
-    elif row.get("state") == "COMPLETED" and memory.own is not None and peak > killed and wanted <= WORTH * requested:
+    elif row.get("state") == "COMPLETED" and peak > killed and wanted <= WORTH * requested:
         count = len(memory.peaks)
         whose = f"the tasks of {count} jobs of this name and size" if count > 1 else "its tasks"
         reason = f"{whose} held at most {text(peak, 'MiB')} of host memory{of_node} when polled"
     else:
         return []
-    reason = f"{reason}, {text(MEMORY_MARGIN, 'fraction')} on top"
+    differ = wanted > memory_bound_mib([max(peak, killed)])
+    margin = wanted / max(peak, killed) - 1 if differ else MEMORY_MARGIN
+    reason = f"{reason}, {text(margin, 'fraction')} on top{': peaks differ' if differ else ''}"
     if memory.most is not None and wanted > memory.most:
         reason = f"{reason} (no job of the partition requested more than {text(memory.most, 'MiB')} of a node)"
-    return [(f"--mem={wanted / _GIB:.0f}G", reason)]
-
-
-def _slurm_time(seconds: float) -> str:
-    """As Slurm writes a limit: [days-]hours:minutes:seconds."""
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{f'{days}-' if days else ''}{hours:02d}:{minutes:02d}:{left:02d}"
+    return [(f"--mem={wanted / GIB:.0f}G", reason)]

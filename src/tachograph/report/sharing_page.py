@@ -26,7 +26,7 @@ def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
     """Return what `sharing.html.j2` shows: sentences are (text, whether it is a heading)."""
     shown = report.proposals[:top]
     columns = proposal_columns(shown)
-    jobs, result = headlines(report)
+    jobs, result = headlines(report, by_form=True)
     more = len(report.proposals) - len(shown)
     return {
         "report": report,

@@ -227,8 +227,8 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
     return [*lines, *left_out_lines(report, width)]
 
 
-def headlines(report: ColocateReport) -> tuple[str, str]:
-    """Return the report in two sentences: the jobs, the result."""
+def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, str]:
+    """Return the report in two sentences: the jobs, the result; by_form: what to try is in a form, not in options."""
     if report.first is None or report.last is None:
         return "No jobs.", _NOTHING
     begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
@@ -237,23 +237,24 @@ def headlines(report: ColocateReport) -> tuple[str, str]:
         f"{plural(report.kinds, 'job group')} that may share."
     )
     if not report.proposals:
-        return jobs, " ".join([_NOTHING, *_why_none(report)])
+        return jobs, " ".join([_NOTHING, *_why_none(report, by_form=by_form)])
     pairs = plural(len(report.proposals), "pair")
     return jobs, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
 
 
-def _why_none(report: ColocateReport) -> Iterator[str]:
+def _why_none(report: ColocateReport, *, by_form: bool) -> Iterator[str]:
     """Why there is no proposal, and what to try."""
     if report.short:
         short = ", ".join(f"{resource(name)} {count:,}" for name, count in report.short)
         judged = plural(sum(count for _, count in report.short), "pair")
-        yield f"{judged} judged; bottlenecks: {short}. `--all` shows each with its numbers."
+        yield f"{judged} judged; bottlenecks: {short}." + ("" if by_form else " `--all` shows each with its numbers.")
     elif not report.kinds and report.left_out:
         yield "None may share, for the reasons below."
     rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
     if rare:
         often = f"fewer than {report.least_runs} times under its name"
-        yield f"{plural(rare, 'job')} left out, each of a group that ran {often}: `--runs 1` takes them in."
+        how = '"Runs of a group, at least" 1' if by_form else "`--runs 1`"
+        yield f"{plural(rare, 'job')} left out, each of a group that ran {often}: {how} takes them in."
 
 
 def missing_sentence(report: ColocateReport) -> str:

@@ -14,15 +14,14 @@ from types import MappingProxyType
 from typing import Literal
 
 from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.mig import MigProfile, profiles_of
 from tachograph.catalog.units import MI, text
 from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity
 from tachograph.sharing.mixes import MixMembers, issued_at_least, issuing, launches_known
 from tachograph.sharing.partitions import (
-    MigProfile,
     if_wide,
     on_share,
     on_slice,
-    profiles_of,
     shares_for,
     smallest_together,
 )

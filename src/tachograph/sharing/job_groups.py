@@ -362,10 +362,30 @@ def profiled(found: GroupCandidates, given: Sequence[GivenProfile], read: Launch
 
 
 def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
-    pattern = given.kind.replace("[", "[[]")  # of an array, no set of letters
     return is_called(kind, given.kind) or any(
-        fnmatchcase(name, pattern) for name in (kind.label, kind.name_of_all) if name is not None
+        fnmatchcase(name, _pattern(given.kind)) for name in (kind.label, kind.name_of_all) if name is not None
     )
+
+
+def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the reports of {job group: report} that are given for the group of a row of job_summaries.
+
+    >>> job = {"user": "ann", "name": "qmc", "display_id": "7", "job_id": "7", "array_job_id": None}
+    >>> reports_given(job, {"ann/q*": "qmc.ncu-rep", "ann/other": "other.ncu-rep", "7": "seven.ncu-rep"})
+    ('qmc.ncu-rep', 'seven.ncu-rep')
+    """
+    labels = {_label(row["user"], row["name"], array) for array in (None, row["array_job_id"])} - {None}
+    ids = {row["display_id"], row["job_id"]}
+    given = (
+        report
+        for kind, report in profiles.items()
+        if kind in ids or any(fnmatchcase(label, _pattern(kind)) for label in labels if label is not None)
+    )
+    return tuple(dict.fromkeys(given))
+
+
+def _pattern(kind: str) -> str:
+    return kind.replace("[", "[[]")  # of an array, no set of letters
 
 
 def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:

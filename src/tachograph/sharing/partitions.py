@@ -3,75 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from types import MappingProxyType
 
 import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats
 from tachograph.catalog.config import InterferenceOptions
-from tachograph.catalog.devices import match_device
-from tachograph.catalog.units import MI
+from tachograph.catalog.mig import MigProfile, profiles_of
 from tachograph.sharing.demand import Calibration, Demand, GpuCapacity
 from tachograph.sharing.mixes import Mix, issuing, launches_known
-
-
-@dataclass(frozen=True, slots=True)
-class MigProfile:
-    """A slice: share of the SMs, and of memory, of its bandwidth and of L2 alike."""
-
-    name: str
-    sms: Fraction
-    memory: Fraction
-
-
-def _of_seven(one: str, two: str, half: str) -> tuple[MigProfile, ...]:
-    """Slices of a GPU of 7 parts of SMs and 8 of memory, whose names end with these amounts of memory."""
-    return (
-        MigProfile(f"1g.{one}", Fraction(1, 7), Fraction(1, 8)),
-        MigProfile(f"1g.{two}", Fraction(1, 7), Fraction(2, 8)),
-        MigProfile(f"2g.{two}", Fraction(2, 7), Fraction(2, 8)),
-        MigProfile(f"3g.{half}", Fraction(3, 7), Fraction(4, 8)),
-        MigProfile(f"4g.{half}", Fraction(4, 7), Fraction(4, 8)),
-    )
-
-
-_GH200_96, _H200 = _of_seven("12gb", "24gb", "48gb"), _of_seven("18gb", "35gb", "71gb")
-# {model in the catalogue of devices: its slices, smallest first}; the slice that is all of it is none here
-MIG_PROFILES: Mapping[str, tuple[MigProfile, ...]] = MappingProxyType(
-    {
-        "A30": (
-            MigProfile("1g.6gb", Fraction(1, 4), Fraction(1, 4)),
-            MigProfile("2g.12gb", Fraction(2, 4), Fraction(2, 4)),
-        ),
-        "A100 SXM 40GB": _of_seven("5gb", "10gb", "20gb"),
-        "A100 PCIe 40GB": _of_seven("5gb", "10gb", "20gb"),
-        "A100 SXM 80GB": _of_seven("10gb", "20gb", "40gb"),
-        "A100 PCIe 80GB": _of_seven("10gb", "20gb", "40gb"),
-        "H100 SXM 80GB": _of_seven("10gb", "20gb", "40gb"),
-        "H100 PCIe 80GB": _of_seven("10gb", "20gb", "40gb"),
-        "H100 NVL 94GB": _of_seven("12gb", "24gb", "47gb"),
-        "H200 SXM 141GB": _H200,
-        "H200 NVL 141GB": _H200,
-        "GH200 96GB": _GH200_96,
-        "GH200 144GB": _of_seven("18gb", "36gb", "72gb"),
-        "B200": _of_seven("23gb", "45gb", "90gb"),
-    }
-)
-
-
-def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile, ...]:
-    """Return the slices of a GPU, by its name in the driver or the catalogue, smallest first; none where it has no MIG.
-
-    >>> [profile.name for profile in profiles_of("A100 SXM 80GB")][-1], profiles_of("L4")
-    ('4g.40gb', ())
-    """
-    device = match_device(model, None if hbm_bytes is None else hbm_bytes / MI)
-    return MIG_PROFILES.get(model) or (() if device is None else MIG_PROFILES.get(device.name, ()))
 
 
 def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfile, ...] | None:

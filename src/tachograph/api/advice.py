@@ -1,0 +1,79 @@
+"""Advice for the next job, and its backtest, from the tables of the last analysis."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import polars as pl
+
+from tachograph.catalog.codes import CAUSE_OF_CLASS
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import DEVICES, JOB_GPUS, WASTE
+from tachograph.judge.advice.advise import Advice, SiteFacts, advise
+from tachograph.judge.advice.backtest import BacktestReport, replay
+from tachograph.judge.advice.past_jobs import GPU_COLUMNS, SUMMARY_COLUMNS, History, PastJob, past_jobs
+from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
+from tachograph.judge.waste import IDLE_LONG, recoverable
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import (
+    jobs_and_intervals,
+    read_answers,
+    read_consistently,
+    read_latest,
+    read_rows,
+    read_steps,
+)
+
+_COLUMNS = (*SUMMARY_COLUMNS, *(f"gpu_hours_{cause}" for cause in WASTE), IDLE_LONG)
+_USABLE = 0.97  # of the capacity, where no sample shows what is left to programs
+
+
+def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) -> list[PastJob]:
+    """Return the past jobs that a filter selects, all of one analysis.
+
+    Errors: LakeError where nothing was analyzed; those of the filter.
+    """
+
+    def read() -> list[PastJob]:
+        jobs, intervals = jobs_and_intervals(lake, wanted, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True)
+        steps = read_steps(lake, jobs, NODE_MEMORY_COLUMNS)
+        return past_jobs(
+            recoverable(jobs, intervals, configuration.waste),
+            read_rows(lake, JOB_GPUS, jobs, GPU_COLUMNS),
+            idle_util=configuration.thresholds.idle_util,
+            node_memory=node_memory_mib(steps),
+            reported=read_answers(lake, jobs, reported=True).filter(pl.col("severity") != "note"),
+        )
+
+    return read_consistently(lake, read)
+
+
+def read_site(lake: Lake) -> SiteFacts:
+    """Return the capacities of the site's whole GPUs; a slice of one is no GPU."""
+    devices = read_latest(lake, DEVICES).filter(pl.col("mig").is_null(), pl.col("hbm_mib").is_not_null())
+    usable = pl.coalesce("usable_mib", pl.col("hbm_mib") * _USABLE).min()
+    return SiteFacts(dict(devices.group_by("hbm_mib").agg(usable).sort("hbm_mib").iter_rows()))
+
+
+def read_advice(
+    lake: Lake, configuration: Configuration, request: JobRequest, *, now: datetime, history: bool = True
+) -> Advice:
+    """Return advice for a request of a user, from that user's jobs alone; `history`: False as if there were none.
+
+    Errors: LakeError where nothing was analyzed.
+    """
+    users = JobFilter(users=(request.user,)) if request.user and history else None
+    jobs = read_past_jobs(lake, configuration, users) if users else []
+    return advise(
+        request, History.of(jobs, configuration.advice), now.timestamp(), read_site(lake), configuration.advice
+    )
+
+
+def read_backtest(lake: Lake, configuration: Configuration, wanted: JobFilter) -> BacktestReport:
+    """Return what advice before each of the jobs that a filter selects would have meant, from those of them before it.
+
+    Errors: LakeError where nothing was analyzed; those of the filter.
+    """
+    return replay(read_past_jobs(lake, configuration, wanted), read_site(lake), configuration.advice)

@@ -1,0 +1,1 @@
+"""Advice for a job before it is submitted: what past jobs like it used."""

@@ -1,0 +1,539 @@
+"""Advice for a request, line by line, each with its evidence: pure functions of past jobs.
+
+No line advises less than what past runs used and its margin. What was not measured is no evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tachograph.catalog.config import AdviceOptions
+from tachograph.catalog.mig import profiles_of
+from tachograph.catalog.tables import WASTE
+from tachograph.catalog.units import MI, slurm_duration
+from tachograph.judge.advice.bounds import (
+    GIB,
+    LEAST_S,
+    WORTH,
+    memory_bound_mib,
+    percentile,
+    time_bound_s,
+    use_bound,
+)
+from tachograph.judge.advice.past_jobs import History, JobGroup, PastJob, most_common
+from tachograph.judge.advice.request import JobRequest
+
+Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
+Topic: TypeAlias = Literal["gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"]
+TOPICS: tuple[Topic, ...] = (
+    *("gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"),
+)
+FOLLOWED: frozenset[Confidence] = frozenset({"high", "medium"})  # what --sbatch prints, and the backtest follows
+MANY_RUNS = 10
+# a peak from here on may be a reservation: JAX takes 75 % of the memory, vLLM 90 %, TensorFlow and RELION all of it
+RESERVED = 0.7
+LARGE_MIB = 64 * GIB  # a GPU of the large memory tier
+_USABLE = 0.97  # of the capacity, where samples do not show what the driver keeps
+_DIFFER = 3.0  # times the largest use: a bound beyond says that the runs are not alike
+_CPU_MARGIN = 1.0  # means over the run hide peaks
+_ACTIVITY_MARGIN = 0.25
+_JOBS_NAMED = 5
+_OFTEN = 0.2
+WORTH_NAMING = 0.02  # of the GPU-hours
+HOURS_WORTH_NAMING = 1.0  # GPU-hours of a run
+RECOVERABLE = "recoverable_"  # in front of a cause, in the evidence of problems
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts:
+    """The GPUs of a site: {capacity in MiB: MiB that programs can use}."""
+
+    capacities: Mapping[float, float] = field(default_factory=dict)
+
+    def smallest(self, need_mib: float, *, most: float) -> float | None:
+        """Return the smallest capacity up to another one in which `need_mib` fits; None: there is none."""
+        fitting = [size for size, usable in self.capacities.items() if usable >= need_mib and size <= most]
+        return min(fitting, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceLine:
+    """One line of advice. `value` None: no advice, for the `reason`; asked: what is requested, None: not given.
+
+    Units: gpus, cores: count; gpu_memory, host_memory: MiB; time: s; sharing: share of the SMs; expected: GPU-hours;
+    problems: runs with any; its evidence has `recoverable_<cause>` as shares of the GPU-hours. option: for sbatch.
+    margin: on top of the largest use. runs: past jobs that it rests on, of `of` in the group; jobs: ids of the latest
+    of them. evidence: further numbers.
+    """
+
+    topic: Topic
+    value: float | None = None
+    asked: float | None = None
+    option: str | None = None
+    reason: str | None = None
+    confidence: Confidence = "none"
+    margin: float | None = None
+    runs: int = 0
+    of: int = 0
+    jobs: tuple[str, ...] = ()
+    evidence: Mapping[str, float | str | None] = field(default_factory=dict)
+
+    @property
+    def followed(self) -> bool:
+        """It changes the request, and the evidence suffices for it."""
+        return self.value is not None and self.confidence in FOLLOWED and self.topic in _REDUCING
+
+
+_REDUCING = frozenset({"gpus", "gpu_memory", "time", "host_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is advised for a request, and the past jobs that it rests on."""
+
+    request: JobRequest
+    group: JobGroup
+    lines: tuple[AdviceLine, ...]
+
+    def line(self, topic: Topic) -> AdviceLine | None:
+        """Return the line of a topic; None where nothing of it is known."""
+        return next((line for line in self.lines if line.topic == topic), None)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options for sbatch of the lines whose evidence suffices."""
+        return tuple(line.option for line in self.lines if line.option and line.followed)
+
+
+def advise(
+    request: JobRequest, history: History, now: float, site: SiteFacts, options: AdviceOptions, *, brief: bool = False
+) -> Advice:
+    """Return advice for a request from the jobs that ended before `now` (seconds since 1970), one line per topic.
+
+    `brief`: only the lines that change the request, and problems.
+    """
+    group = history.nearest(request, now)
+    given = _Given(request, group, site, options)
+    if group.level is None:
+        hint = _problems(given)
+        return Advice(request, group, (hint,) if hint.value is not None else ())
+    topics: Sequence[Topic] = ("gpus", "gpu_memory", "time", "host_memory", "problems") if brief else TOPICS
+    return Advice(request, group, tuple(_LINES[topic](given) for topic in topics))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    request: JobRequest
+    group: JobGroup
+    site: SiteFacts
+    options: AdviceOptions
+
+    def confidence(self, runs: Sequence[PastJob]) -> Confidence:
+        """high: ten runs of this very job; medium: three of it, or ten names of its pattern; low: anything less.
+
+        Numbers in names may count runs, or distinguish jobs: runs of one further name are evidence of one job.
+        """
+        if self.group.level == "exact":
+            return "high" if len(runs) >= MANY_RUNS else "medium"
+        names = {job.name for job in runs}
+        return "medium" if self.group.level == "pattern" and len(names) >= MANY_RUNS else "low"
+
+    @property
+    def alike(self) -> tuple[PastJob, ...]:
+        """Runs of the name or its pattern: those of other names of the user are no measure of what is needed."""
+        return () if self.group.level == "user" else self.group.jobs
+
+    def no_advice(
+        self, topic: Topic, reason: str, jobs: Sequence[PastJob] = (), asked: float | None = None
+    ) -> AdviceLine:
+        """No advice, and why."""
+        return AdviceLine(
+            topic, reason=reason, runs=len(jobs), of=len(self.group.jobs), jobs=_labels(jobs), asked=asked
+        )
+
+    def too_few(self, topic: Topic, jobs: Sequence[PastJob], what: str, asked: float | None = None) -> AdviceLine:
+        """No advice, because too few runs show what is needed."""
+        if self.group.level == "user":
+            return self.no_advice(topic, "no past jobs of this name and number of GPUs", asked=asked)
+        return self.no_advice(topic, f"{what} of {len(jobs)} of {len(self.alike)} runs", jobs, asked)
+
+
+def _labels(jobs: Sequence[PastJob]) -> tuple[str, ...]:
+    return tuple(job.label for job in jobs[:_JOBS_NAMED])
+
+
+def _long_enough(job: PastJob) -> bool:
+    return job.elapsed_s is not None and job.elapsed_s >= LEAST_S
+
+
+# ------------------------------------------------------------------------------------------------------------- GPUs
+
+
+def _gpus(given: _Given) -> AdviceLine:
+    """As many GPUs as worked, or held a loaded program, in any of the runs."""
+    asked = given.request.gpus
+    if not asked:
+        return given.no_advice("gpus", "no GPUs are requested")
+    measured = [job for job in given.alike if job.gpus_used is not None]
+    shown = [job for job in measured if _long_enough(job) and job.gpus_used]
+    if len(shown) < given.options.least_runs:
+        if measured and not any(job.gpus_used for job in measured):
+            return given.no_advice("gpus", "no GPU worked in any run: request none, if none is used", measured, asked)
+        return given.too_few("gpus", shown, "GPU use is known", asked)
+    used = max(job.gpus_used or 0 for job in measured)
+    if 2 * len(shown) < len([job for job in given.alike if _long_enough(job)]):
+        return given.too_few("gpus", shown, "GPU use is known", asked)
+    if used >= asked:
+        return given.no_advice("gpus", "all requested GPUs were used", shown, asked)
+    nodes = given.request.nodes or max((job.nodes or 1 for job in shown), default=1)
+    several = nodes > 1  # which GPUs of which nodes the next run would use is not known
+    return AdviceLine(
+        "gpus",
+        float(used),
+        asked,
+        None if several or not given.request.gpu_option else given.request.gpu_option.format(used),
+        confidence="low" if several else given.confidence(shown),
+        margin=0.0,
+        runs=len(shown),
+        of=len(given.group.jobs),
+        jobs=_labels(shown),
+        evidence={"gpus_used_max": used, "gpus_used_min": min(job.gpus_used or 0 for job in shown), "nodes": nodes},
+    )
+
+
+def _gpu_need(given: _Given) -> tuple[float | None, list[PastJob], str]:
+    """Memory of a GPU that runs on as many GPUs need (MiB), the runs that show it, and why None."""
+    peaked = [
+        job
+        for job in given.alike
+        if job.hbm_peak_mib is not None and job.hbm_mib and job.gpus == given.request.gpus and job.gpus
+    ]
+    shown = [job for job in peaked if _long_enough(job) and job.completed]
+    if len(shown) < given.options.least_runs:
+        return None, shown, "few"
+    if any((job.hbm_peak_mib or 0) >= RESERVED * (job.hbm_mib or math.inf) for job in peaked):
+        return None, shown, "reserved"
+    peaks = [job.hbm_peak_mib for job in peaked if job.hbm_peak_mib is not None]
+    return (
+        use_bound(peaks, margin=given.options.gpu_memory_margin, certainty=given.options.certainty),
+        shown,
+        "",
+    )
+
+
+def _gpu_memory(given: _Given) -> AdviceLine:
+    """The smallest memory tier of the site on which the job ran to its end, or in which its peaks fit."""
+    topic: Topic = "gpu_memory"
+    if not given.request.gpus:
+        return given.no_advice(topic, "no GPUs are requested")
+    held = [job.hbm_mib for job in given.alike if job.hbm_mib is not None]
+    usual = most_common(held)
+    if usual is None:
+        return given.too_few(topic, (), "memory of GPUs is known")
+    smaller = _ran_on_less(given, WORTH * max(held))
+    need, shown, why = _gpu_need(given)
+    if smaller is not None:
+        size, runs = smaller
+        return _tier(given, size, max(held), runs, {"completed_on_mib": size, "need_mib": need}, margin=None)
+    if why == "few":
+        return given.too_few(topic, shown, "peaks of GPU memory are known", usual)
+    if need is None:
+        reason = (
+            "peaks are near capacity: frameworks reserve what is there (JAX 75 %, vLLM 90 %, TensorFlow all), and "
+            "PyTorch caches what it has freed, so they do not show the need"
+        )
+        return given.no_advice(topic, reason, shown, usual)
+    size_or_none = given.site.smallest(need, most=WORTH * max(held))
+    if size_or_none is None:
+        return given.no_advice(topic, "no smaller memory tier of the site suffices", shown, usual)
+    peak = max(job.hbm_peak_mib or 0.0 for job in shown)
+    evidence = {"hbm_peak_mib_max": peak, "need_mib": need}
+    return _tier(given, size_or_none, max(held), shown, evidence, margin=given.options.gpu_memory_margin)
+
+
+def _tier(
+    given: _Given,
+    size: float,
+    held: float,
+    runs: Sequence[PastJob],
+    evidence: Mapping[str, float | str | None],
+    *,
+    margin: float | None,
+) -> AdviceLine:
+    tier = next((one for one in given.options.memory_options if _is_tier(one, size)), None)
+    asked = given.request.hbm_request
+    return AdviceLine(
+        "gpu_memory",
+        size,
+        held,
+        None if tier is None else given.options.memory_options[tier],
+        confidence=given.confidence(runs),
+        margin=margin,
+        runs=len(runs),
+        of=len(given.group.jobs),
+        jobs=_labels(runs),
+        evidence={**evidence, "requested": asked},
+    )
+
+
+def _is_tier(written: str, size_mib: float) -> bool:
+    """Whether a capacity has the name of a tier: 40 GB cards report 39.4 to 40.0 GiB."""
+    return written.isdigit() and abs(size_mib / GIB - int(written)) <= 0.05 * int(written)
+
+
+def _ran_on_less(given: _Given, held: float) -> tuple[float, list[PastJob]] | None:
+    """The smallest capacity up to `held` on which the job of this name ran to its end, and these runs.
+
+    On as many GPUs or fewer, which then hold more each. A run that failed there with full memory speaks against it.
+    """
+    if given.group.level != "exact":  # a pattern of names may join jobs that differ
+        return None
+    asked = given.request.gpus or 0
+    small = [
+        job
+        for job in given.group.named
+        if job.hbm_mib is not None and job.hbm_mib <= held and job.gpus and job.gpus <= asked and _long_enough(job)
+    ]
+    for size in sorted({job.hbm_mib for job in small if job.hbm_mib is not None}):
+        there = [job for job in small if job.hbm_mib == size]
+        failed = [job for job in there if job.state == "FAILED" and (job.hbm_peak_mib or 0) >= 0.9 * size]
+        fitted = [job for job in there if job.completed]
+        if len(fitted) >= given.options.least_runs and not failed:
+            return size, fitted
+    return None
+
+
+def _sharing(given: _Given) -> AdviceLine:
+    """A MIG slice in which one GPU's memory and activity fit."""
+    topic: Topic = "sharing"
+    used = [job for job in given.alike if job.gpus == 1 or job.gpus_used == 1]
+    if given.request.gpus not in (None, 1) and len(used) < len(given.alike):
+        return given.no_advice(topic, "several GPUs are used")
+    need, shown, why = _gpu_need(given)
+    if need is None:
+        reason = "peaks of GPU memory are near capacity" if why == "reserved" else "too few runs with known peaks"
+        return given.no_advice(topic, reason, shown)
+    active = [job.sm_active for job in shown if job.sm_active is not None]
+    if len(active) < len(shown):
+        return given.no_advice(topic, "SM activity was not measured in every run", shown)
+    model, size = shown[0].gpu_model, shown[0].hbm_mib
+    slices = profiles_of(model, size * MI) if model is not None and size else ()
+    wanted = max(active) * (1 + _ACTIVITY_MARGIN)
+    for profile in slices:
+        if wanted <= float(profile.sms) and size and need <= _USABLE * float(profile.memory) * size:
+            return AdviceLine(
+                topic,
+                float(profile.sms),
+                1.0,
+                confidence="low",  # a mean over the run hides phases that need more
+                margin=_ACTIVITY_MARGIN,
+                runs=len(shown),
+                of=len(given.group.jobs),
+                jobs=_labels(shown),
+                evidence={"profile": profile.name, "sm_active_max": max(active), "need_mib": need, "model": model},
+            )
+    return given.no_advice(topic, "no slice of its GPU suffices" if slices else "its GPU has no MIG slices", shown)
+
+
+# ------------------------------------------------------------------------------------------------- time, host, cores
+
+
+def _time(given: _Given) -> AdviceLine:
+    """The longest run and a margin; runs judged hung are left out, and named."""
+    topic: Topic = "time"
+    asked = given.request.timelimit_s
+    hung = [job for job in given.alike if job.hung]
+    known = [job for job in given.alike if job.elapsed_s is not None and not job.hung]
+    ended = [job for job in known if job.completed]
+    cut = [job for job in known if job.state == "TIMEOUT"]
+    if len(ended) < given.options.least_runs:
+        return given.too_few(topic, ended, "a run time to the end is known", asked)
+    if cut:
+        reason = f"{len(cut)} of {len(known)} runs ended at their limit: how long they need is not known"
+        return given.no_advice(topic, reason, cut, asked)
+    longest = max(job.elapsed_s or 0.0 for job in known)
+    runs_s = [job.elapsed_s or 0.0 for job in ended]
+    if longest > max(runs_s):
+        runs_s.append(longest)
+    wanted = time_bound_s(runs_s, margin=given.options.time_margin, certainty=given.options.certainty)
+    evidence: dict[str, float | str | None] = {
+        "elapsed_s_max": longest,
+        "elapsed_s_p95": percentile(runs_s, 0.95),
+        "hung_left_out": len(hung),
+    }
+    if wanted > max(LEAST_S, _DIFFER * longest):
+        return given.no_advice(topic, "run times differ too much", ended, asked)
+    if asked is not None and wanted > WORTH * asked:
+        return given.no_advice(topic, "the limit is not much longer than needed", ended, asked)
+    return AdviceLine(
+        topic,
+        wanted,
+        asked,
+        f"--time={slurm_duration(wanted)}",
+        confidence=given.confidence(ended),
+        margin=wanted / longest - 1 if longest else given.options.time_margin,
+        runs=len(ended),
+        of=len(given.group.jobs),
+        jobs=_labels(ended),
+        evidence=evidence,
+    )
+
+
+def _host_memory(given: _Given) -> AdviceLine:
+    """The largest peak on a node and a margin; of runs that were killed, more than they had."""
+    topic: Topic = "host_memory"
+    request, asked = given.request, given.request.mem_mib
+    alike = [job for job in given.alike if job.nodes == (request.nodes or 1) or request.nodes is None]
+    alike = [job for job in alike if job.nodes == alike[0].nodes]
+    peaked = [job for job in alike if job.mem_peak_mib is not None]
+    shown = [job for job in peaked if job.completed and _long_enough(job)]
+    killed = [job.mem_mib for job in alike if job.state == "OUT_OF_MEMORY" and job.mem_mib is not None]
+    if len(shown) < given.options.least_runs:
+        return given.too_few(topic, shown, "peaks of host memory are known", asked)
+    peaks = [job.mem_peak_mib or 0.0 for job in peaked]
+    margin, certainty = given.options.memory_margin, given.options.certainty
+    wanted = max(memory_bound_mib(values, margin=margin, certainty=certainty) for values in (peaks, killed) if values)
+    if wanted > max(GIB, _DIFFER * max([*peaks, *killed])):
+        return given.no_advice(topic, "peaks of host memory differ too much", shown, asked)
+    if asked is not None and wanted > WORTH * asked and not (killed and wanted > asked):
+        return given.no_advice(topic, "the request is not much more than needed", shown, asked)
+    return AdviceLine(
+        topic,
+        wanted,
+        asked,
+        _memory_option(request, wanted),
+        confidence=given.confidence(shown),
+        margin=margin,
+        runs=len(shown),
+        of=len(given.group.jobs),
+        jobs=_labels(shown),
+        evidence={"mem_peak_mib_max": max(peaks), "killed": len(killed)},
+    )
+
+
+def _memory_option(request: JobRequest, mib: float) -> str | None:
+    """The option that the script has; of a CPU or GPU what a node's share comes to."""
+    units = {"mem": 1.0, "mem-per-gpu": request.gpus, "mem-per-cpu": request.cpus}[request.memory_option]
+    if not units:
+        return None
+    if request.memory_option == "mem":
+        return f"--mem={mib / GIB:.0f}G"
+    return f"--{request.memory_option}={math.ceil(mib * (request.nodes or 1) / units)}M"
+
+
+def _cores(given: _Given) -> AdviceLine:
+    """CPUs that were busy on average, doubled: a mean hides peaks, so it is a hint at most."""
+    topic: Topic = "cores"
+    asked = given.request.cpus
+    alike = [job for job in given.alike if job.cpus and job.cpu_efficiency is not None and _long_enough(job)]
+    if len(alike) < given.options.least_runs:
+        return given.too_few(topic, alike, "CPU use is known", asked)
+    busy = max((job.cpu_efficiency or 0.0) * (job.cpus or 0) for job in alike)
+    least = max(1, given.request.ntasks or 1, given.request.gpus or 1)
+    held = asked or max(job.cpus or 0 for job in alike)
+    wanted = max(least, math.ceil(busy * (1 + _CPU_MARGIN)))
+    if wanted > WORTH * held:
+        return given.no_advice(topic, "the CPUs were used", alike, asked)
+    return AdviceLine(
+        topic,
+        float(wanted),
+        float(held),
+        confidence="low",
+        margin=_CPU_MARGIN,
+        runs=len(alike),
+        of=len(given.group.jobs),
+        jobs=_labels(alike),
+        evidence={"cpus_busy_max": busy},
+    )
+
+
+# --------------------------------------------------------------------------------------------- what is to be expected
+
+
+def _expected(given: _Given) -> AdviceLine:
+    """Median and range of GPU-hours, energy and power of the runs that completed."""
+    done = [job for job in given.alike if job.completed and job.gpu_hours is not None]
+    if len(done) < given.options.least_runs:
+        return given.too_few("expected", done, "GPU-hours are known")
+    evidence: dict[str, float | str | None] = {}
+    for name, values in (
+        ("gpu_hours", [job.gpu_hours for job in done if job.gpu_hours is not None]),
+        ("energy_j", [job.energy_j for job in done if job.energy_j is not None]),
+        ("power_w", [job.power_w for job in done if job.power_w is not None]),
+        ("elapsed_s", [job.elapsed_s for job in done if job.elapsed_s is not None]),
+    ):
+        for end, fraction in (("p05", 0.05), ("median", 0.5), ("p95", 0.95)):
+            evidence[f"{name}_{end}"] = percentile(values, fraction) if values else None
+    return AdviceLine(
+        "expected",
+        float(evidence["gpu_hours_median"] or 0.0),
+        confidence=given.confidence(done),
+        runs=len(done),
+        of=len(given.group.jobs),
+        jobs=_labels(done),
+        evidence=evidence,
+    )
+
+
+def _problems(given: _Given) -> AdviceLine:
+    """Problems that the runs had: {code: runs}, of those that two runs or a fifth of them had.
+
+    Where there are too few runs for advice on the request, one that had a problem is a hint, of confidence low.
+    """
+    few = _problems_of(given, given.group.few) if given.group.few else None
+    if few is not None and (few.value is not None or not given.group.jobs):
+        return few
+    return _problems_of(given, given.group.jobs)
+
+
+def _problems_of(given: _Given, jobs: Sequence[PastJob]) -> AdviceLine:
+    counts = Counter(code for job in jobs for code in job.problems)
+    own = jobs is given.group.few or given.group.level != "user"
+    least = min(2.0, _OFTEN * len(jobs)) if own else 2.0
+    often = {code: float(runs) for code, runs in sorted(counts.items(), key=lambda one: (-one[1], one[0]))}
+    often = {code: runs for code, runs in often.items() if runs >= least}
+    ends = Counter(job.state for job in jobs)
+    for state in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"):
+        if ends[state] >= 2:
+            often[state] = float(ends[state])
+    often |= _recoverable(jobs)
+    if not often:
+        return given.no_advice("problems", "none in these runs", jobs)
+    concerned = [job for job in jobs if often.keys() & {*job.problems, job.state} or any(job.recoverable)]
+    return AdviceLine(
+        "problems",
+        float(len(concerned)),
+        confidence=given.confidence(jobs),
+        runs=len(jobs),
+        of=len(jobs),
+        jobs=_labels(concerned),
+        evidence=often,
+    )
+
+
+def _recoverable(jobs: Sequence[PastJob]) -> dict[str, float]:
+    """Shares of the GPU-hours of these jobs that were recoverable, by cause, where they are worth naming."""
+    hours = math.fsum(job.gpu_hours or 0.0 for job in jobs if any(part is not None for part in job.recoverable))
+    shares = {}
+    for place, cause in enumerate(WASTE):
+        parts = [job.recoverable[place] for job in jobs if len(job.recoverable) > place]
+        lost = math.fsum(part for part in parts if part is not None)
+        if hours and (lost >= WORTH_NAMING * hours or lost >= HOURS_WORTH_NAMING * len(jobs)):
+            shares[f"{RECOVERABLE}{cause}"] = lost / hours
+    return shares
+
+
+_LINES: Mapping[Topic, Callable[[_Given], AdviceLine]] = {
+    "gpus": _gpus,
+    "gpu_memory": _gpu_memory,
+    "sharing": _sharing,
+    "time": _time,
+    "host_memory": _host_memory,
+    "cores": _cores,
+    "expected": _expected,
+    "problems": _problems,
+}

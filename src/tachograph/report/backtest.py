@@ -1,0 +1,154 @@
+"""The backtest of advice as text and JSON: what following it would have meant for past jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tachograph.catalog.units import plural, printable, text
+from tachograph.judge.advice.backtest import FAILURES, BacktestReport, BacktestSums
+from tachograph.report.json_values import json_values
+from tachograph.report.lines import Line, plain, wrapped
+from tachograph.report.tables import TextColumn, fit_table
+
+_WHAT = {
+    "gpus": ("fewer GPUs", "too few GPUs"),
+    "gpu_memory": ("smaller GPUs", "out of GPU memory"),
+    "time": ("time limit", "time limit"),
+    "host_memory": ("host memory", "out of host memory"),
+}
+_LISTED = 5
+
+
+def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int = 100) -> list[Line]:
+    """Return the sums, what would have failed, and tables by user and by partition; `top`: rows of a table."""
+    total = report.total
+    share, named = text(total.broken_share, "fraction"), text(total.named_share, "fraction")
+    first = (
+        f"{plural(total.jobs, 'job')}, {total.grouped:,} with past jobs of their name; the request of "
+        f"{total.advised:,} would have changed, and {plural(total.broken_jobs, 'job')} of these would have failed "
+        f"({share})."
+    )
+    large = text(total.large_saved, "h")
+    second = (
+        f"Saved: {text(total.saved, 'h')} of {text(total.gpu_hours, 'h')} GPU time; on smaller GPUs: {large} of "
+        f"{text(total.large_hours, 'h')} of large memory. Recoverable: {text(total.recoverable, 'h')}, "
+        f"{text(total.with_history, 'h')} of it of jobs with past jobs, of which {named} were named beforehand."
+    )
+    shares = (total.named_all_share, total.known_share, total.worth_named_share, total.worth_known_share)
+    named, known, worth, worth_known = (text(share, "fraction") for share in shares)
+    third = (
+        f"Of all recoverable hours {named} were named; {known} have a cause that a past job of the user had, others "
+        f"cannot be named from past jobs. Of those worth naming (2 % of a job's GPU time, or 1 h) {worth} were named, "
+        f"{worth_known} could be. Of {plural(total.warned, 'job')} with a cause named {total.warned_right:,} had one."
+    )
+    lines = [*wrapped(first, width), *wrapped(second, width), *wrapped(third, width), plain("")]
+    lines += fit_table(
+        [
+            TextColumn("advice", [_WHAT[topic][0] for topic in FAILURES]),
+            TextColumn("jobs", [f"{total.followed[topic]:,}" for topic in FAILURES], right=True),
+            TextColumn("would have failed", [_WHAT[topic][1] for topic in FAILURES]),
+            TextColumn("jobs", [f"{total.broken[topic]:,}" for topic in FAILURES], right=True),
+            TextColumn("not measured", [f"{total.undecided[topic]:,}" for topic in FAILURES], right=True, hide=1),
+        ],
+        width,
+    ).lines
+    levels = [level for level in ("high", "medium") if level in report.confidence]
+    if levels:
+        lines += [plain("")]
+        counts = [report.confidence[level] for level in levels]
+        lines += fit_table(
+            [
+                TextColumn("confidence", levels),
+                TextColumn("lines", [f"{lines_:,}" for lines_, _ in counts], right=True),
+                TextColumn("failed", [f"{failed:,}" for _, failed in counts], right=True),
+                TextColumn("share", [text(failed / lines_, "fraction") for lines_, failed in counts], right=True),
+            ],
+            width,
+        ).lines
+    for title, groups in (("user", report.by_user), ("partition", report.by_partition)):
+        lines += [plain(""), *_table(title, groups, top, width)]
+    if report.broken:
+        lines += [plain("")]
+    for one in report.broken[:_LISTED]:
+        unit = {"gpus": "", "time": "s"}.get(one.topic, "MiB")
+        whose = f"{one.job.label} of {one.job.user} ({one.job.name})"
+        used = f"{_WHAT[one.topic][1]}: needed {text(one.used, unit)}, advised {text(one.advised, unit)}"
+        lines += wrapped(printable(f"{whose}: {used}, confidence {one.confidence}"), width, indent="  ")
+    return lines
+
+
+def _table(title: str, groups: Mapping[str, BacktestSums], top: int | None, width: int) -> list[Line]:
+    order = sorted(groups, key=lambda name: (-groups[name].saved - groups[name].large_saved, name))
+    shown = [(name, groups[name]) for name in order[:top]]
+    table = fit_table(
+        [
+            TextColumn(title, [printable(name) or "–" for name, _ in shown], least=8),
+            TextColumn("jobs", [f"{sums.jobs:,}" for _, sums in shown], right=True),
+            TextColumn("advised", [f"{sums.advised:,}" for _, sums in shown], right=True),
+            TextColumn("failed", [f"{sums.broken_jobs:,}" for _, sums in shown], right=True),
+            TextColumn("saved", [text(sums.saved, "h") for _, sums in shown], right=True),
+            TextColumn("large memory", [text(sums.large_saved, "h") for _, sums in shown], right=True, hide=2),
+            TextColumn("recoverable", [text(sums.recoverable, "h") for _, sums in shown], right=True, hide=1),
+            TextColumn("named", [text(sums.named_share, "fraction") for _, sums in shown], right=True, hide=3),
+        ],
+        width,
+    )
+    more = len(order) - len(shown)
+    return table.with_note(*([f"{len(shown)} of {len(order)} {title}s"] if more else []), width=width)
+
+
+def backtest_json(report: BacktestReport) -> dict[str, Any]:
+    """Return the same as JSON values; shares null without a job that they are of."""
+    return json_values(
+        {
+            "total": _sums(report.total),
+            "by_user": {name: _sums(sums) for name, sums in sorted(report.by_user.items())},
+            "by_partition": {name: _sums(sums) for name, sums in sorted(report.by_partition.items())},
+            "confidence": {
+                level: {"lines": lines, "failed": failed} for level, (lines, failed) in report.confidence.items()
+            },
+            "failed": [
+                {
+                    "job_key": one.job.key,
+                    "user": one.job.user,
+                    "name": one.job.name,
+                    "topic": one.topic,
+                    "advised": one.advised,
+                    "needed": one.used,
+                    "confidence": one.confidence,
+                }
+                for one in report.broken
+            ],
+        }
+    )
+
+
+def _sums(sums: BacktestSums) -> dict[str, Any]:
+    return {
+        "jobs": sums.jobs,
+        "with_past_jobs": sums.grouped,
+        "advised": sums.advised,
+        "failed": sums.broken_jobs,
+        "failed_share": sums.broken_share,
+        "lines": {topic: sums.followed[topic] for topic in FAILURES},
+        "failed_lines": {topic: sums.broken[topic] for topic in FAILURES},
+        "not_measured": {topic: sums.undecided[topic] for topic in FAILURES},
+        "gpu_hours": sums.gpu_hours,
+        "gpu_hours_saved": sums.saved,
+        "large_memory_gpu_hours": sums.large_hours,
+        "large_memory_gpu_hours_saved": sums.large_saved,
+        "recoverable": sums.recoverable,
+        "recoverable_with_past_jobs": sums.with_history,
+        "named": sums.named,
+        "named_share": sums.named_share,
+        "named_of_all": sums.named_all,
+        "named_of_all_share": sums.named_all_share,
+        "known_causes": sums.known,
+        "known_causes_share": sums.known_share,
+        "minor": sums.minor,
+        "worth_naming_named_share": sums.worth_named_share,
+        "worth_naming_known_share": sums.worth_known_share,
+        "warned": sums.warned,
+        "warned_right": sums.warned_right,
+    }
