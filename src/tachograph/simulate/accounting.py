@@ -208,6 +208,9 @@ def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -
     if record["State"] == "RUNNING" or run.start_s is None or run.end_s is None:
         return 0, 0
     busy, held = np.random.default_rng([plan.seed, 10, raw_id(run.request)]).uniform(0.02, 0.6, 2)
+    if run.request.of_group is not None:  # as much as its other runs, but for some percent
+        usual = np.random.default_rng([plan.seed, 13, run.request.of_group]).uniform(0.02, 0.6, 2)
+        busy, held = usual * (0.9 + 0.2 * np.array([busy, held]))
     cpu_s = max(1, run.request.gpus) * _CPUS_PER_GPU * (run.end_s - run.start_s)
     return int(busy * cpu_s), int(held * _GIB_PER_GPU * 2**20)
 

@@ -14,7 +14,7 @@ from tachograph.simulate.hosts import write_hosts
 from tachograph.simulate.plan import SimulationPlan
 from tachograph.simulate.samples import allocations_of, by_gpu
 from tachograph.simulate.telemetry import write_telemetry
-from tachograph.simulate.truth import CLASSES_FILE, classes_frame, gpus_frame, jobs_frame
+from tachograph.simulate.truth import CLASSES_FILE, CULPRITS_FILE, classes_frame, culprits_frame, gpus_frame, jobs_frame
 from tachograph.simulate.workload import place_runs, sample_requests
 
 
@@ -101,4 +101,6 @@ def _simulate(plan: SimulationPlan, root: Path, progress: Callable[[int, int], N
         frame.write_parquet(root / "truth" / f"{name}.parquet")
     if plan.judged_jobs:
         classes_frame(plan, runs).write_parquet(root / "truth" / CLASSES_FILE)
+    if plan.stopped_jobs:
+        culprits_frame(plan, runs).write_parquet(root / "truth" / CULPRITS_FILE)
     return cluster

@@ -85,7 +85,7 @@ def write_telemetry(
     """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
-    drawn = faults.sample_defects(plan, nodes)
+    drawn = faults.with_gaps(plan, faults.sample_defects(plan, nodes), runs)
     log, sums = DefectLog(), TruthSums.none(len(allocations))
     files: list[Path] = []
     rows, done = 0, 0

@@ -20,6 +20,7 @@ import polars as pl
 from tachograph.catalog.tables import TIME
 from tachograph.simulate.behaviours import JOB_KINDS, ActivityLevel, ActivityPhase
 from tachograph.simulate.defects import measured
+from tachograph.simulate.hangs import HangBehaviour
 from tachograph.simulate.plan import SimulationPlan
 from tachograph.simulate.samples import F64, I64, SUMMED, Array, Segments, SimulatedAllocation
 from tachograph.simulate.workload import SimulatedRequest, SimulatedRun
@@ -284,12 +285,43 @@ def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.Data
     )
 
 
+CULPRITS_FILE = "culprits.parquet"  # in the folder of the truth
+CULPRIT_TRUTH_SCHEMA = {
+    **{name: CLASS_TRUTH_SCHEMA[name] for name in ("job_id", "display_id", "submit_s", "user", "scenario", "known")},
+    "gpus": pl.Int64(),
+    "culprit_node": pl.String(),
+    "culprit_gpu": pl.Int16(),
+}
+
+
+def culprits_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.DataFrame:
+    """Return one row per run that stops (`hangs`) and is over, with the culprit planted in it; null: none is."""
+    names, rows = [node.name for node in plan.nodes()], list[tuple[Any, ...]]()
+    for run in runs:
+        if not _is_over(plan, run) or not isinstance(run.behaviour, HangBehaviour):
+            continue
+        held = [(names[node], gpu) for node, gpus in run.places for gpu in gpus]
+        culprit = (None, None) if run.behaviour.culprit is None else held[run.behaviour.culprit]
+        rows.append((*_course_keys(plan, run), run.gpus, *culprit))
+    return pl.DataFrame(rows, schema=CULPRIT_TRUTH_SCHEMA, orient="row")
+
+
+def _course_keys(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
+    """Keys of a run that follows a course, its scenario, and whether its GPUs are recorded."""
+    request = run.request
+    scenario = request.course.scenario if request.course else None
+    return (
+        *(str(raw_id(request)), display_id(request), plan.start_s + run.submit_s, user_name(request), scenario),
+        request.nodes > 0 or run.mapped,
+    )
+
+
 def _is_over(plan: SimulationPlan, run: SimulatedRun) -> bool:
     return run.request.course is not None and run.start_s is not None and state_of(plan, run) not in _OVER
 
 
 def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
-    request, elapsed_s = run.request, (run.end_s or 0) - (run.start_s or 0)
+    elapsed_s = (run.end_s or 0) - (run.start_s or 0)
     assert run.behaviour is not None  # it has a course and ran
     lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
     rests = rest_intervals(lines, elapsed_s)
@@ -303,13 +335,7 @@ def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
         "stable": is_stable(lines, elapsed_s, plan.interval_s),
     }
     begin, end = max(rests, key=lambda rest: rest[1] - rest[0], default=(None, None))
-    scenario = request.course.scenario if request.course else None
-    return (
-        *(str(raw_id(request)), display_id(request), plan.start_s + run.submit_s, user_name(request), scenario),
-        run.request.nodes > 0 or run.mapped,
-        *(answers[name] for name in CLASSES),
-        *(begin, end),
-    )
+    return (*_course_keys(plan, run), *(answers[name] for name in CLASSES), begin, end)
 
 
 def rests(level: ActivityLevel) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tachograph.simulate import behaviours
 from tachograph.simulate.behaviours import JOB_KINDS, LONGEST_S, JobBehaviour, JobKind, behave, follow
+from tachograph.simulate.hangs import HangCourse, follow_hang, hang_population
 from tachograph.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
 
 # (nodes, share of the jobs); 0: a part of a shared node
@@ -123,6 +124,7 @@ class SimulatedRequest:
     fails_once: bool = False  # its node fails; it is queued again under the same id
     cancelled_waiting: bool = False
     course: behaviours.JobCourse | None = None  # what it does, where that is not left to its kind
+    of_group: int | None = None  # the job group that it repeats
 
     @property
     def account(self) -> str:
@@ -139,7 +141,11 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
     """Return the requests in order of submission: every kind `each_kind` times, then by weight up to the load."""
     rng = np.random.default_rng([plan.seed, 1])
     if plan.judged_jobs:
-        return _numbered(_draw_judged(plan, rng))
+        return _numbered(_draw_courses(plan, behaviours.accuracy_population(plan.judged_jobs, rng), rng))
+    if plan.stopped_jobs:
+        return _numbered(_draw_courses(plan, hang_population(plan.stopped_jobs, rng), rng))
+    if plan.job_groups:
+        return _numbered(_draw_repeated(plan, rng))
     budget = plan.load * plan.gpus * plan.seconds
     wanted = [kind for kind in JobKind for _ in range(plan.each_kind)]
     kinds = list(JOB_KINDS)
@@ -165,11 +171,13 @@ def _activity() -> NDArray[np.float64]:
     return np.asarray(users / users.sum(), dtype=np.float64)
 
 
-def _draw_judged(plan: SimulationPlan, rng: np.random.Generator) -> list[SimulatedRequest]:
-    """The population for judging, submitted so early that all of it ends in time, queues being short."""
+def _draw_courses(
+    plan: SimulationPlan, courses: Iterable[behaviours.JobCourse], rng: np.random.Generator
+) -> list[SimulatedRequest]:
+    """Jobs with a course each, submitted so early that all of them end in time, queues being short."""
     users = _activity()
     drawn = []
-    for serial, course in enumerate(behaviours.accuracy_population(plan.judged_jobs, rng)):
+    for serial, course in enumerate(courses):
         group, kind = _choose_group(plan, rng, course.kind)
         gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole(plan, group))
         ends = ("TIMEOUT", "0:0") if course.stuck and rng.random() < 0.6 else None
@@ -195,6 +203,62 @@ def _draw_judged(plan: SimulationPlan, rng: np.random.Generator) -> list[Simulat
                 course=course,
             )
         )
+    return drawn
+
+
+_CHANGED = 0.01  # share of the runs of a job group that do something else under its name
+_HANGING = 0.15  # share of the job groups of which some runs hang
+_HANGS = 0.2  # share of their runs
+
+
+def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[SimulatedRequest]:
+    """Jobs that users submit again and again: each group keeps size, limit, memory and what its GPUs do.
+
+    Run times spread around the group's; some runs fail on the way, some groups hang at times, few runs are changed.
+    """
+    kinds = [kind for kind in JOB_KINDS if kind not in (JobKind.HUNG, JobKind.DEADLOCK, JobKind.CPU_ONLY)]
+    weights = np.array([JOB_KINDS[kind].weight for kind in kinds])
+    users, groups = _activity(), list[SimulatedRequest]()
+    for number in range(plan.job_groups):
+        usual = kinds[int(rng.choice(len(kinds), p=weights / weights.sum()))]
+        made = _draw_one(plan, rng, number, usual, int(rng.choice(_USERS, p=users)), planned=False)
+        groups.append(replace(made, of_group=number, het=False, fails_once=False, cancelled_waiting=False))
+    spreads, slack = rng.uniform(0.01, 0.25, len(groups)), rng.uniform(1.2, 5.0, len(groups))
+    hanging, numbered = rng.random(len(groups)) < _HANGING, rng.random(len(groups)) < 0.3
+    shares = 1.0 / np.arange(1, len(groups) + 1) ** 0.8
+    drawn, spent, budget = list[SimulatedRequest](), 0.0, plan.load * plan.gpus * plan.seconds
+    while spent < budget:
+        number = int(rng.choice(len(groups), p=shares / shares.sum()))
+        group, spread, serial = groups[number], float(spreads[number]), len(drawn)
+        limit_s = 300 * -int(-group.run_s * float(np.exp(3 * spread)) * slack[number] // 300)
+        changed, hangs = bool(rng.random() < _CHANGED), bool(hanging[number] and rng.random() < _HANGS)
+        needs_s = max(JOB_KINDS[group.kind].min_s, group.run_s * float(np.exp(rng.normal(0.0, spread))))
+        kind: JobKind = JobKind.STEADY if changed and group.gpus else group.kind
+        needs_s *= float(np.exp(rng.normal(0.0, 0.7))) if changed else 1.0
+        state, exit_code = _choose_end(rng, JobKind.STEADY)
+        state, exit_code = ("COMPLETED", "0:0") if state == "TIMEOUT" else (state, exit_code)
+        run_s = int(needs_s if state == "COMPLETED" else needs_s * rng.uniform(0.05, 1.0))
+        if hangs and limit_s >= JOB_KINDS[JobKind.HUNG].min_s and group.gpus:
+            kind, run_s, (state, exit_code) = JobKind.HUNG, limit_s, ("TIMEOUT", "0:0")
+        elif run_s > limit_s:
+            run_s, state, exit_code = limit_s, "TIMEOUT", "0:0"
+        if run_s < JOB_KINDS[kind].min_s:  # it ended before what is planted shows
+            kind = JobKind.STEADY
+        name = f"{group.name}_{number:02d}"
+        drawn.append(
+            replace(
+                group,
+                serial=serial,
+                submit_s=int(rng.uniform(0, plan.seconds)),
+                kind=kind,
+                run_s=run_s,
+                limit_min=limit_s // 60,
+                state=state,
+                exit_code=exit_code,
+                name=f"{name}_{serial:05d}" if numbered[number] else name,
+            )
+        )
+        spent += max(group.gpus, 1) * run_s
     return drawn
 
 
@@ -508,9 +572,12 @@ def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator)
         request = replace(request, kind=JobKind.STEADY)
     group = plan.groups[request.group]
     usable = group.driver.total_mib - group.driver.reserved_mib
+    fate = [3, request.serial, int(run.state == "NODE_FAIL")]
+    if request.of_group is not None:
+        fate = [12, request.of_group]
     behaviour = behave(
         request.kind,
-        np.random.default_rng([plan.seed, 3, request.serial, int(run.state == "NODE_FAIL")]),
+        np.random.default_rng([plan.seed, *fate]),
         elapsed_s=end_s - start_s,
         gpus=run.gpus,
         capacity_mib=group.device.hbm_mib,
@@ -519,7 +586,11 @@ def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator)
     if plan.as_in_study:
         behaviour = as_in_study(behaviour, np.random.default_rng([plan.seed, 10, request.serial]))
     if request.course is not None:
-        fate = np.random.default_rng([plan.seed, 11, request.serial])
-        behaviour = follow(behaviour, request.course, fate, per_node=[len(gpus) for _, gpus in run.places])
+        course = np.random.default_rng([plan.seed, 11, request.serial])
+        per_node = [len(gpus) for _, gpus in run.places]
+        if isinstance(request.course, HangCourse):
+            behaviour = follow_hang(behaviour, request.course, course, per_node=per_node)
+        else:
+            behaviour = follow(behaviour, request.course, course, per_node=per_node)
     shared = request.nodes == 0
     return replace(run, request=request, behaviour=behaviour, mapped=shared and bool(rng.random() >= plan.unmapped))

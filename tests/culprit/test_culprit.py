@@ -1,0 +1,242 @@
+"""The likely culprit of a hang: each pattern, what looks like one, what was not measured, and a case by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from statistics import mean, median
+from typing import Any
+
+import polars as pl
+import pytest
+
+from jobframes import START, frame, gpus, summary
+from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.judge.culprit import Culprit, find_culprit, hang_culprit
+from tachograph.judge.finding import EVIDENCE, Finding, Verdict
+from tachograph.report.job import build_job_report, job_json
+from tachograph.report.job_page import job_html
+from tachograph.report.job_text import job_text
+
+Levels = dict[str, float]
+WORK: Levels = {"gpu_util": 0.95, "sm_active": 0.6, "tensor_active": 0.3, "dram_active": 0.2, "power_w": 300.0}
+POLL: Levels = {"gpu_util": 1.0, "sm_active": 0.1, "tensor_active": 0.0, "dram_active": 0.0, "power_w": 130.0}
+IDLE: Levels = {"gpu_util": 0.0, "sm_active": 0.0, "tensor_active": 0.0, "dram_active": 0.0, "power_w": 70.0}
+KERNEL: Levels = {**POLL, "sm_active": 0.9, "power_w": 210.0}
+Course = Sequence[tuple[int, Levels | None]]
+
+
+def job(courses: Mapping[tuple[str, int], Course], **columns: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """job_gpus and job_minutes of GPUs that do one thing after the other for so many minutes; None: not measured."""
+    rows: list[dict[str, Any]] = []
+    for (node, gpu), course in courses.items():
+        minute = 0
+        for length, levels in course:
+            for at in range(minute, minute + length):
+                wobble = 1 + 0.02 * ((at * 7 + gpu * 3) % 5 - 2)
+                key = {"job_key": "c:100:1", "job_id": "100", "seq": 1, "node": node, "gpu": gpu, "minute": at}
+                if levels is not None:
+                    values = {name: min(1.0, v * wobble) if v <= 1 else v * wobble for name, v in levels.items()}
+                    rows.append(key | {"t": START + timedelta(minutes=at), "samples": 2} | values)
+            minute += length
+    held = [{"node": node, "gpu": gpu} | {name: of.get((node, gpu)) for name, of in columns.items()}
+            for node, gpu in courses]  # fmt: skip
+    return gpus(*held), frame(JOB_MINUTES, rows)
+
+
+def alike(course: Course, *, nodes: int = 1, per_node: int = 4) -> dict[tuple[str, int], Course]:
+    """The same course for all GPUs."""
+    return {(f"n{node}", gpu): course for node in range(1, nodes + 1) for gpu in range(per_node)}
+
+
+def named(courses: Mapping[tuple[str, int], Course], **columns: Any) -> Culprit:
+    """The culprit of a job that held these GPUs."""
+    return find_culprit(*job(courses, **columns), held=len(courses))
+
+
+HUNG: Course = ((60, WORK), (40, POLL))
+STOPPED: Course = ((60, WORK), (40, IDLE))
+PLANTED: Mapping[str, Course] = {
+    "idle": STOPPED,
+    "working": ((100, WORK),),
+    "kernel": ((60, WORK), (40, KERNEL)),
+    "reports_nothing": ((60, WORK), (40, None)),
+}
+
+
+@pytest.mark.parametrize("pattern", PLANTED)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_one_gpu_that_is_unlike_those_that_wait_is_named(pattern: str, nodes: int) -> None:
+    found = named(alike(HUNG, nodes=nodes) | {("n1", 2): PLANTED[pattern]})
+    assert (found.node, found.gpu, found.pattern) == ("n1", 2, pattern), found
+    assert found.sentence.startswith(f"Likely culprit: {'n1 ' if nodes > 1 else ''}GPU 2, which ")
+    assert set(found.evidence) <= set(EVIDENCE)
+    assert found.confidence == ("high" if pattern == "idle" else "medium")
+
+
+def test_the_one_that_stopped_minutes_before_the_others_is_named() -> None:
+    found = named(alike(STOPPED) | {("n1", 1): ((52, WORK), (48, IDLE))})
+    assert (found.node, found.gpu, found.pattern, found.confidence) == ("n1", 1, "stopped_first", "medium")
+    assert found.evidence["culprit_before_others_s"] == 8 * 60
+    assert found.evidence["culprit_stopped_after_s"] == 52 * 60
+
+
+def test_a_node_of_which_all_gpus_stopped_is_named() -> None:
+    found = named(alike(HUNG, nodes=3) | {("n2", gpu): STOPPED for gpu in range(4)})
+    assert (found.node, found.gpu, found.pattern) == ("n2", None, "idle")
+    assert "all 4 GPUs of n2" in found.sentence
+    assert "culprit_gpu" not in found.evidence
+
+
+def test_the_others_may_leave_after_the_limit_of_their_operations() -> None:
+    left: Course = ((60, WORK), (15, POLL), (25, IDLE))
+    assert named(alike(left) | {("n1", 3): STOPPED}).gpu == 3
+
+
+@pytest.mark.parametrize(
+    ("courses", "reason"),
+    [
+        (alike(HUNG), "all 4 GPUs stopped within 1 min and waited by polling"),
+        (alike(STOPPED), "all 4 GPUs stopped within 1 min and were idle"),
+        (alike(HUNG) | {("n1", 1): STOPPED, ("n1", 2): STOPPED}, "2 GPUs were idle"),
+        (alike(STOPPED, per_node=2) | {("n1", 1): ((52, WORK), (48, IDLE))}, "all 2 GPUs"),
+        (alike(STOPPED, per_node=2) | {("n1", 1): ((30, WORK), (70, IDLE))}, "of two GPUs GPU 0 worked on"),
+        (alike(STOPPED) | {("n1", 1): ((20, WORK), (80, IDLE))}, "stopped 40 min before the others"),
+        (alike(STOPPED) | {("n1", gpu): ((30 + 7 * gpu, WORK), (70 - 7 * gpu, IDLE)) for gpu in range(4)},
+         "one after the other"),
+        (alike(STOPPED) | {("n1", 0): ((85, WORK), (15, IDLE))}, "GPU 0 worked on after the others"),
+        (alike(((100, WORK),)), "worked until its end"),
+        (alike(((95, WORK), (5, IDLE))), "worked until its end"),
+        (alike(((100, IDLE),)) | {("n1", 0): HUNG}, "1 of its 4 GPUs took part"),
+        ({("n1", 0): HUNG}, "it had one GPU"),
+    ],
+)  # fmt: skip
+def test_where_none_or_several_are_set_apart_none_is_named(courses: dict[tuple[str, int], Course], reason: str) -> None:
+    found = named(courses)
+    assert not found.named
+    assert found.sentence.startswith("No culprit can be named: ")
+    assert reason in found.line
+
+
+def test_a_gpu_that_was_never_used_is_no_culprit() -> None:
+    assert not named(alike(HUNG) | {("n1", 2): ((100, IDLE),)}).named
+    assert named(alike(HUNG) | {("n1", 2): ((100, IDLE),), ("n1", 0): STOPPED}).gpu == 0
+
+
+def test_nothing_is_concluded_from_minutes_that_were_not_measured() -> None:
+    gap: Course = ((40, WORK), (60, None))
+    before = named(alike(HUNG) | {("n1", 2): gap})
+    assert not before.named
+    assert "GPU 2 had no samples when work stopped" in before.sentence
+    of_node = named(alike(HUNG, nodes=2) | {("n2", gpu): gap for gpu in range(4)})
+    assert not of_node.named
+    assert "4 GPUs had no samples" in of_node.sentence
+    first = named(alike(STOPPED) | {("n1", 1): ((52, WORK), (9, None), (39, IDLE))})
+    assert not first.named  # it may have worked until the others stopped
+    without = {key: [(length, {"gpu_util": levels["gpu_util"], "power_w": 100.0} if levels else None)
+               for length, levels in course] for key, course in alike(HUNG).items()}  # fmt: skip
+    assert "not recorded" in named({**without, ("n1", 0): [(60, {"gpu_util": 1.0}), (40, {"gpu_util": 0.0})]}).sentence
+
+
+def test_without_stored_minutes_none_is_named() -> None:
+    held, every = job(alike(HUNG))
+    assert "no minutes of its GPUs are stored" in find_culprit(held, every.clear(), held=4).sentence
+    assert "not recorded" in find_culprit(held, every.with_columns(gpu=pl.col("gpu") + 9), held=4).sentence
+
+
+def test_less_was_measured_so_the_finding_is_less_sure() -> None:
+    courses = alike(HUNG, nodes=2) | {("n1", 2): STOPPED}
+    assert named(courses).confidence == "high"
+    partly = named(courses | {("n2", 3): ((30, WORK), (70, None))})
+    assert (partly.gpu, partly.confidence) == (2, "medium")
+    unseen = find_culprit(*job(courses), held=9)
+    assert (unseen.gpu, unseen.confidence) == (2, "medium")
+
+
+def test_errors_of_the_driver_are_evidence_but_no_consequences_of_others() -> None:
+    lost = alike(HUNG) | {("n1", 2): PLANTED["reports_nothing"]}
+    sure = named(lost, xid_events={("n1", 2): 1}, xid_event_max={("n1", 2): 79.0})
+    assert (sure.gpu, sure.confidence, sure.evidence["xid_events"]) == (2, "high", 1.0)
+    alone = named(alike(HUNG), xid_events={("n1", 3): 2}, xid_event_max={("n1", 3): 31.0})
+    assert (alone.gpu, alone.pattern, alone.confidence) == (3, "xid", "medium")
+    assert not named(alike(HUNG), xid_events={("n1", 3): 2}, xid_event_max={("n1", 3): 45.0}).named
+    two = {("n1", 3): 1, ("n1", 1): 1}
+    assert not named(alike(HUNG), xid_events=two, xid_event_max=dict.fromkeys(two, 31.0)).named
+    elsewhere = named(lost, xid_events={("n1", 0): 1}, xid_event_max={("n1", 0): 31.0})
+    assert (elsewhere.gpu, elsewhere.confidence) == (2, "low")
+
+
+def test_samples_of_nodes_ten_minutes_apart_still_name_it() -> None:
+    held, every = job(alike(((200, WORK), (200, POLL)), nodes=2) | {("n2", 1): ((200, WORK), (200, IDLE))})
+    phase = pl.when(pl.col("node") == "n1").then(0).otherwise(7)
+    found = find_culprit(held, every.filter(pl.col("minute") % 10 == phase), held=8)
+    assert (found.node, found.gpu) == ("n2", 1)
+
+
+def test_row_order_and_other_gpus_change_nothing() -> None:
+    held, every = job(alike(HUNG) | {("n1", 2): STOPPED})
+    assert find_culprit(held.reverse(), every.sample(fraction=1.0, shuffle=True, seed=3), held=4) == find_culprit(
+        held, every, held=4
+    )
+
+
+def test_by_hand_the_numbers_of_the_sentence_are_those_of_the_minutes() -> None:
+    """Recomputed from the rows, by their definition: GPU 1 does nothing while the other three wait."""
+    held, every = job(alike(HUNG) | {("n1", 1): ((57, WORK), (43, IDLE))})
+    found = find_culprit(held, every, held=4)
+    rows = every.to_dicts()
+    at_work = [(row["gpu"], row["minute"]) for row in rows if row["tensor_active"] > 0.03]
+    works = {gpu: max(minute for each, minute in at_work if each == gpu) for gpu in range(4)}
+    assert works == {0: 59, 1: 56, 2: 59, 3: 59}
+    window = range(max(works.values()) + 2, max(works.values()) + 2 + 10)  # the minute of the stop is of both
+
+    def means(name: str, gpu: int) -> float:
+        return mean(float(row[name]) for row in rows if row["gpu"] == gpu and row["minute"] in window)
+
+    others = [0, 2, 3]
+    assert found.evidence == pytest.approx(
+        {
+            "culprit_gpu": 1.0,
+            "culprit_stopped_after_s": 57 * 60.0,
+            "culprit_gpu_util": means("gpu_util", 1),
+            "culprit_power_w": means("power_w", 1),
+            "others_gpu_util": median(means("gpu_util", gpu) for gpu in others),
+            "others_power_w": median(means("power_w", gpu) for gpu in others),
+        },
+        rel=1e-5,
+    )  # fmt: skip
+    assert found.line == (
+        "Likely culprit: GPU 1, which was idle from 57 min after the start on while the 3 other GPUs waited by polling "
+        "(utilisation 0 % and 70 W, 99 % and 130 W of the others); high confidence."
+    )
+
+
+def report_of(courses: Mapping[tuple[str, int], Course], code: str, *, verdict: Verdict = "yes") -> Any:
+    """The report of a job with a finding."""
+    held, every = job(courses)
+    finding = Finding(code, "problem", "A title", "It hung.", evidence={"idle_s": 2400.0}, verdict=verdict)
+    row = summary(elapsed_s=6000.0, gpus=len(courses), samples=800)
+    return build_job_report(row, held, every, [finding], START)
+
+
+def test_text_json_page_and_evidence_have_the_same_sentence() -> None:
+    report = report_of(alike(HUNG) | {("n1", 2): STOPPED}, "busy_waiting")
+    line, found = report.culprit.line, job_json(report)
+    assert "GPU 2" in line
+    assert line in " ".join(job_text(report, width=120).split())
+    page = job_html(report).replace("\N{NO-BREAK SPACE}", " ")
+    assert line in page
+    assert (found["culprit"]["node"], found["culprit"]["gpu"], found["culprit"]["confidence"]) == ("n1", 2, "high")
+    assert found["findings"][0]["sentence"] == f"It hung. {line}"
+    assert found["evidence"]["busy_waiting"]["culprit_gpu"] == 2.0
+    assert found["evidence"]["busy_waiting"]["idle_s"] == 2400.0
+    assert "Likely culprit, index of the GPU" in page
+
+
+def test_only_a_hang_of_several_gpus_has_one() -> None:
+    courses = alike(HUNG) | {("n1", 2): STOPPED}
+    assert report_of(courses, "memory_bound").culprit is None
+    assert report_of(courses, "hung", verdict="no").culprit is None
+    assert report_of({("n1", 0): HUNG}, "hung").culprit is None
+    held, every = job(courses)
+    assert hang_culprit([], held, every, held=4) is None
