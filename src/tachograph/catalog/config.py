@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -22,8 +22,23 @@ from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import zone
 
 FILE_NAME = "tachograph.toml"
-_SERVE_FILES = ("token_file", "slurm_jwt_key", "oidc_secret_file", "ldap_password_file")
+# paths from the configuration's folder on, but for these words
+_SERVE_FILES = (
+    "socket",
+    "token_file",
+    "slurm_jwt_key",
+    "oidc_secret_file",
+    "ldap_password_file",
+    "managers",
+    "access_log",
+)
+_MAIL_FILES = ("password_file", "addresses")
+_ACT_FILES = ("digest_opt_out", "templates", "unsubscribe_key_file")
+_WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
+_WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 
 class SiteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +180,21 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     profiles: dict[str, str] = {}  # {job group: report of Nsight Compute}; relative to the configuration's file
 
 
+class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What advice for the next job rests on: how many past jobs, and margins on top of what they used."""
+
+    runs: int = 50  # the latest of a group count
+    least_runs: int = 3  # with fewer there is no advice
+    days: int = 180  # jobs that ended longer ago do not count
+    time_margin: float = 0.25
+    memory_margin: float = 0.5  # of host memory: peaks are polled
+    gpu_memory_margin: float = 0.15
+    certainty: float = 0.998  # that the next run stays within the advised limit, by the spread of those before
+    memory_options: dict[
+        str, str
+    ] = {}  # {memory of a GPU in GB: option that requests it}, {"40" = "--constraint=a40g"}
+
+
 class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How `tachograph collect` runs."""
 
@@ -177,6 +207,48 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
 
 
+class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever. Applied by `tachograph compact --expire`."""
+
+    gpu_samples: str = ""
+    node_samples: str = ""
+    job_minutes: str = ""
+    job_node_minutes: str = ""
+    jobs: str = ""  # the accounting: jobs, steps, allocations
+    job_summaries: str = ""  # all results of a job: job_gpus, step_summaries, findings and labels go with them
+
+    @property
+    def days(self) -> dict[str, int]:
+        """{table: days} of those that are not kept for ever. Errors: ConfigError."""
+        spans = msgspec.structs.asdict(self)
+        return {table: _days(f"retention.{table}", span) for table, span in spans.items() if span}
+
+
+# a table that is removed after the other at the earliest, as the other is computed from it, or refers to it
+_KEPT_LONGER = (
+    ("job_minutes", "gpu_samples"),
+    ("job_node_minutes", "node_samples"),
+    ("jobs", "gpu_samples"),
+    ("jobs", "node_samples"),
+    ("job_summaries", "job_minutes"),
+    ("job_summaries", "job_node_minutes"),
+    ("job_summaries", "jobs"),
+)
+_SPAN_DAYS = {"d": 1, "w": 7, "y": 365}
+
+
+def _days(key: str, span: str) -> int:
+    """Days of a span. Errors: ConfigError.
+
+    >>> _days("retention.gpu_samples", "2 y")
+    730
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,5})\s*([dwy])\s*", span)
+    if not found or int(found[1]) < 1:
+        raise ConfigError(f"{key}: invalid time {span!r}", do='write "90d", "26w" or "2y"; "" keeps rows for ever')
+    return int(found[1]) * _SPAN_DAYS[found[2]]
+
+
 class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `tachograph watch` shows, and how often it looks."""
 
@@ -187,7 +259,7 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How `tachograph serve` listens, and who sees what. Secrets are named by file, from this file's folder on."""
+    """How `tachograph serve` listens, and who sees what. Secrets are files; paths begin at this file's folder."""
 
     listen: str = "127.0.0.1:8265"
     socket: str = ""  # path of a Unix socket in place of an address
@@ -225,6 +297,60 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     access_log: str = ""  # file of a line of JSON per request, or stderr; empty: none
 
 
+class MailOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How mail is sent. Without host and sender, none is."""
+
+    host: str = ""
+    port: int = 0  # 0: 465 with tls = "tls", 587 with "starttls", 25 with "none"
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    user: str = ""  # empty: without a login
+    password_file: str = ""
+    sender: str = ""  # address it comes from
+    reply_to: str = ""  # address of staff; empty: the sender
+    address: str = ""  # of a user: "{user}@example.org"
+    addresses: str = ""  # file of lines `user address`, which come first
+    timeout_s: float = 30.0  # of each answer of the server
+
+
+class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is done with results, beside showing them. Everything is off until it is switched on."""
+
+    state: str = ""  # folder of the ledger of actions; empty: as collect.state
+    dry_run: bool = True  # `tachograph act` notes what it would do, and does nothing
+    interval_s: float = 300.0  # between two rounds of `tachograph act`
+    digest: tuple[Literal["users", "managers", "staff"], ...] = ()  # who gets one mail a week
+    digest_staff: tuple[str, ...] = ()  # addresses of staff
+    digest_day: Weekday = "monday"  # from then on, in the site's time zone, the week before is reported
+    digest_hour: int = 7
+    digest_opt_out: str = ""  # file of users who get none, one a line; empty: `digest-opt-out` in the folder of state
+    unsubscribe_key_file: str = ""  # of the links with which users opt out; empty: no links
+    templates: str = ""  # folder of digest.txt.j2 and digest.html.j2, in place of the built-in ones
+    advice_folder: str = ""  # of the users' files that sbatch reads, written after each analysis; empty: none
+    advice_group: str = ""  # may read all of them, for a policy of the controller; empty: users their own alone
+    comment_delay_s: float = 300.0  # after the end of a job, before its summary goes into AdminComment
+    slurm_before: tuple[str, ...] = ()  # words before sacct and sacctmgr, such as "ssh", "login"
+    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph comment --write` does
+    advice: bool = False  # `tachograph act` keeps act.advice_folder, as `tachograph analyze` does
+    alert: bool = False  # `tachograph act` sends alerts to [[webhook]]
+    alert_gpus: int = 8  # of a job: fewer make no alert when it hangs
+    alert_hang_minutes: float = 60.0
+    alert_missing_minutes: float = 15.0  # without samples of a node
+
+
+class WebhookOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A receiver of alerts. Of Slack the address is the secret: url_file."""
+
+    name: str  # in the ledger
+    format: Literal["json", "slack", "matrix", "alertmanager"] = "json"
+    url: str = ""  # of Matrix and Alertmanager that of the server
+    url_file: str = ""  # in place of url
+    token_file: str = ""  # sent as `Authorization: Bearer`
+    room: str = ""  # of Matrix: !id:server
+    alerts: tuple[str, ...] = ()  # codes; empty: all
+    ca_file: str = ""  # certificates to trust, in place of the system's
+    timeout_s: float = 10.0  # of a request with its answer
+
+
 class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs of `tachograph analyze --workers slurm:N`: N of this shape, one worker each."""
 
@@ -258,9 +384,14 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: RuleOptions = RuleOptions()
     waste: WasteOptions = WasteOptions()
     interference: InterferenceOptions = InterferenceOptions()
+    advice: AdviceOptions = AdviceOptions()
     collect: CollectOptions = CollectOptions()
+    retention: RetentionOptions = RetentionOptions()
     watch: WatchOptions = WatchOptions()
     serve: ServeOptions = ServeOptions()
+    act: ActOptions = ActOptions()
+    mail: MailOptions = MailOptions()
+    webhook: tuple[WebhookOptions, ...] = ()
     workers: WorkerOptions = WorkerOptions()
     # each is checked by the settings of its source: tachograph.sources.registry
     sources: tuple[dict[str, Any], ...] = ()
@@ -360,17 +491,27 @@ def meant(problem: str, struct: type[msgspec.Struct]) -> str:
 
 
 def _placed(configuration: Configuration, folder: Path) -> Configuration:
-    """The same with reports and secrets named from where one stands, not from the configuration's folder."""
-    interference, serve = configuration.interference, configuration.serve
+    """The same with its files named from where one stands, not from the configuration's folder."""
+    interference = configuration.interference
     profiles = {kind: str(folder / report) for kind, report in interference.profiles.items()}
-    files = {key: str(folder / name) for key in _SERVE_FILES if (name := getattr(serve, key))}
-    if serve.managers not in ("", "sacctmgr"):
-        files["managers"] = str(folder / serve.managers)
     return msgspec.structs.replace(
         configuration,
         interference=msgspec.structs.replace(interference, profiles=profiles),
-        serve=msgspec.structs.replace(serve, **files),
+        serve=_with_files(configuration.serve, _SERVE_FILES, folder),
+        mail=_with_files(configuration.mail, _MAIL_FILES, folder),
+        act=_with_files(configuration.act, _ACT_FILES, folder),
+        webhook=tuple(_with_files(one, _WEBHOOK_FILES, folder) for one in configuration.webhook),
     )
+
+
+_Section = TypeVar("_Section", ServeOptions, MailOptions, ActOptions, WebhookOptions)
+
+
+def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Section:
+    """The same with the files of these keys beginning at a folder."""
+    given = {key: getattr(section, key) for key in keys}
+    files = {key: str(folder / name) for key, name in given.items() if name and (key, name) not in _WORDS}
+    return msgspec.structs.replace(section, **files)
 
 
 def _check(configuration: Configuration, where: str) -> None:
@@ -383,6 +524,8 @@ def _check(configuration: Configuration, where: str) -> None:
     for key in ("margin", "max_slowdown"):
         if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
             raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
+    _check_advice(configuration.advice, where)
+    _check_retention(configuration.retention, where)
     waste = configuration.waste
     if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
         raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")
@@ -400,3 +543,53 @@ def _check(configuration: Configuration, where: str) -> None:
     if not (serve.requests_per_s >= 0 and 0 < serve.request_s < math.inf and 0 < serve.slow_s < math.inf):
         what = "serve: a limit of time is not above 0, or requests_per_s is negative"
         raise ConfigError(what, where=where, do="leave the key out for its default")
+    act, mail = configuration.act, configuration.mail
+    if not (0 < act.interval_s < math.inf and 0 <= act.digest_hour <= 23 and 0 < mail.timeout_s < math.inf):
+        what = "act.interval_s and mail.timeout_s are above 0, act.digest_hour is between 0 and 23"
+        raise ConfigError(what, where=where, do="leave the key out for its default")
+    if act.alert_gpus < 1 or not (0 < act.alert_hang_minutes < math.inf and 0 < act.alert_missing_minutes < math.inf):
+        what = "act.alert_gpus begins at 1; act.alert_hang_minutes and act.alert_missing_minutes are above 0"
+        raise ConfigError(what, where=where, do="leave the key out for its default")
+    if not 0 <= mail.port <= 65535:
+        raise ConfigError(f"mail.port: invalid port {mail.port}", where=where, do="leave it out for that of mail.tls")
+
+
+def _check_retention(retention: RetentionOptions, where: str) -> None:
+    try:
+        days = retention.days
+    except ConfigError as problem:
+        raise ConfigError(problem.what, where=where, do=problem.do) from None
+    for longer, than in _KEPT_LONGER:
+        if longer in days and (than not in days or days[longer] < days[than]):
+            what = f"retention.{longer} is {days[longer]} d, and {than} is kept "
+            what += f"{days[than]} d" if than in days else "for ever"
+            raise ConfigError(what, where=where, do=f"keep {longer} at least as long as {than}")
+
+
+def _check_advice(advice: AdviceOptions, where: str) -> None:
+    margins = (advice.time_margin, advice.memory_margin, advice.gpu_memory_margin)
+    if not all(0 <= margin < math.inf for margin in margins):
+        raise ConfigError("advice: a margin is negative", where=where, do="write 0.25 for 25 %")
+    if not 2 <= advice.least_runs <= advice.runs or advice.days < 1:
+        what = "advice: least_runs lies between 2 and runs, days begins at 1"
+        raise ConfigError(what, where=where, do="leave the key out for its default")
+    if not 0.5 <= advice.certainty <= 0.9999:
+        what = f"advice.certainty: {advice.certainty:g} is not between 0.5 and 0.9999"
+        raise ConfigError(what, where=where, do="write 0.998 for 998 runs of 1000")
+
+
+def read_secret(file: str, key: str) -> bytes:
+    """Return what a file of a secret has, without the end of its last line.
+
+    Errors: ConfigError naming the key: it cannot be read, is empty, or everyone may read it.
+    """
+    path = Path(file)
+    try:
+        if path.stat().st_mode & 0o007:
+            raise ConfigError(f"{key} can be read by every user of this machine", where=file, do=f"chmod 600 {file}")
+        secret = path.read_bytes()
+    except OSError as problem:
+        raise ConfigError(f"{key} cannot be read: {problem.strerror}", where=file, do="name a readable file") from None
+    if not secret.strip():
+        raise ConfigError(f"{key} is empty", where=file, do="write the secret into it")
+    return secret

@@ -2,20 +2,24 @@
 
     TachographError                a user's mistake or a broken input: a line on stderr, no traceback
       UsageError         exit 2    the command line: an unknown option or value, options that do not fit together
+        SeveralJobsError           a job id that several clusters have: names them
       ConfigError        exit 3    the configuration: names the file and the key
       InputError         exit 4    a recording or an accounting file cannot be read: names file and place
         SchemaError                a table has unknown columns or wrong types: names them
       LakeError          exit 5    the lake is absent, damaged, not permitted, or the disk is full
       NotFoundError      exit 6    no such job, finding, column, figure, job group
+        NotAnalyzedError           a job of the accounting without results yet
       ExportError        exit 7    the target of an export does not take it: a database, a file, a gateway
+        UnreachableError           the target is down or overloaded: tried again for as long as it takes
       WorkersError       exit 8    workers of an analysis do not come, cannot be used, or die
 
 Every message states what is wrong, where, and what to do.
 Anything that is not a TachographError is a defect and keeps its traceback.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 # {exit code of the program: what it means}; one per kind of mistake
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
@@ -62,6 +66,14 @@ class UsageError(TachographError):
     exit_code = 2
 
 
+class SeveralJobsError(UsageError):
+    """A job id that several clusters have. `candidates`: (cluster, job_key) of the latest run on each."""
+
+    def __init__(self, what: str, *, candidates: Sequence[tuple[str, str]]) -> None:
+        super().__init__(what, do="name the cluster")
+        self.candidates = tuple(candidates)
+
+
 class ConfigError(TachographError):
     """The configuration file or an environment override is wrong."""
 
@@ -90,10 +102,22 @@ class NotFoundError(TachographError):
     exit_code = 6
 
 
+class NotAnalyzedError(NotFoundError):
+    """A job that is in the accounting and was not analyzed yet. `row`: of the table `jobs`."""
+
+    def __init__(self, what: str, *, row: Mapping[str, Any]) -> None:
+        super().__init__(what, do="run `tachograph analyze`")
+        self.row = row
+
+
 class ExportError(TachographError):
     """The target of an export does not take it: a database, a file, a gateway."""
 
     exit_code = 7
+
+
+class UnreachableError(ExportError):
+    """The target is down or overloaded; the same may succeed later."""
 
 
 class WorkersError(TachographError):

@@ -22,6 +22,7 @@ from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, number
+from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.steps import JobSteps
@@ -96,6 +97,7 @@ class JobReport:
     """What one run of a job did with its GPUs, what was wrong, what to do.
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important of them;
+    `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was found;
     `verdicts` are those of all checks, `findings` the reported ones;
     `gpus` are in order of node and index; the sentences are those of this module.
     """
@@ -119,6 +121,7 @@ class JobReport:
     energy: str
     caveats: tuple[str, ...]
     next_time: NextTime | None
+    culprit: Culprit | None
     timeline: JobTimeline
     steps: JobSteps
     other_runs: tuple[Mapping[str, Any], ...] = ()
@@ -235,6 +238,8 @@ def build_job_report(
     what counts as near a peak; `runs_s`, `host_memory`: see next_time.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
+    culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
+    judged = tuple(with_culprit(finding, culprit) for finding in judged)
     reported = worst_first(worth_knowing(judged))
     shares = shares_of_job(summary, bound or BoundOptions())
     counter = activity_counter(summary)
@@ -259,6 +264,7 @@ def build_job_report(
         energy=energy_sentence(summary),
         caveats=caveat_sentences(summary, evidence),
         next_time=next_time(summary, judged, runs_s, host_memory),
+        culprit=culprit,
         timeline=timeline,
         steps=steps or JobSteps(),
         other_runs=tuple(other_runs),
@@ -341,7 +347,8 @@ def job_json(report: JobReport) -> dict[str, Any]:
     """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`, `steps`.
 
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are reported; `verdicts`:
-    every check. `evidence` is {code: {name: number}} of `findings`. Null: not measured.
+    every check. `culprit`: likely culprit of a hang of several GPUs, or why none is named. `evidence` is {code: {name:
+    number}} of `findings`. Null: not measured.
     """
     timeline = report.timeline
     units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
@@ -351,6 +358,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
             "node_list": report.node_list,
             "headline": report.headline,
             "next_time": report.next_time and {"line": report.next_time.line, "why": report.next_time.why},
+            "culprit": report.culprit,
             "findings": report.findings,
             "verdicts": report.verdicts,
             "evidence": {finding.code: finding.evidence for finding in report.findings},

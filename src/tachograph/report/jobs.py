@@ -63,7 +63,7 @@ _LEGEND = {"spatial_imbalance": "SI: imbalance across GPUs", "temporal_imbalance
 class JobsTable:
     """Jobs in the requested order.
 
-    `frame` has all columns of job_summaries and those of `with_findings`; `columns` are those to show; `matching` is
+    `frame` has the columns of job_summaries and those of `with_findings`; `columns` are those to show; `matching` is
     how many jobs matched before `limit` cut them; `answers`: {job_key: answers for which the filter selected it}.
     """
 

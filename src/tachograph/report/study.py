@@ -56,7 +56,7 @@ def data_rows(report: StudyReport) -> tuple[tuple[str, str], ...]:
     """Return the description of the data as (what, text)."""
     dataset = report.dataset
     return (
-        ("Lake", dataset.lake),
+        *((("Lake", dataset.lake),) if dataset.lake else ()),
         ("Jobs ran", f"{_local(report, dataset.first)} to {_local(report, dataset.last)}"),
         ("Nodes", text(dataset.nodes, "count")),
         ("GPUs", f"{text(dataset.gpus, 'count')}: {', '.join(f'{m.gpus:,} {m.model}' for m in dataset.models)}"),

@@ -19,6 +19,7 @@ WASTE_HELD = "Only GPU time that jobs held is here; GPUs that were free, held by
 WASTE_NO_PRICE = "No price is set: waste.price_per_gpu_hour or waste.prices in tachograph.toml add what it cost."
 _SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
 _SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}  # in narrow ones
+_NO_JOB = "No job in the ledger."
 _BAR = 8
 _WIDEST = 16  # characters of a name
 
@@ -26,7 +27,7 @@ _WIDEST = 16  # characters of a name
 def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
     """Return the ledger as styled lines (see lines.to_rich)."""
     if not report.jobs:
-        return [plain("No job in the ledger."), *_left_out(report, width)]
+        return [plain(_NO_JOB), *_left_out(report, width)]
     lines = [*wrapped(waste_headline(report), width, style="bold"), plain("")]
     lines += fit_table(_cause_columns(report, ascii_only=ascii_only), width).with_note(width=width)
     lines += [plain(""), plain("Recoverable, if", "bold")]
@@ -48,7 +49,7 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
 def waste_headline(report: WasteReport) -> str:
     """Return the ledger in a sentence."""
     if report.first is None or report.last is None or not report.gpu_hours:
-        return "No GPU time."
+        return _NO_JOB
     begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
     share = text(report.lost / report.gpu_hours, "fraction")
     back = text(report.recoverable, "h")

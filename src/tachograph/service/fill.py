@@ -34,7 +34,15 @@ from tachograph.simulate.hosts import DEFECTS, host_days, write_day
 from tachograph.simulate.plan import SimulatedNode, SimulationPlan
 from tachograph.simulate.samples import allocations_of, by_gpu, timelines
 from tachograph.simulate.telemetry import NodeTelemetry, note_missing, parts_of_nodes
-from tachograph.simulate.truth import CLASSES_FILE, TruthSums, classes_frame, gpus_frame, jobs_frame
+from tachograph.simulate.truth import (
+    CLASSES_FILE,
+    CULPRITS_FILE,
+    TruthSums,
+    classes_frame,
+    culprits_frame,
+    gpus_frame,
+    jobs_frame,
+)
 from tachograph.simulate.workload import SimulatedRun, place_runs, sample_requests
 from tachograph.sources.registry import SOURCES, load_source
 
@@ -140,7 +148,7 @@ class _Fill:
         """The chunks, day by day."""
         allocations = allocations_of(runs)
         held = by_gpu(allocations)
-        drawn = faults.sample_defects(self.plan, self.nodes)
+        drawn = faults.with_gaps(self.plan, faults.sample_defects(self.plan, self.nodes), runs)
         lines = partial(timelines, self.plan, runs=runs, allocations=allocations, held=held)
         sources = [[NodeTelemetry.first(self.plan, node, lines(node)) for node in part] for part in self.divided]
         mine = [_of_nodes(drawn, part) for part in self.divided]
@@ -296,6 +304,8 @@ def write_truth(plan: SimulationPlan, folder: Path, runs: Sequence[SimulatedRun]
     defects.write_parquet(folder / "truth" / "defects.parquet")
     if plan.judged_jobs:
         classes_frame(until, seen).write_parquet(folder / "truth" / CLASSES_FILE)
+    if plan.stopped_jobs:
+        culprits_frame(until, seen).write_parquet(folder / "truth" / CULPRITS_FILE)
     return jobs.height
 
 

@@ -294,7 +294,7 @@ class Collection:
     def _steps(self) -> list[ChildStep]:
         collect, options = self._plan.collect, self._plan.options
         analyze = children.command("analyze", "--threads", str(collect.threads), *options)
-        compact = children.command("compact", "--vacuum-hours", str(collect.vacuum_hours), *options)
+        compact = children.command("compact", "--expire", "--vacuum-hours", str(collect.vacuum_hours), *options)
         return [
             ChildStep("analyze", analyze, collect.analyze_s, self._first("analyze"), lambda: self._journal.commits),
             ChildStep("compact", compact, collect.compact_s, self._first("compact")),

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ LATE_INTERVALS = 3
 LATE_S = 60.0
 BEHIND_INTERVALS = 10
 BEHIND_S = 900.0
+_HIDDEN = "(for admins)"
 
 
 class SourceStatus(msgspec.Struct):
@@ -291,15 +292,28 @@ class CollectOverview:
         troubles = [source.condition(self.now) != "ok" for source in self.sources]
         return not any(troubles) and not self.hangs and not any(step.is_failing for step in self.steps.values())
 
+    def without_places(self) -> CollectOverview:
+        """Return the same for readers who do not run the service: no path, host, address, or text that may name one."""
+        return replace(
+            self,
+            lake="",
+            holder=None if self.holder is None else LockHolder(0, "", self.holder.since),
+            sources=tuple(map(_without_places, self.sources)),
+            steps={
+                name: msgspec.structs.replace(step, result=None, last_error=step.last_error and _HIDDEN)
+                for name, step in self.steps.items()
+            },
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the overview for JSON; null: unknown."""
         return {
             "healthy": self.is_healthy,
             "running": self.holder is not None,
             "hangs": self.hangs,
-            "pid": self.holder.pid if self.holder else None,
-            "host": self.holder.host if self.holder else None,
-            "lake": self.lake,
+            "pid": (self.holder.pid or None) if self.holder else None,
+            "host": (self.holder.host or None) if self.holder else None,
+            "lake": self.lake or None,
             "started": self.status.started if self.status else None,
             "updated": self.status.updated if self.status else None,
             "stopped": self.status.stopped if self.status else None,
@@ -313,6 +327,17 @@ class CollectOverview:
                 for name, step in self.steps.items()
             },
         }
+
+
+def _without_places(source: SourceStatus) -> SourceStatus:
+    streams = {name if "/" not in name else f"stream {n}": at for n, (name, at) in enumerate(source.watermarks.items())}
+    return msgspec.structs.replace(
+        source,
+        last_error=source.last_error and _HIDDEN,
+        watermarks=streams,
+        unreachable={f"endpoint {n}": _HIDDEN for n in range(1, len(source.unreachable) + 1)},
+        skew_s={name: skew for name, skew in source.skew_s.items() if "/" not in name},
+    )
 
 
 def configured_overview(

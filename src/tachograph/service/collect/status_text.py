@@ -19,17 +19,19 @@ _STEPS = {"analyze": "analysis", "compact": "compaction"}
 
 def status_headline(found: CollectOverview, zone: str) -> str:
     """Return whether a collector runs, and since when or until when."""
+    lake = f". Lake: {found.lake}" if found.lake else ""
     if found.holder is not None:
-        who = f"process {found.holder.pid} on {found.holder.host}, since {_time(found.holder.since, zone)}"
+        process = f"process {found.holder.pid} on {found.holder.host}, " if found.holder.pid else ""
+        who = f"{process}since {_time(found.holder.since, zone)}"
         if found.hangs and found.status is not None:
             unresponsive = text((found.now - found.status.updated).total_seconds(), "s")
-            return f"Collector hangs: {who}, no status for {unresponsive}; restart it. Lake: {found.lake}"
-        return f"Collector running: {who}. Lake: {found.lake}"
+            return f"Collector hangs: {who}, no status for {unresponsive}; restart it{lake}"
+        return f"Collector running: {who}{lake}"
     if found.status is None:
-        return f"No collector has run yet. Lake: {found.lake}"
+        return f"No collector has run yet{lake}"
     stopped, updated = found.status.stopped, found.status.updated
     how = f"stopped at {_time(stopped, zone)}" if stopped else f"ended unexpectedly after {_time(updated, zone)}"
-    return f"No collector running: the last one {how}. Lake: {found.lake}"
+    return f"No collector running: the last one {how}{lake}"
 
 
 def source_row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ...]:

@@ -1,0 +1,47 @@
+"""`tachograph seff ID`: what a job used of what it requested, in the form of Slurm's `seff`."""
+
+from __future__ import annotations
+
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.units import printable
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser, add_json
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the job, its run, and the forms."""
+    parser.add_argument("job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)")
+    parser.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
+    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--brief", action="store_true", help="print the verdict, Next time and the link alone")
+    parser.add_argument("--ended", action="store_true", help="fail unless the job has ended")
+    add_json(form)
+
+
+def run(arguments: Arguments) -> int:
+    """Print it."""
+    from tachograph.api.job_report import read_job
+    from tachograph.cli.options import open_lake
+    from tachograph.report.job_comment import comment_json
+    from tachograph.report.job_efficiency import brief_lines, efficiency_text
+
+    opened = open_lake(arguments)
+    report = read_job(
+        opened.lake,
+        arguments.job,
+        now=opened.now,
+        configuration=opened.configuration,
+        cluster=arguments.cluster,
+        run=arguments.nth,
+    )
+    if arguments.ended and report.running:
+        raise NotFoundError(f"job {report.job} has not ended in this lake", do="analyze it when it has")
+    url = opened.configuration.serve.url
+    if arguments.json:
+        output.print_json(comment_json(report, url=url))
+    elif arguments.brief:
+        output.print_text("".join(f"{printable(line)}\n" for line in brief_lines(report, url=url)))
+    else:
+        output.print_text(efficiency_text(report, url=url))
+    return 0

@@ -1,0 +1,181 @@
+"""Alerts for operators: failing GPUs, nodes without samples, large jobs that hang. Missing data proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+import msgspec
+import polars as pl
+
+from tachograph.catalog.units import plural, printable, text
+from tachograph.judge.health import XID_CRITICAL, xid_meaning
+
+HEALTH_COUNTERS = ("xid", "remapped_rows_uncorrectable", "row_remap_failure")
+HANG_CODES = ("job_hang", "hung")
+WINDOW = timedelta(hours=24)  # in which a rise counts, and a node is expected to report again
+FRESH = timedelta(minutes=30)  # an older state of a job or GPU is no evidence of how it is now
+ALL_NODES = "all nodes"
+
+_GPU = ["node", "gpu", "mig"]
+
+
+@dataclass(frozen=True, slots=True)
+class AlertKind:
+    """A kind of alert: its title and what to do."""
+
+    title: str
+    runbook: str
+    severity: str
+
+
+ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
+    {
+        "failing_gpu": AlertKind(
+            "GPU with memory or hardware faults",
+            "Drain the node, run `dcgmi diag -r 3`, reset the GPU; replace it where the fault returns or remapping "
+            "has failed. Check the results of jobs that used it.",
+            "critical",
+        ),
+        "hung_job": AlertKind(
+            "Large job hangs",
+            "Look at the job's output and at its processes (`py-spy dump`, `gdb -p`); inform its user, and cancel it "
+            "if it does not come back.",
+            "warning",
+        ),
+        "node_without_samples": AlertKind(
+            "Node sends no samples",
+            "Check whether the node is up (`scontrol show node`), then its exporter or sampler and the network.",
+            "warning",
+        ),
+        "no_samples": AlertKind(
+            "No node sends samples",
+            "Check `tachograph status`: the collector, its sources, the network; then the disk of the lake.",
+            "critical",
+        ),
+    }
+)
+
+
+class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is wrong now. target: unique among alerts of a code; labels: node, gpu, job, ... ; path: of its page."""
+
+    code: str
+    target: str
+    sentence: str
+    labels: dict[str, str] = {}
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertState:
+    """What holds, and the (code, target) that were measured and do not hold. What is in neither is not known."""
+
+    firing: tuple[Alert, ...] = ()
+    clear: frozenset[tuple[str, str]] = frozenset()
+
+
+def merged(states: Iterable[AlertState]) -> AlertState:
+    """Return several states as one."""
+    listed = list(states)
+    clear = frozenset[tuple[str, str]]().union(*(one.clear for one in listed))
+    return AlertState(tuple(alert for one in listed for alert in one.firing), clear)
+
+
+def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
+    """Return the GPUs with faults in the window of `samples`: columns node, gpu, mig, t, HEALTH_COUNTERS.
+
+    A fault: remapping failed, more rows remapped after uncorrectable errors, a critical XID that came up in the window.
+    Clear is a GPU with a fresh sample, of which one of the counters was measured.
+    """
+    if samples.is_empty():
+        return AlertState()
+    ordered = samples.sort(*_GPU, "t")
+    rows, xid = pl.col("remapped_rows_uncorrectable").drop_nulls(), pl.col("xid").cast(pl.Int64).drop_nulls()
+    came_up = xid.filter((xid != xid.shift()) & xid.is_in(sorted(XID_CRITICAL)))
+    by_gpu = ordered.group_by(_GPU, maintain_order=True).agg(
+        last_t=pl.col("t").max(),
+        failure=pl.col("row_remap_failure").drop_nulls().last(),
+        more_rows=rows.diff().clip(lower_bound=0).sum(),
+        xid=came_up.last(),
+        measured=pl.any_horizontal(pl.col(*HEALTH_COUNTERS).is_not_null()).any(),
+    )
+    firing, clear = [], set()
+    for row in by_gpu.iter_rows(named=True):
+        name = f"GPU {row['gpu']}" + ("" if row["mig"] is None else f".{row['mig']}")
+        target, faults = f"{row['node']} {name}", _faults(row)
+        if faults:
+            sentence = f"{printable(row['node'])} {name}: {', '.join(faults)}."
+            labels = {"node": row["node"], "gpu": str(row["gpu"])}
+            firing.append(Alert("failing_gpu", target, sentence, labels, f"/node/{row['node']}"))
+        elif row["measured"] and now - row["last_t"] <= FRESH:
+            clear.add(("failing_gpu", target))
+    return AlertState(tuple(firing), frozenset(clear))
+
+
+def _faults(row: Mapping[str, float | None]) -> list[str]:
+    faults = ["remapping a faulty memory row has failed"] if (row["failure"] or 0) > 0 else []
+    if row["more_rows"]:
+        faults.append(f"{plural(int(row['more_rows']), 'memory row')} remapped after uncorrectable errors in 24 h")
+    if row["xid"] is not None:
+        faults.append(f"XID {int(row['xid'])}, {xid_meaning(int(row['xid']))}")
+    return faults
+
+
+def nodes_without_samples(
+    last: Mapping[str, datetime], newest: datetime | None, *, now: datetime, limit: timedelta
+) -> AlertState:
+    """Return the nodes whose last sample is older than the limit. last: {node: time}; newest: of the whole lake.
+
+    Where no node has newer samples, that is one alert, and nothing is known of single nodes.
+    """
+    if newest is None:
+        return AlertState()
+    if now - newest > limit:
+        since = text((now - newest).total_seconds(), "s")
+        return AlertState((Alert("no_samples", ALL_NODES, f"No sample of any node for {since}."),))
+    firing, clear = [], {("no_samples", ALL_NODES)}
+    for node, at in sorted(last.items()):
+        if newest - at > limit:
+            gap = text((newest - at).total_seconds(), "s")
+            sentence = f"{printable(node)}: no sample for {gap}, others report."
+            firing.append(Alert("node_without_samples", node, sentence, {"node": node}, f"/node/{node}"))
+        else:
+            clear.add(("node_without_samples", node))
+    return AlertState(tuple(firing), frozenset(clear))
+
+
+def hung_jobs(
+    jobs: pl.DataFrame, findings: pl.DataFrame, *, now: datetime, least_gpus: int, limit: timedelta
+) -> AlertState:
+    """Return running jobs of so many GPUs that hang for longer than the limit.
+
+    jobs: job_key, display_id, job_id, cluster, user, partition, gpus, end, as_of; all recent ones. findings:
+    job_key, code, verdict, sentence, begin, end, of HANG_CODES. Clear is a job that ended, or with a fresh result.
+    """
+    fresh = pl.col("as_of") >= now - FRESH
+    large = jobs.filter(pl.col("gpus") >= least_gpus)
+    hangs = findings.filter(
+        pl.col("code").is_in(HANG_CODES), pl.col("verdict") == "yes", pl.col("end") - pl.col("begin") >= limit
+    )
+    running = large.filter(pl.col("end").is_null(), fresh)
+    firing = []
+    # job_hang is the more specific one: HANG_CODES is in that order
+    order = pl.col("code").replace_strict({code: place for place, code in enumerate(HANG_CODES)}, return_dtype=pl.Int32)
+    found = hangs.sort(order).unique("job_key", keep="first", maintain_order=True).join(running, on="job_key")
+    for row in found.sort("job_key").iter_rows(named=True):
+        job = row["display_id"] or row["job_id"]
+        message = (
+            f"Job {job} of {printable(row['user'] or 'unknown')} ({plural(row['gpus'], 'GPU')}): {row['sentence']}"
+        )
+        known = {"job": job, **{name: row[name] for name in ("cluster", "user", "partition")}}
+        labels = {name: value for name, value in known.items() if value}
+        firing.append(Alert("hung_job", row["job_key"], message, labels, f"/job/{row['job_key']}"))
+    decided = findings.filter(pl.col("verdict") == "no").get_column("job_key")
+    measured = running.filter(pl.col("job_key").is_in(decided.implode())).get_column("job_key")
+    over = jobs.filter(pl.col("end").is_not_null()).get_column("job_key")
+    hanging = {alert.target for alert in firing}
+    clear = {("hung_job", key) for key in (*over, *measured) if key not in hanging}
+    return AlertState(tuple(firing), frozenset(clear))

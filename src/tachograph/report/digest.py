@@ -1,0 +1,243 @@
+"""The digest of a user's week: what was good, one thing to change, hours recovered; as text, HTML and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import polars as pl
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, TemplateError
+
+from tachograph.catalog.codes import CODES
+from tachograph.catalog.columns import LOST_COLUMN
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.units import gpu_hours_text, plural, printable, text
+from tachograph.judge.ledger import in_ledger
+from tachograph.judge.usage import weekly_use
+from tachograph.lake.filters import lost_hours
+from tachograph.report.pages import environment
+
+WIDTH = 72  # of the text
+LEAST_GPU_HOURS = 1.0  # lost or recovered in the week: less is not worth a mail
+_GOOD_SHARE = 0.1  # of the hours lost, at most
+_MOST_NAME = 60  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedChange:
+    """The problem that cost most in the week.
+
+    jobs: with this problem; gpu_hours: that they lost, to any cause; job, name, sentence, advice: of the one that lost
+    most.
+    """
+
+    code: str
+    title: str
+    jobs: int
+    gpu_hours: float
+    job: str
+    name: str | None
+    sentence: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserDigest:
+    """A user's week.
+
+    week: its Monday. jobs, gpu_hours, lost: of the jobs that ended in it and whose hours are known; unknown: number of
+    others. clean: jobs without a reported problem. recovered: GPU-hours against the share lost in the weeks before,
+    None in the first week; recovered_since: of all weeks from `since` on.
+    """
+
+    template: ClassVar[str] = "digest"
+    user: str
+    week: date
+    jobs: int
+    unknown: int
+    gpu_hours: float
+    lost: float
+    clean: int
+    change: ProposedChange | None
+    recovered: float | None
+    recovered_since: float | None
+    since: date
+
+    @property
+    def is_worth_sending(self) -> bool:
+        """Whether there is something to change, or something was recovered."""
+        return self.change is not None or (self.recovered or 0.0) >= LEAST_GPU_HOURS
+
+    @property
+    def good(self) -> tuple[str, ...]:
+        """What was good, in sentences."""
+        sentences = []
+        if self.clean:
+            sentences.append(f"{self.clean:,} of {plural(self.jobs, 'job')} had no problem.")
+        if self.gpu_hours > 0 and self.lost <= _GOOD_SHARE * self.gpu_hours:
+            share = text(1 - self.lost / self.gpu_hours, "fraction")
+            sentences.append(f"{share} of {gpu_hours_text(self.gpu_hours)} were not lost.")
+        if self.recovered is not None and self.recovered >= LEAST_GPU_HOURS:
+            sentences.append(f"{gpu_hours_text(self.recovered)} recovered, compared with your weeks before.")
+        return tuple(sentences)
+
+    @property
+    def subject(self) -> str:
+        """The subject of the mail."""
+        return f"GPU jobs, {week_name(self.week)}: {plural(self.jobs, 'job')}, {gpu_hours_text(self.gpu_hours)}"
+
+
+def week_name(monday: date) -> str:
+    """Return the name of a week.
+
+    >>> week_name(date(2026, 11, 16))
+    '2026-W47'
+    """
+    year, week, _ = monday.isocalendar()
+    return f"{year}-W{week:02}"
+
+
+def user_digest(
+    jobs: pl.DataFrame, findings: pl.DataFrame, *, user: str, week: date, zone_name: str = "UTC"
+) -> UserDigest | None:
+    """Return the digest of a user's `jobs` (USAGE_COLUMNS) that ended up to the end of `week`; None without any in it.
+
+    findings: reported ones of the jobs of the week.
+    """
+    weeks = weekly_use(jobs, zone_name)
+    this = weeks.filter(pl.col("week") == week)
+    if this.is_empty():
+        return None
+    row = this.row(0, named=True)
+    ended = pl.col("end").dt.convert_time_zone(zone_name).dt.date().is_between(week, week + timedelta(days=6))
+    of_week = jobs.filter(ended).with_columns(lost_hours().alias(LOST_COLUMN))
+    known = of_week.filter(in_ledger())
+    problems = findings.filter(pl.col("severity") == "problem").join(known, on="job_key", how="semi")
+    recovered = weeks.get_column("recovered").drop_nulls()
+    return UserDigest(
+        user=user,
+        week=week,
+        jobs=known.height,
+        unknown=of_week.height - known.height,
+        gpu_hours=row["gpu_hours"],
+        lost=row["lost"],
+        clean=known.height - problems.get_column("job_key").n_unique(),
+        change=_change(known, findings),
+        recovered=row["recovered"],
+        recovered_since=None if recovered.is_empty() else float(recovered.sum()),
+        since=weeks.row(0, named=True)["week"],
+    )
+
+
+def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None:
+    """The problem with advice whose jobs lost most; None where they lost too little."""
+    shown = jobs.select("job_key", "display_id", "name", LOST_COLUMN).filter(pl.col(LOST_COLUMN) > 0)
+    problem = pl.col("severity") == "problem"  # hints and notes cost nothing by themselves
+    advised = findings.filter(problem, pl.col("advice").is_not_null()).unique(["job_key", "code"], keep="first")
+    found = advised.select("job_key", "job_id", "code", "title", "sentence", "advice").join(shown, on="job_key")
+    if found.is_empty():
+        return None
+    place = pl.col("code").replace_strict(dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES))
+    by_code = found.group_by("code").agg(jobs=pl.len(), hours=pl.col(LOST_COLUMN).sum())
+    code, count, hours = by_code.sort("hours", place, "code", descending=[True, False, False]).row(0)
+    if hours < LEAST_GPU_HOURS:
+        return None
+    worst = found.filter(pl.col("code") == code).sort(LOST_COLUMN, "job_key", descending=[True, False])
+    row = worst.row(0, named=True)
+    job = row["display_id"] or row["job_id"]
+    return ProposedChange(code, row["title"], count, hours, job, row["name"], row["sentence"], row["advice"])
+
+
+# ------------------------------------------------------------------------------------------------------- renderers
+
+
+def digest_json(digest: UserDigest) -> dict[str, Any]:
+    """Return the digest as JSON."""
+    return {**asdict(digest), "week": week_name(digest.week), "good": digest.good, "subject": digest.subject}
+
+
+class Digest(Protocol):
+    """What templates show. template: their name before `.txt.j2` and `.html.j2`."""
+
+    template: ClassVar[str]
+
+    @property
+    def week(self) -> date:
+        """Its Monday."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DigestTemplates:
+    """Templates such as `digest.txt.j2` and `digest.html.j2`: those of a site's folder, else the built-in ones."""
+
+    plain: Environment
+    page: Environment
+
+    @classmethod
+    def of(cls, folder: str = "") -> DigestTemplates:
+        """Return them. Errors: ConfigError for a folder that is none."""
+        page = environment()
+        if folder:
+            if not Path(folder).is_dir():
+                raise ConfigError("act.templates is no folder", where=folder, do="name the folder of the templates")
+            assert page.loader is not None
+            page.loader = ChoiceLoader([FileSystemLoader(folder), page.loader])
+        page.filters.update(short=_short)
+        plain = page.overlay(autoescape=False, finalize=_shown)
+        plain.filters.update(page.filters, fill=_filled)
+        return cls(plain, page)
+
+    def text(self, digest: Digest, *, url: str = "", unsubscribe: str = "") -> str:
+        """Return the digest as text of WIDTH columns. Errors: ConfigError for a template that does not fit."""
+        return _rendered(self.plain, f"{digest.template}.txt.j2", digest, url, unsubscribe).rstrip("\n") + "\n"
+
+    def html(self, digest: Digest, *, url: str = "", unsubscribe: str = "") -> str:
+        """Return the digest as an HTML mail, without anything that is loaded. Errors: as `text`."""
+        return _rendered(self.page, f"{digest.template}.html.j2", digest, url, unsubscribe)
+
+
+def _rendered(made: Environment, name: str, digest: Digest, url: str, unsubscribe: str) -> str:
+    values: Mapping[str, object] = {
+        "digest": digest,
+        "week_name": week_name(digest.week),
+        "last_day": digest.week + timedelta(days=6),
+        "url": url if "://" in url else "",
+        "unsubscribe": unsubscribe,
+        "plural": plural,
+    }
+    try:
+        return made.get_template(name).render(values)
+    except TemplateError as problem:
+        what = f"the template cannot be used: {printable(problem.message or type(problem).__name__)}"
+        raise ConfigError(what, where=name, do="see act.templates") from None
+
+
+def _shown(value: object) -> object:
+    """What the text prints: controls and marks of direction written out, lines of templates as they are."""
+    return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
+
+
+def _short(name: str | None) -> str:
+    """A job's name on one line."""
+    shown = printable(name or "")
+    return shown if len(shown) <= _MOST_NAME else f"{shown[: _MOST_NAME - 1]}…"
+
+
+def _filled(paragraph: str, indent: str = "") -> str:
+    """A paragraph in lines of WIDTH columns."""
+    shown = printable(paragraph)
+    return textwrap.fill(shown, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def digest_week(now: datetime) -> date:
+    """Return the Monday of the last week that is complete at a local time.
+
+    >>> digest_week(datetime(2026, 11, 23, 0, 0)).isoformat()
+    '2026-11-16'
+    """
+    return now.date() - timedelta(days=now.weekday() + 7)

@@ -1,0 +1,127 @@
+"""The report of one job in the form of Slurm's `seff`: a label and a value in each line, and a table of its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote
+
+import polars as pl
+
+from tachograph.catalog.units import column_texts, printable, slurm_duration, text
+from tachograph.judge.activity import number
+from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
+from tachograph.report.job import JobReport
+from tachograph.report.job_text import allocation_text
+
+SHOWN_GPUS = 16
+NOT_RECORDED = "not recorded"
+
+
+def job_link(url: str, report: JobReport) -> str | None:
+    """Return the address of the job's page; None where the address of the pages is not configured in full."""
+    if not url.startswith(("http://", "https://")):
+        return None
+    return f"{url.rstrip('/')}/job/{quote(report.summary['job_key'], safe='')}"
+
+
+def efficiency_text(report: JobReport, *, url: str = "") -> str:
+    """Return what `seff` prints of a job, then its GPUs, and what to request next time.
+
+    `url`: where the pages are served. What was not measured is `not recorded`.
+    """
+    lines = [*_accounted(report), *_gpus(report), "", *brief_lines(report, url=url)]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def brief_lines(report: JobReport, *, url: str = "") -> Iterator[str]:
+    """Yield the verdict, what to request next time, and the address of the page."""
+    yield report.headline
+    if report.next_time and report.next_time.line:
+        yield f"Next time: {report.next_time.line}"
+        yield f"  {report.next_time.why}"
+    elif report.next_time:
+        yield f"Next time: {report.next_time.why}"
+    link = job_link(url, report)
+    yield f"More: {link or f'tachograph job {report.job}'}"
+
+
+def node_memory(report: JobReport) -> float | None:
+    """Return the host memory that its tasks held on a node at most, in MiB; None where it is not known."""
+    rows = [step.row for step in report.steps.steps]
+    if not rows:
+        return None
+    facts = [{name: row.get(name) for name in NODE_MEMORY_COLUMNS} for row in rows]
+    steps = pl.DataFrame(facts, infer_schema_length=None).with_columns(job_key=pl.lit(report.summary["job_key"]))
+    if steps.get_column("max_rss_mib").null_count() == steps.height:
+        return None
+    return node_memory_mib(steps).get(report.summary["job_key"])
+
+
+def _accounted(report: JobReport) -> Iterator[str]:
+    row = report.summary
+    elapsed, cpus, used = number(row, "elapsed_s"), number(row, "cpus"), number(row, "cpu_time_s")
+    yield f"Job ID: {report.job}"
+    if row.get("cluster"):
+        yield f"Cluster: {row['cluster']}"
+    yield f"User/Account: {row.get('user') or NOT_RECORDED}/{row.get('account') or NOT_RECORDED}"
+    yield f"State: {row.get('state') or NOT_RECORDED}"
+    yield f"Nodes: {_known(row, 'nodes', 'count')}"
+    yield f"CPUs: {_known(row, 'cpus', 'count')}"
+    yield f"CPU Utilized: {NOT_RECORDED if used is None else slurm_duration(used)}"
+    if elapsed is not None and cpus:
+        efficiency = _known(row, "cpu_efficiency", "fraction")
+        yield f"CPU Efficiency: {efficiency} of {slurm_duration(elapsed * cpus)} core-walltime"
+    limit = number(row, "timelimit_s")
+    of_limit = "" if limit is None else f" of {slurm_duration(limit)}"
+    yield f"Job Wall-clock time: {NOT_RECORDED if elapsed is None else slurm_duration(elapsed)}{of_limit}"
+    yield from _memory(report)
+
+
+def _memory(report: JobReport) -> Iterator[str]:
+    """Of a node where that is known, else of the largest task, which is no efficiency."""
+    row = report.summary
+    requested, nodes, held = number(row, "mem_requested_mib"), number(row, "nodes"), node_memory(report)
+    if held is not None and requested is not None and nodes:
+        yield f"Memory Utilized: {text(held, 'MiB')}{'' if nodes == 1 else ' on a node'}"
+        share = text(held / (requested / nodes), "fraction")
+        yield f"Memory Efficiency: {share} of {text(requested / nodes, 'MiB')}{'' if nodes == 1 else ' per node'}"
+        return
+    largest = number(row, "max_rss_mib")
+    of_task = NOT_RECORDED if largest is None else f"{text(largest, 'MiB')} by the largest task"
+    of_all = "" if requested is None else f", of {text(requested, 'MiB')} requested"
+    yield f"Memory Utilized: {of_task}{of_all}"
+
+
+def _known(row: Mapping[str, object], name: str, unit: str) -> str:
+    value = number(row, name)
+    return NOT_RECORDED if value is None else text(value, unit)
+
+
+def _gpus(report: JobReport) -> Iterator[str]:
+    """What was allocated, use, energy, and a row per GPU."""
+    yield f"GPUs: {allocation_text(report)}"
+    yield f"GPU Utilized: {report.use}"
+    yield f"GPU Memory: {report.memory}"
+    yield f"Energy: {report.energy}"
+    shown = [gpu for gpu in report.gpus if number(gpu.row, "samples")][:SHOWN_GPUS]
+    if not shown:
+        return
+    columns = [("GPU", [gpu.label for gpu in shown])]
+    for title, unit, values in (
+        ("use", "fraction", [gpu.activity_mean for gpu in shown]),
+        ("peak", "fraction", [gpu.activity_max for gpu in shown]),
+        ("memory", "MiB", [number(gpu.row, "hbm_used_mib_max") for gpu in shown]),
+        ("of", "MiB", [number(gpu.row, "hbm_mib") for gpu in shown]),
+        ("power", "W", [number(gpu.row, "power_w_mean") for gpu in shown]),
+        ("energy", "J", [number(gpu.row, "energy_j") for gpu in shown]),
+    ):
+        shown_unit, cells = column_texts(values, unit)
+        columns.append((f"{title} {shown_unit}".rstrip(), cells))
+    widths = [max(len(title), *map(len, cells)) for title, cells in columns]
+    yield ""
+    for place in range(-1, len(shown)):
+        cells = [title if place < 0 else cells[place] for title, cells in columns]
+        first = f"  {cells[0]:<{widths[0]}}"
+        yield first + "".join(f"  {cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+    if len(report.gpus) > len(shown):
+        yield f"  and {len(report.gpus) - len(shown)} more: tachograph job {report.job} --json"

@@ -1,0 +1,291 @@
+"""The table of advice that `sbatch` reads: a small file per user, written anew after each analysis.
+
+Its reader is contrib/slurm/cli_filter.lua, which knows nothing of the lake. A file, called as the user's number:
+
+    tachograph-advice 1 SECONDS-SINCE-1970
+    NAME <tab> PARTITION <tab> GPUS <tab> QUANTITY <tab> VALUE <tab> TEXT
+    end NUMBER-OF-ROWS
+
+NAME is that of a job, its pattern (see name_pattern), or `*`; PARTITION a name or `*`, GPUS
+a number or `*`. TEXT is shown where more than VALUE is requested of QUANTITY (`gpus`, `time` in s, `mem` in MiB of a
+node), or for `any` always. Of the rows that match a submission, those with the first three columns of the first one are
+used. A file that has not been written
+for two weeks is not used: the service is down.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import polars as pl
+
+from tachograph.catalog.config import AdviceOptions
+from tachograph.catalog.errors import ConfigError, ExportError
+from tachograph.catalog.units import plural, printable
+from tachograph.judge.advice.advise import AdviceLine, SiteFacts, advise
+from tachograph.judge.advice.past_jobs import History, PastJob
+from tachograph.judge.advice.request import JobRequest, name_pattern
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.report.advice import advice_sentence
+
+BEGIN = "tachograph-advice 1"
+MOST_BYTES = 65536  # of a file, as in cli_filter.lua
+MOST_TEXT = 200  # characters of a line
+MOST_LINES = 3  # of a row
+ALL_AGAIN = timedelta(days=7)  # after so long the files of all users are written, not only those with new jobs
+STATE_FILE = ".analyzed"
+_OF_USER = 200  # names of jobs, the last ones
+_USERS = 200  # whose jobs are read at a time
+
+Quantity = Literal["gpus", "time", "mem", "any"]
+PastJobsOf = Callable[[Sequence[str]], Sequence[PastJob]]  # users -> their past jobs
+_QUANTITIES: Mapping[str, Quantity] = MappingProxyType({"gpus": "gpus", "time": "time", "host_memory": "mem"})
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """A line for who requests more than `value` of `quantity`: GPUs, seconds, MiB of a node."""
+
+    text: str
+    quantity: Quantity = "any"
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRow:
+    """At most three lines for jobs of a user.
+
+    name: of the job, its pattern, or `*`. partition: `*` for every one. gpus: requested ones, None for any number. The
+    order of a user's rows is that in which they are tried.
+    """
+
+    user: str
+    name: str
+    partition: str
+    lines: tuple[ShownLine, ...]
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAdvice:
+    """What became of the users' files. unknown: users that this machine does not know; refused: no right to write."""
+
+    written: int
+    removed: int
+    unknown: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+# --------------------------------------------------------------------------------------------------------- the files
+
+
+def write_advice(
+    folder: Path,
+    rows: Iterable[AdviceRow],
+    *,
+    now: datetime,
+    group: str = "",
+    users: Collection[str] | None = None,
+    user_number: Callable[[str], int | None] | None = None,
+) -> WrittenAdvice:
+    """Write a file per user with rows, and remove those of users without, or of those of `users` without.
+
+    Each belongs to its user and no other user can read it: names of jobs are private. `group` may read all of them,
+    for a policy of the controller. Owners are set by root, or who has CAP_CHOWN; anybody else writes their own file
+    alone. Readers see the old or the new file. Errors: ExportError, ConfigError for an unknown group.
+    """
+    of_user: dict[str, list[AdviceRow]] = defaultdict(list)
+    for row in rows:
+        of_user[row.user].append(row)
+    owning_group = None if not group else _group_number(group)
+    number_of = user_number or _user_number
+    kept, unknown, refused = set(), [], []
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(0o711)  # whatever the umask: users find their own file and see no other
+        for user, theirs in sorted(of_user.items()):
+            number = number_of(user)
+            if number is None:
+                unknown.append(user)
+                continue
+            if not _replace(folder / str(number), advice_file(theirs, now=now), number, owning_group):
+                refused.append(user)
+                continue
+            kept.add(str(number))
+        among = None if users is None else {str(number) for number in map(number_of, users) if number is not None}
+        removed = _remove_others(folder, kept, among)
+    except OSError as problem:
+        where, do = str(problem.filename or folder), "choose another folder with act.advice_folder"
+        raise ExportError(f"advice cannot be written: {problem.strerror}", where=where, do=do) from None
+    return WrittenAdvice(len(kept), removed, tuple(unknown), tuple(refused))
+
+
+def advice_file(rows: Sequence[AdviceRow], *, now: datetime) -> str:
+    r"""Return the content of a user's file; rows that do not fit into MOST_BYTES are left out, the last first.
+
+    >>> from datetime import UTC
+    >>> row = AdviceRow("ann", "train", "gpu", (ShownLine("request one GPU", "gpus", 1),))
+    >>> advice_file([row], now=datetime(2026, 11, 23, tzinfo=UTC))
+    'tachograph-advice 1 1795392000\ntrain\tgpu\t*\tgpus\t1\trequest one GPU\nend 1\n'
+    """
+    lines, size = [], len(BEGIN) + 40
+    for row in rows:
+        if not row.lines or not _is_word(row.name) or not _is_word(row.partition):
+            continue
+        key = f"{row.name}\t{row.partition}\t{'*' if row.gpus is None else row.gpus}"
+        group = [
+            f"{key}\t{line.quantity}\t{line.value}\t{printable(line.text)[:MOST_TEXT]}"
+            for line in row.lines[:MOST_LINES]
+        ]
+        size += sum(len(line.encode()) + 1 for line in group)
+        if size > MOST_BYTES:
+            break
+        lines += group
+    return "\n".join([f"{BEGIN} {int(now.timestamp())}", *lines, f"end {len(lines)}", ""])
+
+
+def _is_word(name: str) -> bool:
+    """Whether it can stand in a file: names with control characters cannot."""
+    return bool(name) and name.isprintable()
+
+
+def _replace(file: Path, content: str, owner: int, group: int | None) -> bool:
+    """Put a file in the place of the old one; whether its owner could be set."""
+    beside = file.with_name(f".{file.name}.new")
+    beside.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(beside, flags, 0o400)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchmod(descriptor, 0o400 if group is None else 0o440)
+            if os.geteuid() != owner or group is not None:
+                os.fchown(descriptor, owner, -1 if group is None else group)
+        beside.replace(file)
+    except PermissionError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def _remove_others(folder: Path, kept: set[str], among: set[str] | None) -> int:
+    """Remove the files of users without rows, and what a killed process left; nothing that is called otherwise."""
+    removed = 0
+    for entry in os.scandir(folder):
+        number = entry.name.removeprefix(".").removesuffix(".new")
+        if among is not None and entry.name == number and number not in among:
+            continue
+        if number.isdecimal() and entry.name not in kept and stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+            with suppress(FileNotFoundError):
+                Path(entry.path).unlink()
+            removed += entry.name == number
+    return removed
+
+
+def _user_number(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):  # unknown, or with a null character
+        return None
+
+
+def _group_number(name: str) -> int:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        raise ConfigError(f"act.advice_group: unknown group {name!r}", do="name a group of this machine") from None
+
+
+# ------------------------------------------------------------------------------------------------- rows, from past jobs
+
+
+def refresh_advice(
+    folder: Path,
+    lake: Lake,
+    past_jobs_of: PastJobsOf,
+    site: SiteFacts,
+    options: AdviceOptions,
+    *,
+    as_of: datetime,
+    now: datetime,
+    group: str = "",
+) -> WrittenAdvice:
+    """Write the files of the users of whom jobs were analyzed since the last time; of all users once a week.
+
+    as_of: up to when jobs count. Errors: those of write_advice, LakeError.
+    """
+    jobs = read_summaries(lake, ("job_key", "seq", "user", "end")).drop_nulls(["user", "end"])
+    last, complete = _read_state(folder)
+    everybody = now.timestamp() - complete > ALL_AGAIN.total_seconds()
+    users = (jobs if everybody else jobs.filter(pl.col("seq") > last)).get_column("user").unique().sort().to_list()
+    rows: list[AdviceRow] = []
+    for place in range(0, len(users), _USERS):
+        past = past_jobs_of(users[place : place + _USERS])
+        rows += rows_of_past_jobs(past, site, options, as_of=as_of)
+    written = write_advice(folder, rows, now=now, group=group, users=None if everybody else users)
+    newest = max([last, *jobs.get_column("seq").to_list()])
+    _write_state(folder, newest, now.timestamp() if everybody else complete)
+    return written
+
+
+def rows_of_past_jobs(
+    jobs: Sequence[PastJob], site: SiteFacts, options: AdviceOptions, *, as_of: datetime
+) -> list[AdviceRow]:
+    """Return what is advised for jobs like the last of each user, name, partition and number of GPUs.
+
+    Only lines whose evidence suffices. Names come first, then their patterns in any partition; newest first.
+    """
+    history = History.of(jobs, options)
+    named: dict[str, dict[tuple[object, ...], JobRequest]] = defaultdict(dict)
+    alike: dict[str, dict[tuple[object, ...], JobRequest]] = defaultdict(dict)
+    for job in sorted(jobs, key=lambda job: (job.end, job.key), reverse=True):
+        pattern = name_pattern(job.name)
+        named[job.user].setdefault((job.name, job.partition, job.gpus), job.request)
+        alike[job.user].setdefault((pattern, job.gpus), replace(job.request, name=pattern, partition=None))
+    rows = []
+    for user, requests in named.items():
+        for request in [*[*requests.values()][:_OF_USER], *[*alike[user].values()][:_OF_USER]]:
+            advice = advise(request, history, as_of.timestamp(), site, options, brief=True)
+            lines = tuple(_shown(line) for line in advice.lines if line.followed)
+            if lines and request.name:
+                rows.append(AdviceRow(user, request.name, request.partition or "*", lines, request.gpus))
+    return rows
+
+
+def _shown(line: AdviceLine) -> ShownLine:
+    option = f"{line.option}: " if line.option else ""
+    message = f"{option}{advice_sentence(line)} ({line.runs} of {plural(line.of, 'run')})"
+    quantity = _QUANTITIES.get(line.topic, "any")
+    return ShownLine(message, quantity, 0 if quantity == "any" else int(line.value or 0))
+
+
+def _read_state(folder: Path) -> tuple[int, float]:
+    """The number of the last analysis, and when all files were written; 0 where it is not known."""
+    with suppress(OSError, ValueError):
+        last, complete = (folder / STATE_FILE).read_text(encoding="ascii").split()
+        return int(last), float(complete)
+    return 0, 0.0
+
+
+def _write_state(folder: Path, last: int, complete: float) -> None:
+    beside = folder / f"{STATE_FILE}.new"
+    try:
+        beside.write_text(f"{last} {complete:.0f}\n", encoding="ascii")
+        beside.replace(folder / STATE_FILE)
+    except OSError as problem:
+        raise ExportError(f"cannot be written: {problem.strerror}", where=str(beside), do="see its folder") from None

@@ -1,0 +1,186 @@
+"""Mail by SMTP: text with an HTML alternative, marked as automatic, with an id that follows from the action's key."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import smtplib
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from email.policy import SMTP
+from pathlib import Path
+
+from tachograph.catalog.config import MailOptions, read_secret
+from tachograph.catalog.errors import ConfigError, ExportError
+from tachograph.catalog.units import printable
+
+_PORTS = {"tls": 465, "starttls": 587, "none": 25}
+_ADDRESS = re.compile(
+    r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", re.ASCII
+)
+# RFC 5322's longest line: a longer address in List-Unsubscribe would be encoded, and no mail program finds it
+_POLICY = SMTP.clone(max_line_length=998)
+_MOST_SUBJECT = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A mail to one address. unsubscribe: address with which its reader gets no more."""
+
+    to: str
+    subject: str
+    text: str
+    html: str = ""
+    unsubscribe: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mailer:
+    """The mail server of a site, and the addresses of its users."""
+
+    options: MailOptions
+    addresses: Mapping[str, str]
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, options: MailOptions) -> Mailer:
+        """Return what `[mail]` configures; nothing is sent yet. Errors: ConfigError naming the key."""
+        if not options.host:
+            raise ConfigError("mail.host is empty: no mail can be sent", do="name the mail server of the site")
+        for key in ("sender", "reply_to"):
+            address = getattr(options, key)
+            if (address or key == "sender") and not is_address(address):
+                raise ConfigError(f"mail.{key}: {address!r} is no address", do="write tachograph@example.org")
+        if options.address and not is_address(options.address.replace("{user}", "ann")):
+            raise ConfigError(f"mail.address: {options.address!r} is no address", do='write "{user}@example.org"')
+        password = ""
+        if options.user:
+            if options.tls == "none":
+                raise ConfigError("mail.user: no password is sent without TLS", do='write tls = "starttls"')
+            password = read_secret(options.password_file, "mail.password_file").decode("utf-8", "replace").strip()
+        return cls(options, _read_addresses(Path(options.addresses)) if options.addresses else {}, password)
+
+    def address(self, user: str) -> str:
+        """Return the address of a user. Errors: ExportError where there is none."""
+        address = self.addresses.get(user) or self.options.address.replace("{user}", user)
+        if not is_address(address):
+            do = "see mail.address and mail.addresses"
+            raise ExportError("no address of this user is known", where=printable(user), do=do)
+        return address
+
+    def message(self, mail: Mail, key: str) -> EmailMessage:
+        """Return the mail as it is sent for an action's key: the same each time."""
+        made = EmailMessage(policy=_POLICY)
+        staff = self.options.reply_to or self.options.sender
+        made["From"], made["To"], made["Reply-To"] = self.options.sender, mail.to, staff
+        made["Subject"] = printable(mail.subject)[:_MOST_SUBJECT]
+        name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        made["Message-ID"] = f"<{name}@{self.options.sender.partition('@')[2]}>"
+        made["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notices in return
+        by_mail = f"<mailto:{staff}?subject=unsubscribe>"
+        made["List-Unsubscribe"] = f"<{mail.unsubscribe}>, {by_mail}" if mail.unsubscribe else by_mail
+        if mail.unsubscribe.startswith("https:"):
+            made["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"  # RFC 8058, which demands https
+        made.set_content(mail.text)
+        if mail.html:
+            made.add_alternative(mail.html, subtype="html")
+        return made
+
+    @contextmanager
+    def connected(self) -> Iterator[MailConnection]:
+        """Yield a connection for some mails. Errors: ExportError where there is none, or the login is refused."""
+        where = f"{self.options.host}:{self._port}"
+        try:
+            server = self._connect()
+        except OSError as problem:  # smtplib's errors are some
+            raise ExportError(f"no connection to the mail server: {_reason(problem)}", where=where) from None
+        try:
+            yield MailConnection(self, server)
+        finally:
+            server.close()
+
+    @property
+    def _port(self) -> int:
+        return self.options.port or _PORTS[self.options.tls]
+
+    def _connect(self) -> smtplib.SMTP:
+        options = self.options
+        if options.tls == "tls":
+            context = ssl.create_default_context()
+            server: smtplib.SMTP = smtplib.SMTP_SSL(
+                options.host, self._port, timeout=options.timeout_s, context=context
+            )
+        else:
+            server = smtplib.SMTP(options.host, self._port, timeout=options.timeout_s)
+        try:
+            if options.tls == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            if options.user:
+                server.login(options.user, self.password)
+        except OSError:
+            server.close()
+            raise
+        return server
+
+
+@dataclass(slots=True)
+class MailConnection:
+    """A connection to the mail server. lost: it has ended, and further mails need another one."""
+
+    mailer: Mailer
+    server: smtplib.SMTP
+    lost: bool = field(default=False, init=False)
+
+    def send(self, mail: Mail, key: str) -> str:
+        """Send a mail; return the id it has. Errors: ExportError where the server refuses it or is gone."""
+        message = self.mailer.message(mail, key)
+        try:
+            self.server.send_message(message, self.mailer.options.sender, [mail.to])
+        except smtplib.SMTPResponseException as problem:
+            raise ExportError(f"the mail server refused it: {_reason(problem)}", where=mail.to) from None
+        except smtplib.SMTPRecipientsRefused as problem:
+            reasons = (_answer(code, text) for code, text in problem.recipients.values())
+            raise ExportError(f"the mail server refused the address: {'; '.join(reasons)}", where=mail.to) from None
+        except OSError as problem:
+            self.lost = True
+            raise ExportError(f"the connection was lost: {_reason(problem)}", where=mail.to) from None
+        return str(message["Message-ID"])
+
+
+def is_address(written: str) -> bool:
+    """Return whether it is an address that can stand in a header as it is.
+
+    >>> is_address("ann@example.org"), is_address("ann@example.org, bob@example.org"), is_address("a\\nBcc: b@c")
+    (True, False, False)
+    """
+    return _ADDRESS.fullmatch(written) is not None
+
+
+def _read_addresses(file: Path) -> dict[str, str]:
+    """{user: address} of a file of lines `user address`; what follows `#` is a remark. Errors: ConfigError."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise ConfigError(f"mail.addresses cannot be read: {reason}", where=str(file)) from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if words and (len(words) != 2 or not is_address(words[1])):
+            raise ConfigError("no line `user address`", where=f"{file}:{number}", do="write it like that")
+        if words:
+            found[words[0]] = words[1]
+    return found
+
+
+def _reason(problem: OSError) -> str:
+    if isinstance(problem, smtplib.SMTPResponseException):
+        return _answer(problem.smtp_code, problem.smtp_error)
+    return printable(problem.strerror or str(problem))
+
+
+def _answer(code: int, text: bytes | str) -> str:
+    return f"{code} {printable(text if isinstance(text, str) else text.decode('utf-8', 'replace'))}"

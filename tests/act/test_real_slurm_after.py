@@ -1,0 +1,268 @@
+"""After a job on a real Slurm: its summary in AdminComment, the report in the mail of Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from job_lake import job_lake
+from mail_sink import MailSink, mail_sink
+from slurm_client import LUA
+
+from in_process import run_here
+from servers.slurm import SlurmCluster
+from tachograph.report.job_comment import read_comment
+from tachograph.service.act.comments import KIND
+from tachograph.service.act.ledger import ActionLedger, read_ledger
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ended(slurm: SlurmCluster) -> int:
+    """A job that has ended."""
+    job = slurm.submit("true", "--gres=gpu:4", "--job-name=train")
+    slurm.wait(job, within_s=240)
+    return job
+
+
+def comment_of(slurm: SlurmCluster, job: int) -> str:
+    return slurm.command("sacct", "-X", "-n", "-P", "-o", "AdminComment", "-j", str(job)).strip()
+
+
+def set_comment(slurm: SlurmCluster, job: int, comment: str) -> None:
+    slurm.command("sacctmgr", "-i", "modify", "job", "where", f"jobid={job}", "set", f"AdminComment={comment}")
+
+
+def tachograph(slurm: SlurmCluster, lake: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], **slurm.environment, "TACHOGRAPH_LAKE": str(lake), **more}
+    return run_here([*words, "--no-color"], lake.parent, environment)
+
+
+def test_after_a_job_the_accounting_has_its_summary(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", ended)
+    url = {"TACHOGRAPH_SERVE_URL": "https://tachograph.example.org/gpu"}
+    shown = tachograph(slurm, tmp_path / "lake", "comment", "--json", **url)
+    assert comment_of(slurm, ended) == ""  # a dry run
+    done = tachograph(slurm, tmp_path / "lake", "comment", "--write", **url)
+    assert (done.returncode, done.stdout) == (0, "1 comment written, 0 failed\n")
+    summary = read_comment(comment_of(slurm, ended))
+    assert summary is not None
+    assert [summary] == [one["summary"] for one in json.loads(shown.stdout)]
+    assert summary["tachograph"]["next_time"] == "--gpus=1 --time=01:15:00"
+    assert summary["tachograph"]["link"].startswith("https://tachograph.example.org/gpu/job/")
+    assert summary["nodes"]["gpu01"]["gpu_utilization"] == {"0": 90.0, "1": 0.0, "2": 0.0, "3": 0.0}
+    again = tachograph(slurm, tmp_path / "lake", "comment", "--write", **url)
+    assert again.stdout == "0 comments written, 0 failed\n"
+    lines = read_ledger(tmp_path / "lake" / "_collect")
+    assert [(line.state, line.kind, line.target) for line in lines] == [
+        ("begun", "comment", f"job {ended}"),
+        ("done", "comment", f"job {ended}"),
+    ]
+
+
+def test_a_comment_of_somebody_else_stays(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", ended)
+    set_comment(slurm, ended, "by phone")
+    done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    assert done.returncode == 7
+    assert "AdminComment holds something else" in done.stdout
+    assert comment_of(slurm, ended) == "by phone"
+
+
+def test_killed_in_between_the_comment_is_written_again(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", ended)
+    assert tachograph(slurm, tmp_path / "lake", "comment", "--write").returncode == 0
+    before = comment_of(slurm, ended)
+    folder = tmp_path / "lake" / "_collect"
+    ledger_file = folder / "actions.jsonl"
+    for left in (before, "js1:h4siaaaa"):  # killed before it was noted; before small letters were seen
+        set_comment(slurm, ended, left)
+        ledger_file.write_bytes(ledger_file.read_bytes().splitlines(keepends=True)[0])
+        done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+        assert done.stdout == "1 comment written, 0 failed\n"
+        assert comment_of(slurm, ended) == before
+        assert [line.state for line in read_ledger(folder)] == ["begun", "begun", "done"]
+
+
+def test_while_the_accounting_is_down_no_job_is_tried(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", ended)
+    failed = tachograph(slurm, tmp_path / "lake", "comment", "--write", PATH=str(tmp_path))
+    assert failed.returncode == 4
+    assert failed.stderr.startswith("tachograph: sacctmgr: cannot be run")
+    assert read_ledger(tmp_path / "lake" / "_collect") == []
+    later = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    assert later.stdout == "1 comment written, 0 failed\n"
+
+
+def test_a_job_that_the_accounting_lacks_is_no_success(slurm: SlurmCluster, tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", 4000000)
+    done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    assert done.returncode == 7
+    assert "not in the accounting" in done.stdout
+    soon = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+    assert soon.stdout == "0 comments written, 0 failed\n"
+    (record,) = [line for line in read_ledger(tmp_path / "lake" / "_collect") if line.state == "failed"]
+    assert record.key.startswith(f"{KIND}:")
+    assert record.attempt == 1
+
+
+def test_one_process_acts_at_a_time(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", ended)
+    with ActionLedger(tmp_path / "lake" / "_collect", clock=lambda: datetime.now(UTC)):
+        done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
+        assert done.returncode == 5
+        assert tachograph(slurm, tmp_path / "lake", "comment").returncode == 0
+    assert comment_of(slurm, ended) == ""
+
+
+# ------------------------------------------------------------------------------------------------------------ mail
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[MailSink]:
+    with mail_sink() as made:
+        yield made
+
+
+@pytest.fixture
+def wrapper(sink: MailSink) -> Iterator[Callable[..., Path]]:
+    """Installs tachograph-mail with settings; of which `program` is the command of this environment."""
+    sink.messages.clear()
+    with tempfile.TemporaryDirectory(prefix="mail-") as name:
+        folder = Path(name)
+
+        def install(**settings: str) -> Path:
+            script = folder / "tachograph-mail"
+            script.write_bytes((LUA / "tachograph-mail").read_bytes())
+            script.chmod(0o755)
+            program = folder / "tachograph"
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tachograph "$@"\n')
+            program.chmod(0o755)
+            mailer = sink.program(folder / "mail")
+            lines = {"mailer": str(mailer), "program": str(program), "config": "", "limit_s": "60", **settings}
+            (folder / "tachograph-mail.conf").write_text("".join(f"{key}='{value}'\n" for key, value in lines.items()))
+            return script
+
+        yield install
+
+
+@contextmanager
+def mailing(slurm: SlurmCluster, script: Path) -> Iterator[None]:
+    """The controller with a MailProg for the time of the block."""
+    configuration = slurm.plan.folder / "etc" / "slurm.conf"
+    before = configuration.read_text()
+    configuration.write_text(before.replace("MailProg=/bin/true", f"MailProg={script}"))
+    slurm.command("scontrol", "reconfigure")
+    try:
+        yield
+    finally:
+        configuration.write_text(before)
+        slurm.command("scontrol", "reconfigure")
+
+
+def wait_for(sink: MailSink, count: int, within_s: float = 120.0) -> None:
+    until = time.monotonic() + within_s
+    while len(sink.messages) < count:
+        assert time.monotonic() < until, sink.messages
+        time.sleep(0.1)
+
+
+def called(script: Path, job: int | str, subject: str = "Slurm Job_id=7 Ended", **more: str) -> None:
+    """Call it as Slurm does at the end of a job."""
+    variables = {"SLURM_JOB_ID": str(job), "SLURM_JOB_RUN_TIME": "01:00:00", "PATH": os.environ["PATH"], **more}
+    done = subprocess.run([script, "-s", subject, "daemon"], env=variables, stdin=subprocess.DEVNULL, timeout=300)
+    assert done.returncode == 0
+
+
+def text_of(sink: MailSink) -> str:
+    (message,) = sink.messages
+    return str(message.get_payload()).strip()
+
+
+def test_the_mail_of_slurm_has_the_report(
+    slurm: SlurmCluster, sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path
+) -> None:
+    release = slurm.jobs / f"go.{tmp_path.name}"
+    waiting = f"while [ ! -e {release} ]; do sleep 0.1; done"
+    config = slurm.jobs / f"{tmp_path.name}.toml"
+    config.write_text('[serve]\nurl = "https://tachograph.example.org"\n')
+    script = wrapper(lake=str(tmp_path / "lake"), config=str(config))
+    with mailing(slurm, script):
+        job = slurm.submit(waiting, "--mail-type=BEGIN,END", "--mail-user=daemon@localhost", "--job-name=train")
+        wait_for(sink, 1)
+        job_lake(tmp_path / "lake", job)
+        release.touch()
+        wait_for(sink, 2)
+    began, done = sink.messages
+    assert "Began" in began["Subject"]
+    assert str(began.get_payload()).strip() == ""
+    assert done["To"] == "daemon@localhost"
+    assert f"Job_id={job} Name=train Ended" in done["Subject"]
+    payload = str(done.get_payload())
+    assert "1 of 4 GPUs used" in payload
+    assert "Next time: #SBATCH --gpus=1" in payload
+    assert "More: https://tachograph.example.org/job/" in payload
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"program": "/bin/false"},
+        {"program": "/nowhere/tachograph"},
+        {"program": "/bin/true"},
+        {"limit_s": "0.01"},
+        {"lake": "/nowhere/lake"},
+    ],
+    ids=str,
+)
+def test_without_a_report_the_mail_is_plain(
+    sink: MailSink, wrapper: Callable[..., Path], settings: Mapping[str, str]
+) -> None:
+    began = time.monotonic()
+    called(wrapper(**settings), 7)
+    assert text_of(sink) == ""
+    assert sink.messages[0]["Subject"] == "Slurm Job_id=7 Ended"
+    assert time.monotonic() - began < 60.0
+
+
+def test_a_report_that_takes_too_long_is_left_out(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\ntrap '' TERM\necho part\nsleep 300\n")
+    hangs.chmod(0o755)
+    began = time.monotonic()
+    called(wrapper(program=str(hangs), limit_s="1"), 7)
+    assert text_of(sink) == ""
+    assert time.monotonic() - began < 60.0
+
+
+def test_other_mails_and_running_jobs_are_plain(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:
+    job_lake(tmp_path / "lake", 7, ended=False)
+    script = wrapper(lake=str(tmp_path / "lake"))
+    called(script, 7)
+    called(script, "7; touch /tmp/x")
+    called(script, 7, SLURM_JOB_RUN_TIME="")
+    called(script, 7, subject="Slurm Array Summary Job_id=7_* (7) Ended")
+    assert [str(message.get_payload()).strip() for message in sink.messages] == [""] * 4
+
+
+def test_the_analysis_of_the_job_is_waited_for(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:
+    quick = tmp_path / "sleep"
+    quick.write_text("#!/bin/sh\nexec /bin/sleep 0.2\n")
+    quick.chmod(0o755)
+    script = wrapper(lake=str(tmp_path / "lake"), wait_s="200")
+    called(script, 7, PATH=f"{tmp_path}:{os.environ['PATH']}")  # returns at once
+    job_lake(tmp_path / "made", 7)
+    assert sink.messages == []
+    (tmp_path / "made").rename(tmp_path / "lake")
+    wait_for(sink, 1)
+    assert "1 of 4 GPUs used" in text_of(sink)
