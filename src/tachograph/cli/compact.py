@@ -1,15 +1,26 @@
-"""`tachograph compact`: rewrite days as few sorted files, merge duplicates, drop what was superseded."""
+"""`tachograph compact`: rewrite days as few sorted files, merge duplicates, drop what was superseded or has expired."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 
+if TYPE_CHECKING:
+    from tachograph.lake.compact import Compaction
+    from tachograph.lake.retention import Expiry
+
 
 def add_arguments(parser: Parser) -> None:
-    """Declare `--vacuum-hours` and `--json`."""
+    """Declare `--expire`, `--dry-run`, `--vacuum-hours` and `--json`."""
+    parser.add_argument(
+        "--expire", action="store_true", help="first remove rows that are older than [retention] keeps them"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="with --expire: show what would be removed, do nothing")
     parser.add_argument(
         "--vacuum-hours",
         type=int,
@@ -20,26 +31,59 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Compact every table; print what changed."""
+    """Remove what expired, compact every table; print what changed."""
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
     from tachograph.lake.compact import compact
     from tachograph.lake.query import rows_that_count
+    from tachograph.lake.retention import expire
 
     if arguments.vacuum_hours is not None and arguments.vacuum_hours < 0:
         raise UsageError(f"invalid --vacuum-hours {arguments.vacuum_hours}", do="give 0 or more")
+    if arguments.dry_run and not arguments.expire:
+        raise UsageError("--dry-run belongs to --expire", do="give both")
     opened = open_lake(arguments)
+    expired: list[Expiry] = []
+    done: list[Compaction] = []
     with Narrator.of(arguments).steps() as progress:
-        done = compact(
-            opened.lake,
-            ALL_TABLES,
-            counting=rows_that_count(opened.lake, opened.now),
-            vacuum_hours=arguments.vacuum_hours,
-            progress=progress,
-        )
+        if arguments.expire:
+            keep = opened.configuration.retention.days
+            expired = expire(opened.lake, keep, now=opened.now, dry_run=arguments.dry_run, progress=progress)
+        if not arguments.dry_run:
+            done = compact(
+                opened.lake,
+                ALL_TABLES,
+                counting=rows_that_count(opened.lake, opened.now),
+                vacuum_hours=arguments.vacuum_hours,
+                progress=progress,
+            )
     if arguments.json:
-        output.print_json(done)
+        output.print_json({"expired": expired, "compacted": done} if arguments.expire else done)
         return 0
+    _print_expired(expired, arguments)
+    if not arguments.dry_run:
+        _print_compacted(done)
+    return 0
+
+
+def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
+    from tachograph.catalog.units import text
+
+    verb = "would be removed" if arguments.dry_run else "removed"
+    for one in expired:
+        if one.rows:
+            span = f" of {one.first} to {one.last}" if one.first else ""
+            size = f"{one.files:,} files, {text(one.bytes, 'B')}"
+            output.print_text(f"{one.table}: {one.rows:,} rows{span} {verb} ({size}), older than {one.before}\n")
+        for kept in one.kept_back:
+            span = f" of {kept.first} to {kept.last}" if kept.first else ""
+            example = f" ({kept.example})" if kept.example else ""
+            output.print_text(f"{one.table}: {kept.rows:,} rows{span} kept: {kept.why}{example}\n")
+    if arguments.dry_run and not any(one.rows or one.kept_back for one in expired):
+        output.print_text("nothing is older than [retention] keeps it\n")
+
+
+def _print_compacted(done: Sequence[Compaction]) -> None:
     changed = [one for one in done if one.files_before != one.files_after or one.rows_before != one.rows_after]
     for one in changed:
         merged = f", {one.duplicates:,} duplicate rows merged" if one.duplicates else ""
@@ -47,4 +91,3 @@ def run(arguments: Arguments) -> int:
         output.print_text(f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}{dropped}\n")
     if not changed:
         output.print_text("nothing to compact\n")
-    return 0

@@ -66,6 +66,11 @@ def _options_of(target: ExportTarget) -> Parser:
 
 def _declare(target: ExportTarget, parser: Parser) -> None:
     load_target(target).add_options(parser)
+    names = parser.add_argument_group("pseudonyms, for studies")
+    names.add_argument("--pseudonyms", metavar="KEY", help="file of the key by which names of users are replaced")
+    names.add_argument(
+        "--pseudonyms-of", default="user", metavar="KINDS", help="also replace: account, job, node; with commas"
+    )
     add_filters(parser)
     add_json(parser)
 
@@ -76,6 +81,13 @@ def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
 
     opened = open_lake(options)
     content = read_content(opened.lake, job_filter(options, opened), now=opened.now)
+    if options.pseudonyms:
+        from tachograph.catalog.pseudonyms import PseudonymKey
+        from tachograph.export.pseudonyms import parse_kinds, with_pseudonyms
+
+        content = with_pseudonyms(content, PseudonymKey.read(options.pseudonyms), parse_kinds(options.pseudonyms_of))
+    elif options.pseudonyms_of != "user":
+        raise UsageError("--pseudonyms-of: by which key?", do="give --pseudonyms KEY")
     with Narrator.of(options).steps() as progress:
         return list(load_target(target).export(content, options, progress))
 

@@ -1,4 +1,4 @@
-"""`tachograph lake`: contents of the lake: rows, time span, gaps per node, bytes per row, rejects by reason."""
+"""`tachograph lake`: contents of the lake: rows, time span, space used and expected, gaps per node, rejects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from tachograph.lake.describe import TableFacts
+    from tachograph.lake.describe import TableFacts, TableSpace
 
 WORST = 10
 
@@ -29,19 +29,21 @@ def run(arguments: Arguments) -> int:
     """Print tables, nodes and rejects."""
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
-    from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
+    from tachograph.lake.describe import describe_nodes, describe_rejects, describe_space, describe_tables
 
     opened = open_lake(arguments)
     zone = opened.configuration.site.time_zone
     tables = describe_tables(opened.lake, ALL_TABLES)
+    space = describe_space(opened.lake, ALL_TABLES, opened.configuration.retention.days)
     with Narrator.of(arguments).steps() as progress:
         nodes = None if arguments.no_gaps else describe_nodes(opened.lake, progress)
     rejects = describe_rejects(opened.lake)
     if arguments.json:
-        found = {"tables": tables, "rejects": rejects.to_dicts()}
+        found = {"tables": tables, "space": space, "rejects": rejects.to_dicts()}
         output.print_json(found | ({} if nodes is None else {"nodes": nodes.to_dicts()}))
         return 0
     _print_tables(tables, zone, arguments)
+    _print_space(space, arguments)
     if nodes is not None and nodes.height:
         _print_nodes(nodes, zone, arguments)
     _print_rejects(rejects, arguments)
@@ -64,6 +66,30 @@ def _print_tables(tables: list[TableFacts], zone: str, arguments: Arguments) -> 
         for t in tables
     ]  # fmt: skip
     output.print_table(headings, rows, title=f"Tables (times: {zone})", no_color=arguments.no_color)
+
+
+def _print_space(space: list[TableSpace], arguments: Arguments) -> None:
+    from tachograph.catalog.units import text
+
+    def size(value: float | None) -> str | None:
+        return None if value is None else text(value, "B")
+
+    kept = any(one.retention_days is not None for one in space)
+    headings = ["table", ">size", ">replaced, log", ">days", ">a day", ">a year"]
+    rows = [
+        [
+            one.table, size(one.bytes), size(one.other_bytes), _one(one.days), size(one.bytes_per_day),
+            size(one.expected_year_bytes),
+        ]
+        for one in space
+    ]  # fmt: skip
+    if kept:
+        headings += [">kept for", ">then"]
+        for row, one in zip(rows, space, strict=True):
+            days = "ever" if one.retention_days is None else f"{one.retention_days:,} d"
+            row += [days, size(one.expected_kept_bytes)]
+    output.print_text("\n")
+    output.print_table(headings, rows, title="Space, at the rate so far", no_color=arguments.no_color)
 
 
 def _one(value: float | None) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 import polars as pl
 
@@ -26,46 +27,72 @@ from tachograph.lake.query import (
 )
 
 
+class ExportedNames(Protocol):
+    """How names are shown in an export."""
+
+    def shown(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows of any table as they are exported."""
+
+    @property
+    def mark(self) -> str:
+        """What differs where names are shown otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExportContent:
     """The chosen rows of job_summaries, in order of start, and what belongs to these jobs.
 
-    `now`: end of the period. Large tables are read on demand.
+    `now`: end of the period. Large tables are read on demand. `names`: how they are shown, None: as they are;
+    `originals`: then the rows of `summaries` as they are in the lake.
     """
 
     lake: Lake
     now: datetime
     summaries: pl.DataFrame
+    names: ExportedNames | None = None
+    originals: pl.DataFrame | None = None
 
     def findings(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of findings of the chosen jobs, or of some of them, with every verdict."""
-        return read_verdicts(self.lake, self.summaries if summaries is None else summaries)
+        return self._shown(read_verdicts(self.lake, self._jobs(summaries)))
 
     def answers(self) -> pl.DataFrame:
         """The same in short, to be counted: columns SHORT_FINDING."""
-        return read_answers(self.lake, self.summaries, every=True)
+        return self._shown(read_answers(self.lake, self._jobs(None), every=True))
 
     def gpus(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of job_gpus of the chosen jobs, or of some of them."""
-        return read_gpus(self.lake, self.summaries if summaries is None else summaries)
+        return self._shown(read_gpus(self.lake, self._jobs(summaries)))
 
     def minutes(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of job_minutes of the chosen jobs, or of some of them."""
-        return read_minutes(self.lake, self.summaries if summaries is None else summaries)
+        return self._shown(read_minutes(self.lake, self._jobs(summaries)))
 
     def node_minutes(self) -> pl.DataFrame:
         """Rows of job_node_minutes of the chosen jobs; none where hosts are not recorded."""
-        return read_node_minutes(self.lake, self.summaries)
+        return self._shown(read_node_minutes(self.lake, self._jobs(None)))
 
     def devices(self) -> pl.DataFrame:
         """What GPUs there are."""
-        return read_latest(self.lake, DEVICES)
+        return self._shown(read_latest(self.lake, DEVICES))
+
+    def _jobs(self, summaries: pl.DataFrame | None) -> pl.DataFrame:
+        """Rows of the lake of the chosen jobs, or of some of them."""
+        chosen = self.summaries if summaries is None else summaries
+        if self.originals is None:
+            return chosen
+        keys = self.originals.with_columns(exported=self.summaries.get_column("job_key"))
+        return keys.join(chosen, left_on="exported", right_on="job_key", how="semi").drop("exported")
+
+    def _shown(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows if self.names is None else self.names.shown(rows)
 
     @property
     def lake_id(self) -> str:
-        """What stays the same when the lake is moved: the id of its job_summaries."""
+        """What stays the same when the lake is moved: the id of its job_summaries, and how names are shown."""
         delta = self.lake.delta(JOB_SUMMARIES)
-        return "" if delta is None else str(delta.metadata().id)
+        made = "" if delta is None else str(delta.metadata().id)
+        return made if self.names is None else f"{made}+{self.names.mark}"
 
 
 def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportContent:

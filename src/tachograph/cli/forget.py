@@ -1,0 +1,144 @@
+"""`tachograph forget`: replace a user's name by a pseudonym, or remove what is known of them, everywhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser, add_json, open_lake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tachograph.service.forget import Forgotten
+
+_MOST_FILES = 5  # that are listed by name
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--user", metavar="NAME", help="the name to forget; a dry run unless --yes is given")
+    what.add_argument("--reveal", metavar="PSEUDONYM", help="with --key: print the name behind a pseudonym")
+    what.add_argument("--new-key", metavar="FILE", help="write a new key for pseudonyms")
+    parser.add_argument("--key", metavar="FILE", help="replace the name by the pseudonym that this key gives")
+    parser.add_argument("--remove", action="store_true", help="remove the user's jobs and all that is computed of them")
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument(
+        "--now", action="store_true", help="delete replaced files at once: readers that began before fail"
+    )
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Forget a user, show what that would change, reveal a pseudonym, or make a key."""
+    from tachograph.catalog.pseudonyms import PseudonymKey
+
+    if arguments.new_key:
+        key = PseudonymKey.create(arguments.new_key)
+        output.print_text(f"{key.file}: a new key; who has it can reveal pseudonyms, keep it apart from the lake\n")
+        return 0
+    if arguments.reveal:
+        return _reveal(arguments)
+    if bool(arguments.key) == arguments.remove:
+        raise UsageError("--user: by a pseudonym, or removed?", do="give either --key FILE or --remove")
+    if len(arguments.user.strip()) < 2 or not arguments.user.isprintable():
+        raise UsageError(f"no name of a user: {arguments.user!r}", do="name one user")
+    return _forget(arguments)
+
+
+def _reveal(arguments: Arguments) -> int:
+    from tachograph.catalog.pseudonyms import PseudonymKey
+    from tachograph.lake.query import read_summaries
+
+    if not arguments.key:
+        raise UsageError("--reveal: by which key?", do="give --key FILE")
+    key = PseudonymKey.read(arguments.key)
+    name = key.reveal(arguments.reveal)
+    if name is None:
+        jobs = read_summaries(open_lake(arguments).lake, ("user", "account", "job_id"))
+        names = (name for column in jobs.get_columns() for name in column.drop_nulls().unique().to_list())
+        name = key.reveal(arguments.reveal, names)
+    if name is None:
+        what = f"{arguments.reveal} stands for no name that is known"
+        raise NotFoundError(what, where=arguments.key, do="take the key with which it was made")
+    output.print_text(f"{name}\n")
+    return 0
+
+
+def _forget(arguments: Arguments) -> int:
+    import os
+    from datetime import UTC, datetime
+
+    from tachograph.catalog.pseudonyms import PseudonymKey
+    from tachograph.service.forget import forget_user
+    from tachograph.web.images import JobImages, cache_folder
+
+    opened = open_lake(arguments)
+    name, stands = arguments.user.strip(), None
+    if arguments.key:
+        key = PseudonymKey.read(arguments.key)
+        stands = key.pseudonym("user", name)
+        if arguments.yes:
+            key.remember("user", name)
+    result = forget_user(
+        opened.lake,
+        opened.configuration,
+        name,
+        stands,
+        clock=lambda: datetime.now(UTC),
+        dry_run=not arguments.yes,
+        at_once=arguments.now,
+    )
+    images = JobImages(opened.lake, cache_folder(os.environ)).remove_forgotten() if arguments.yes else 0
+    if arguments.json:
+        files = {part: list(map(str, getattr(result, part))) for part in ("changed", "deleted", "others")}
+        files |= {} if result.replaced is None else {"replaced": list(map(str, result.replaced))}
+        done = {"dry_run": not arguments.yes, "pseudonym": stands, "tables": result.tables, "images": images}
+        output.print_json(done | files)
+        return 0
+    _print(result, arguments, stands, opened.configuration.collect.vacuum_hours)
+    return 0
+
+
+def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: int) -> None:
+    would = "" if arguments.yes else "would be "
+    for one in result.tables:
+        columns = ", ".join(f"{column} {rows:,}" for column, rows in sorted(one.columns.items()))
+        if one.removed:
+            output.print_text(f"{one.table}: {one.removed:,} rows of the user's jobs {would}removed\n")
+        if one.changed:
+            output.print_text(f"{one.table}: {one.changed:,} rows {would}changed ({columns})\n")
+        if one.inside:
+            output.print_text(f"{one.table}: {one.inside:,} texts have the name within a longer word, which stays\n")
+        for column, rows in sorted(one.left.items()):
+            output.print_text(f"{one.table}: {rows:,} rows have the name as a word of {column}, which stays\n")
+    _print_files("changed", result.changed, would)
+    _print_files("deleted", result.deleted, would)
+    if result.others:
+        names = ", ".join(map(str, result.others))
+        output.print_text(f"not changed, files of the site: {names}\n")
+    if not (result.tables or result.changed or result.deleted):
+        output.print_text(f"the name is in no table and no file of state: {arguments.user}\n")
+    if not arguments.yes:
+        output.print_text("dry run: nothing was changed; --yes does it\n")
+    elif result.replaced is None:
+        until = "were deleted" if arguments.now else f"hold the name until `tachograph compact --vacuum-hours {hours}`"
+        output.print_text(f"replaced objects {until}\n")
+    elif result.replaced:
+        output.print_text(
+            f"{len(result.replaced):,} replaced files hold the name until they are deleted: by a collector in {hours} "
+            f"h, by `tachograph compact --vacuum-hours {hours}` then, or at once by --now when there are no readers\n"
+        )
+    else:
+        output.print_text("no file of the lake holds the name as a word\n")
+    if arguments.yes and stands and result.tables:
+        output.print_text(f"it is {stands} now\n")
+
+
+def _print_files(verb: str, files: list[Path], would: str) -> None:
+    for path in files[:_MOST_FILES]:
+        output.print_text(f"{path}: {would}{verb}\n")
+    if len(files) > _MOST_FILES:
+        output.print_text(f"{len(files) - _MOST_FILES:,} more files {would}{verb}\n")

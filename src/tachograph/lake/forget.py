@@ -1,0 +1,243 @@
+"""Forgetting a person: a name replaced, or the rows of a user removed, in every table and every file of a lake.
+
+Every column of text of every table is searched, but for those of VOCABULARY, so a new table or column is covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.pseudonyms import REMOVED, NameReplacer, holds_word
+from tachograph.catalog.tables import (
+    ALL_TABLES,
+    ALLOCATIONS,
+    JOB_SUMMARIES,
+    JOBS,
+    STEPS,
+    LakeTable,
+)
+from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.store import is_remote
+
+FORGOTTEN = "forgotten"  # mark of job_summaries: how often rows were changed without another `seq`
+ATTEMPTS = 5  # at what another process rewrites at the same time
+
+# Columns whose words are not of users: words of Slurm and of this program, names of machines, and numbers of jobs. A
+# name that is also one of them stays there, and is reported.
+VOCABULARY = frozenset(
+    {
+        *("cluster", "job_key", "job_id", "display_id", "array_job_id", "het_job_id", "step", "partition", "qos"),
+        *("node", "node_list", "uuid", "pci", "model", "gpu_model", "gpu_type", "hbm_request", "constraints"),
+        *("state", "attribution", "ambiguous_because", "provenance", "numbering", "energy_source", "pipes"),
+        *(
+            "bound",
+            "bound_fp32",
+            "bound_fp16",
+            "bound_tensor",
+            "main_pipe",
+            "limiter",
+            "workload",
+            "health",
+            "excluded",
+        ),
+        *("code", "kind", "verdict", "severity", "title", "needs", "covered_by", "method"),
+        *("source", "target", "reason", "column"),
+    }
+)
+
+
+@dataclass(slots=True)
+class ForgottenTable:
+    """What is changed in a table, or would be.
+
+    removed: rows of the user's jobs that are taken out. changed: other rows with the name; columns: {column: rows}.
+    inside: texts that have the name within a longer word, which stay. left: {column of VOCABULARY: rows}, which stay.
+    """
+
+    table: str
+    removed: int = 0
+    changed: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+    inside: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+
+
+def covered_columns(table: LakeTable) -> list[str]:
+    """Return the columns of a table in which names are searched: all columns of text but VOCABULARY."""
+    return [name for name, dtype in table.schema.items() if _is_text(dtype) and name not in VOCABULARY]
+
+
+def forget(lake: Lake, name: str, stands: str | None, *, dry_run: bool = False) -> list[ForgottenTable]:
+    """Replace a name by what `stands` for it, or with None remove the rows of that user's jobs; return what changed.
+
+    Where rows are removed, the name in other rows (a comment, a path) becomes REMOVED. Each table changes in one
+    commit, accounting last; killed at any moment and run again, the result is the same. Replaced files hold the name
+    until they are vacuumed. Errors: LakeError.
+    """
+    jobs = _JobsOf.of(lake, name) if stands is None else None
+    replacer = NameReplacer({name: REMOVED if stands is None else stands})
+    last = (ALLOCATIONS, STEPS, JOB_SUMMARIES, JOBS)
+    tables = [*(table for table in ALL_TABLES if table not in last), *last]
+    done = (_forget_in(lake, table, name, replacer, jobs, dry_run=dry_run) for table in tables)
+    return [one for one in done if one.removed or one.changed or one.inside or one.left]
+
+
+@dataclass(frozen=True, slots=True)
+class _JobsOf:
+    """A user's jobs: their keys, and those of their ids that no other user's job has."""
+
+    name: str
+    keys: pl.Series
+    ids: pl.Series
+
+    @classmethod
+    def of(cls, lake: Lake, name: str) -> _JobsOf:
+        columns = ("cluster", "job_id", "submit", "start", "end", "user")
+        jobs = lake.latest(JOBS, columns)
+        begun = pl.coalesce("submit", "start").dt.epoch("s")
+        key = pl.concat_str(pl.col("cluster").fill_null(""), pl.col("job_id"), begun, separator=":").alias("job_key")
+        summaries = lake.latest(JOB_SUMMARIES, ("job_key", "job_id", "user"))
+        both = pl.concat([jobs.select(key, "job_id", "user"), summaries])
+        mine = pl.col("user") == name
+        theirs = both.filter(mine)
+        others = both.filter(~mine.fill_null(value=False)).get_column("job_id").unique()
+        ids = theirs.get_column("job_id").unique()
+        return cls(name, theirs.get_column("job_key").drop_nulls().unique(), ids.filter(~ids.is_in(others.implode())))
+
+    def rows_of(self, table: LakeTable) -> pl.Expr:
+        """True for the rows of a table that are of these jobs."""
+        if "job_key" in table.schema:
+            return pl.col("job_key").is_in(self.keys.implode())
+        if "user" in table.schema:
+            return pl.col("user") == self.name
+        return pl.col("job_id").is_in(self.ids.implode()) if "job_id" in table.schema else pl.lit(value=False)
+
+
+def _forget_in(
+    lake: Lake, table: LakeTable, name: str, replacer: NameReplacer, jobs: _JobsOf | None, *, dry_run: bool
+) -> ForgottenTable:
+    """Change one table in one commit."""
+    covered = covered_columns(table)
+    texts = [column for column, dtype in table.schema.items() if _is_text(dtype)]
+    ids = [] if jobs is None else [column for column in ("job_key", "user", "job_id") if column in table.schema]
+    # a table by day has no names of users, only identifiers; it is not read for those
+    read = list(dict.fromkeys((*covered, *ids))) if table.by_day else list(dict.fromkeys((*texts, *ids)))
+    for _ in range(ATTEMPTS):
+        done = ForgottenTable(table.name)
+        affected = []
+        for file in lake.files(table) if read else []:
+            with lake_errors(lake.uri(table)):
+                rows = lake.read_files(table, [file], read).collect()
+            if _count(done, rows, name, covered, None if jobs is None else jobs.rows_of(table)):
+                affected.append(file)
+        if dry_run or not affected:
+            return done
+        count = (lambda: (FORGOTTEN, 1)) if table is JOB_SUMMARIES else None
+        if lake.replace(table, affected, _changed(lake, table, affected, replacer, jobs), count=count):
+            return done
+    raise LakeError("others rewrite the table all the time", where=lake.uri(table), do="stop them, run it again")
+
+
+def _count(
+    done: ForgottenTable, rows: pl.DataFrame, name: str, covered: Sequence[str], of_jobs: pl.Expr | None
+) -> bool:
+    """Count what is to be done with the rows of a file; whether that is anything."""
+    if of_jobs is not None:
+        gone = int(rows.select(of_jobs.fill_null(value=False).sum()).item() or 0)
+        done.removed += gone
+        rows = rows.filter(~of_jobs.fill_null(value=False))
+    else:
+        gone = 0
+    texts = [column for column in rows.columns if _is_text(rows.schema[column])]
+    if not texts or rows.is_empty():
+        return gone > 0
+    words = rows.select(holds_word(_as_text(column, rows), name).alias(column) for column in texts)
+    within = rows.select(_as_text(column, rows).str.to_lowercase().str.contains(name.lower(), literal=True)
+                         .fill_null(value=False).alias(column) for column in covered)  # fmt: skip
+    changed = int(words.select(pl.any_horizontal(pl.lit(value=False), *covered).sum()).item())
+    done.changed += changed
+    for column, count in words.sum().row(0, named=True).items():
+        if count:
+            target = done.columns if column in covered else done.left
+            target[column] = target.get(column, 0) + int(count)
+    done.inside += sum(int((within[column] & ~words[column]).sum()) for column in covered)
+    return gone > 0 or changed > 0
+
+
+def _as_text(column: str, rows: pl.DataFrame) -> pl.Expr:
+    return pl.col(column).list.join("\n") if isinstance(rows.schema[column], pl.List) else pl.col(column)
+
+
+def _changed(
+    lake: Lake, table: LakeTable, files: Sequence[DataFile], replacer: NameReplacer, jobs: _JobsOf | None
+) -> Iterator[tuple[date | None, pl.DataFrame]]:
+    """The rows of each file without those of the jobs, with names replaced, in their order."""
+    for file in files:
+        with lake_errors(lake.uri(table)):
+            rows = lake.read_files(table, [file]).collect()
+        if jobs is not None:
+            rows = rows.filter(~jobs.rows_of(table).fill_null(value=False))
+        if rows.height:
+            yield file.day, rows.with_columns(replacer.column(rows[column]) for column in covered_columns(table))
+
+
+def _is_text(dtype: pl.DataType) -> bool:
+    return dtype == pl.String or (isinstance(dtype, pl.List) and dtype.inner == pl.String())
+
+
+# ----------------------------------------------------------------------------------------------------- replaced files
+
+
+def delete_replaced(lake: Lake) -> int:
+    """Delete all files that the log names as replaced, now; return how many. A reader that began before fails.
+
+    Files that no log names stay: another process may be about to commit them. Errors: LakeError.
+    """
+    count = 0
+    for table in ALL_TABLES:
+        delta = lake.delta(table)
+        if delta is not None:
+            with lake_errors(lake.uri(table), writing=True):
+                count += len(delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False))
+    return count
+
+
+def files_with(lake: Lake, name: str) -> list[Path]:
+    """Return the files of a lake in a folder that have a name as a word, whether they count or not; sorted.
+
+    Parquet files are searched in every column of text, all others in their bytes. An object store is not searched.
+    """
+    if is_remote(lake.location):
+        return []
+    folders = [Path(lake.uri(table)) for table in ALL_TABLES]
+    found = (path for folder in folders for path in folder.rglob("*") if path.is_file() and file_has(path, name))
+    return sorted(found)
+
+
+def file_has(path: Path, name: str) -> bool:
+    """Return whether a file has a name as a word; one that is gone meanwhile has not."""
+    try:
+        if path.suffix == ".parquet" and "_delta_log" not in path.parts:
+            with suppress(pl.exceptions.ComputeError):  # of a writer that was killed
+                return _parquet_has(path, name)
+        content = path.read_bytes().decode("utf-8", errors="replace")
+        return NameReplacer({name: "\0"}).text(content) != content
+    except OSError:
+        return False
+
+
+def _parquet_has(path: Path, name: str) -> bool:
+    schema = pl.read_parquet_schema(path)
+    texts = [column for column, dtype in schema.items() if _is_text(dtype) and column not in VOCABULARY]
+    if not texts:
+        return False
+    rows = pl.read_parquet(path, columns=texts, hive_partitioning=False)
+    return bool(rows.select(pl.any_horizontal(holds_word(_as_text(one, rows), name) for one in texts).any()).item())

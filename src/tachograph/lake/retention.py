@@ -1,0 +1,436 @@
+"""Retention: rows are removed once they are old enough, and once all that is computed from them is there.
+
+A day of samples is removed when an analysis has read it, the accounting of the day is there, and every job that held a
+GPU of the node then is over and summarized. The commit that removes a day also raises the table's mark EXPIRED:
+`removed_before` returns it, and an analysis leaves summaries of jobs that began before as they are. So a summary is
+never computed anew from a part of its samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+
+import polars as pl
+
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    ANALYSES,
+    FINDINGS,
+    GPU_SAMPLES,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    JOB_SUMMARIES,
+    JOBS,
+    LABELS,
+    NODE_SAMPLES,
+    STEP_SUMMARIES,
+    STEPS,
+    TIME,
+    LakeTable,
+)
+from tachograph.lake.conform import FIRST_DAY, resolve
+from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.filters import FINAL_STATES
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import rows_that_count
+
+EXPIRED = "expired"  # mark of a table: days since 1970, before which rows were removed
+ATTEMPTS = 5  # at what another process rewrites at the same time
+SAMPLES = (GPU_SAMPLES, NODE_SAMPLES)
+MINUTES = (JOB_MINUTES, JOB_NODE_MINUTES)
+# {key of [retention]: tables that it is about}, in the order in which rows are removed; what is not named here is kept
+EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
+    "gpu_samples": (GPU_SAMPLES,),
+    "node_samples": (NODE_SAMPLES,),
+    "job_minutes": (JOB_MINUTES,),
+    "job_node_minutes": (JOB_NODE_MINUTES,),
+    "jobs": (ALLOCATIONS, STEPS, JOBS),  # an allocation without its job would be a job of its own
+    "job_summaries": (LABELS, JOB_SUMMARIES),  # compaction drops what belonged to a summary
+}
+
+_WITH_SUMMARIES = (JOB_GPUS, STEP_SUMMARIES, FINDINGS)
+
+Progress = Callable[[str, int, int], None]
+_RESULTS = (LABELS, JOB_SUMMARIES)
+_IDS = ("cluster", "job_id", "submit")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """Rows that are old enough and stay: why, how many, of which days, an example of what keeps them."""
+
+    why: str
+    rows: int
+    first: date | None = None
+    last: date | None = None
+    example: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What is removed from a table, or would be: rows from before a day; days that lose rows, files that go or shrink.
+
+    bytes: of files that go, and the share of those that shrink.
+    """
+
+    table: str
+    before: date
+    days: int
+    rows: int
+    files: int
+    bytes: int
+    first: date | None = None
+    last: date | None = None
+    kept_back: tuple[KeptRows, ...] = ()
+
+
+def kept_days(table: LakeTable, keep: Mapping[str, int]) -> int | None:
+    """Return how many days rows of a table are kept, by {key of EXPIRING: days}; None: for ever."""
+    if table in _WITH_SUMMARIES:
+        return keep.get(JOB_SUMMARIES.name)
+    return next((keep.get(key) for key, tables in EXPIRING.items() if table in tables), None)
+
+
+def removed_before(lake: Lake, *tables: LakeTable) -> datetime | None:
+    """Return the instant before which rows of one of the tables were removed; None where none were."""
+    marks = [mark for table in tables if (mark := lake.mark(table, EXPIRED)) is not None]
+    return _midnight(FIRST_DAY + timedelta(days=max(marks))) if marks else None
+
+
+def sealed_summaries(lake: Lake) -> pl.DataFrame:
+    """Return the job_keys of summaries that can no longer be computed from all their samples, and stay as they are."""
+    horizon = removed_before(lake, *SAMPLES)
+    columns = ("job_key", "start", "end", "state", "samples")
+    if horizon is None:
+        return JOB_SUMMARIES.empty().select("job_key")
+    sealed = _is_over() & (pl.col("samples") > 0) & (pl.col("start") < pl.lit(horizon, dtype=TIME))
+    return lake.latest(JOB_SUMMARIES, columns).filter(sealed).select("job_key")
+
+
+def expire(
+    lake: Lake, keep: Mapping[str, int], *, now: datetime, dry_run: bool = False, progress: Progress | None = None
+) -> list[Expiry]:
+    """Remove rows older than `keep` allows: {key of EXPIRING: days}; return what went, and what was kept back and why.
+
+    `dry_run`: nothing is removed, the result is what would be. Readers see a day before or after its removal; files
+    stay until they are vacuumed. Killed at any moment and run again, the result is the same.
+    Errors: LakeError.
+    """
+    made = [(key, tables, (now - timedelta(days=keep[key])).date()) for key, tables in EXPIRING.items() if key in keep]
+    if not made:
+        return []
+    evidence, left = _Evidence.of(lake, now), _Left.so_far(lake)
+    done: list[Expiry] = []
+    for count, (key, tables, before) in enumerate(made):
+        for table in tables:
+            if lake.delta(table) is None:
+                continue
+            work = _TableExpiry(lake, table, before, evidence, left, dry_run)
+            done.append(work.by_day(now) if table.by_day else work.whole())
+        if progress:
+            progress(f"expire {key}", count + 1, len(made))
+    return done
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is left, or would be after a dry run: {table of samples: its first day}; ids of jobs that are not."""
+
+    first_day: dict[str, date]
+    gone_ids: pl.Series
+
+    @classmethod
+    def so_far(cls, lake: Lake) -> _Left:
+        first_day = {table.name: day for table in SAMPLES for day in lake.days(table)[:1]}
+        return cls(first_day, pl.Series("job_id", [], pl.String))
+
+    def needs_accounting(self) -> pl.Expr:
+        """True for jobs that ended when there are samples, or later: who owns those is decided by all jobs."""
+        first = min(self.first_day.values(), default=None)
+        if first is None:
+            return pl.lit(value=False)
+        return (pl.coalesce("end", "start") >= pl.lit(_midnight(first), dtype=TIME)).fill_null(value=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What must be known before rows may go.
+
+    versions: of the tables that the last complete analysis read; None: there was none. accounted: last day of which
+    there is accounting. holding: (node or null, first, last, name) of runs that are not over, or not analyzed.
+    """
+
+    versions: Mapping[str, int] | None
+    accounted: date | None
+    holding: pl.DataFrame
+
+    @classmethod
+    def of(cls, lake: Lake, now: datetime) -> _Evidence:
+        analyses = lake.latest(ANALYSES)
+        jobs = lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "seq"))
+        maps = lake.latest(ALLOCATIONS, ("job_id", "node", "start", "end", "seq"))
+        times = [frame.get_column(name).max() for frame in (jobs, maps) for name in ("start", "end")]
+        known = [moment for moment in times if isinstance(moment, datetime)]
+        accounted = max(known).date() if known else None
+        if analyses.is_empty():
+            return cls(None, accounted, pl.DataFrame(schema=_HOLDING))
+        row = analyses.row(-1, named=True)
+        versions = {
+            table.name: -1 if (version := row[f"{table.name}_version"]) is None else version
+            for table in (GPU_SAMPLES, NODE_SAMPLES, JOBS, ALLOCATIONS, STEPS)
+        }
+        return cls(versions, accounted, _holding(lake, jobs, maps, versions, now))
+
+    def read_up_to(self, table: LakeTable) -> int:
+        """Version of a table that was analyzed."""
+        return -1 if self.versions is None else self.versions.get(table.name, -1)
+
+    def on(self, day: date) -> pl.DataFrame:
+        """Rows of `holding` of a day."""
+        return self.holding.filter((pl.col("first") <= day) & (pl.col("last") >= day))
+
+
+_HOLDING = {"node": pl.String(), "first": pl.Date(), "last": pl.Date(), "name": pl.String()}
+
+
+def _holding(
+    lake: Lake, jobs: pl.DataFrame, maps: pl.DataFrame, versions: Mapping[str, int], now: datetime
+) -> pl.DataFrame:
+    """Runs whose samples are still needed: not over, or with accounting that no analysis has read."""
+    today = pl.lit(now, dtype=TIME)
+    summaries = lake.latest(JOB_SUMMARIES, ("job_id", "display_id", "start", "end", "state"))
+    fresh_maps = maps.filter(pl.col("seq") > versions[ALLOCATIONS.name])
+    is_fresh = (pl.col("seq") > versions[JOBS.name]) | pl.col("job_id").is_in(fresh_maps["job_id"].implode())
+    named = [pl.col("job_id"), pl.coalesce("display_id", "job_id").alias("name")]
+    span = [pl.col("start").dt.date().alias("first"), pl.coalesce("end", today).dt.date().alias("last")]
+    runs = pl.concat(
+        [
+            summaries.filter(~_is_over()).select(*named, *span),
+            jobs.filter(is_fresh & pl.col("start").is_not_null()).select(*named, *span),
+            fresh_maps.select("job_id", pl.col("job_id").alias("name"), *span).drop_nulls("first"),
+        ]
+    )
+    gpus = lake.latest(JOB_GPUS, ("job_id", "node")) if runs.height else JOB_GPUS.empty()
+    places = pl.concat([maps.select("job_id", "node"), gpus.select("job_id", "node")]).unique()
+    return runs.join(places, on="job_id", how="left").select(
+        pl.col(name).cast(dtype) for name, dtype in _HOLDING.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TableExpiry:
+    """Removal of the rows of one table from before a day."""
+
+    lake: Lake
+    table: LakeTable
+    before: date
+    evidence: _Evidence
+    left: _Left
+    dry_run: bool
+
+    # ------------------------------------------------------------------------------------------------ tables by day
+
+    def by_day(self, now: datetime) -> Expiry:
+        """Day by day, the oldest first; after one that is needed whole no later one of samples is removed."""
+        counting = rows_that_count(self.lake, now).get(self.table.name)
+        done, kept = [], []
+        stopped: KeptRows | None = None
+        days = self.lake.days(self.table)
+        for day in (day for day in days if day < self.before):
+            if self.table in SAMPLES and stopped is None:
+                stopped = self._needed_whole(day)
+            files = self.lake.files(self.table, [day])
+            if stopped is not None:
+                kept.append(KeptRows(stopped.why, _rows(files), day, day))
+                continue
+            removed = self._one_day(day, files, counting, kept)
+            done += [removed] if removed is not None else []
+        if self.table in SAMPLES:
+            left = [*(one.first for one in kept if one.first), *(day for day in days if day >= self.before)]
+            self.left.first_day.pop(self.table.name, None)
+            self.left.first_day |= {self.table.name: min(left)} if left else {}
+        return _sum(self.table, self.before, done, kept)
+
+    def _needed_whole(self, day: date) -> KeptRows | None:
+        """Why no sample of a day may go."""
+        files = self.lake.files(self.table, [day])
+        if any(file.seq > self.evidence.read_up_to(self.table) for file in files):
+            return KeptRows("not analyzed yet", _rows(files))
+        if self.evidence.accounted is None or day >= self.evidence.accounted:
+            return KeptRows("there is no accounting of the day yet", _rows(files))
+        return None
+
+    def _one_day(
+        self,
+        day: date,
+        files: Sequence[DataFile],
+        counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None,
+        kept: list[KeptRows],
+    ) -> Expiry | None:
+        """Remove a day, all but the rows that are needed; None where all are."""
+        for _ in range(ATTEMPTS):
+            with lake_errors(self.lake.uri(self.table)):
+                left, why = self._needed(day, self.lake.read_files(self.table, files), counting)
+            going = _rows(files) - left.height
+            if going == 0:
+                kept += [KeptRows(why[0], left.height, day, day, why[1])] if left.height else []
+                return None
+            size = sum(file.size for file in files)
+            share = int(size * going / _rows(files))
+            expiry = Expiry(self.table.name, self.before, 1, going, len(files), share, day, day)
+            until = (day - FIRST_DAY).days + 1
+            rows = [(day, left)] if left.height else []
+            if self.dry_run or self.lake.replace(self.table, files, rows, reached=(EXPIRED, until)):
+                kept += [KeptRows(why[0], left.height, day, day, why[1])] if left.height else []
+                return expiry
+            files = self.lake.files(self.table, [day])
+            if not files:
+                return None
+        kept.append(KeptRows("others rewrite the day just now", _rows(files), day, day))
+        return None
+
+    def _needed(
+        self, day: date, rows: pl.LazyFrame, counting: Callable[[pl.LazyFrame], pl.LazyFrame] | None
+    ) -> tuple[pl.DataFrame, tuple[str, str | None]]:
+        """Rows of a day that must stay, sorted, each key once; why, and an example of the jobs that need them."""
+        if self.table in SAMPLES:
+            holding = self.evidence.on(day)
+            if holding.is_empty():
+                return self.table.empty(), ("", None)
+            nodes = holding.get_column("node")
+            some = rows if nodes.has_nulls() else rows.filter(pl.col("node").is_in(nodes.unique().implode()))
+            why = ("jobs of the day are not over, or not analyzed", _example(holding["name"]))
+            return resolve(some.collect(), self.table)[0], why
+        current = rows if counting is None else counting(rows)
+        summaries = self.lake.latest(JOB_SUMMARIES, ("job_key", "start", "end", "state"))
+        over = summaries.filter(_is_over()).select("job_key").lazy()
+        left = resolve(current.join(over, on="job_key", how="anti").collect(), self.table)[0]
+        return left, ("their jobs are not over", _example(left["job_id"]))
+
+    # --------------------------------------------------------------------------------------------- tables read whole
+
+    def whole(self) -> Expiry:
+        """Rows of jobs that ended before."""
+        for _ in range(ATTEMPTS):
+            files = self.lake.files(self.table)
+            with lake_errors(self.lake.uri(self.table)):
+                rows = self.lake.read_files(self.table, files).collect()
+            going, kept = self._results(rows) if self.table in _RESULTS else self._jobs(rows)
+            left = resolve(rows.filter(~going), self.table)[0]
+            count = int(going.sum())
+            if count == 0:
+                return _sum(self.table, self.before, [], kept)
+            share = sum(file.size for file in files) * count / rows.height
+            expiry = replace(_sum(self.table, self.before, [], kept), rows=count, files=len(files), bytes=int(share))
+            replaced = [(None, left)] if left.height else []
+            until = (self.before - FIRST_DAY).days
+            if self.dry_run or self.lake.replace(self.table, files, replaced, reached=(EXPIRED, until)):
+                return expiry
+        return _sum(self.table, self.before, [], [KeptRows("others rewrite the table just now", 0)])
+
+    def _jobs(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
+        """Which rows of the accounting go: of job ids all of whose runs are over, and summarized if they are to be."""
+        jobs = self.lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "state", "seq"))
+        midnight = pl.lit(_midnight(self.before), dtype=TIME)
+        is_old = (pl.coalesce("end", "start", "submit") < midnight).fill_null(value=False)
+        open_ids = self.lake.latest(JOB_SUMMARIES, ("job_id", "start", "end", "state")).filter(~_is_over())
+        is_done = (
+            (_is_over() | pl.col("start").is_null())
+            & (pl.col("seq") <= self.evidence.read_up_to(JOBS))
+            & ~pl.col("job_id").is_in(open_ids.get_column("job_id").implode())
+        )
+        goes = is_old & is_done & ~self.left.needs_accounting()
+        judged = jobs.with_columns(goes=goes.fill_null(value=False), old=is_old)
+        of_id = judged.group_by("job_id").agg(pl.col("goes").all(), pl.col("display_id").drop_nulls().first())
+        ids = of_id.filter("goes")
+        names = pl.concat([ids.get_column("job_id"), ids.get_column("display_id").drop_nulls()]).implode()
+        seen = pl.col("seq") <= self.evidence.read_up_to(self.table)
+        chosen = pl.col("job_id").is_in(names) & seen
+        if self.table is ALLOCATIONS:  # of jobs that only samples or maps name
+            known = pl.concat([jobs.get_column("job_id"), jobs.get_column("display_id").drop_nulls()]).implode()
+            ended = (pl.col("end") < midnight).fill_null(value=False)
+            chosen |= ~pl.col("job_id").is_in(known) & ended & seen & ~self.left.needs_accounting()
+        if self.table is JOBS:
+            self.left.gone_ids = ids.get_column("job_id")
+        back = judged.filter(pl.col("old") & ~pl.col("job_id").is_in(names)) if self.table is JOBS else judged.clear()
+        kept = [
+            KeptRows(
+                "not over, not analyzed, or their samples are still there",
+                back.height, _day(back["start"].min()), _day(back["start"].max()), _example(back["job_id"]),
+            )
+        ]  # fmt: skip
+        return rows.select(chosen).to_series(), kept if back.height else []
+
+    def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
+        """Which summaries go, or the labels of which: of jobs that are over and no longer in the accounting."""
+        columns = ("job_key", *_IDS, "start", "end", "state", "as_of")
+        summaries = self.lake.latest(JOB_SUMMARIES, columns)
+        old = summaries.filter(_is_over() & (pl.col("as_of") < pl.lit(_midnight(self.before), dtype=TIME)))
+        known = pl.concat(
+            [self.lake.latest(table, ("job_id", "end")).select("job_id") for table in (JOBS, ALLOCATIONS)]
+        )
+        known = known.filter(~pl.col("job_id").is_in(self.left.gone_ids.implode()))
+        free = old.join(known, on="job_id", how="anti")
+        back = old.join(free, on="job_key", how="anti")
+        kept = [
+            KeptRows(
+                "their accounting is still there, from which they would be computed again",
+                back.height, _day(back["start"].min()), _day(back["start"].max()), _example(back["job_id"]),
+            )
+        ]  # fmt: skip
+        chosen = rows.select(pl.col("job_key").is_in(free.get_column("job_key").implode())).to_series()
+        return chosen, kept if back.height and self.table is JOB_SUMMARIES else []
+
+
+def _is_over() -> pl.Expr:
+    """True for runs that ended."""
+    return pl.col("end").is_not_null() | pl.col("state").is_in(FINAL_STATES).fill_null(value=False)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def _day(moment: object) -> date | None:
+    return moment.date() if isinstance(moment, datetime) else None
+
+
+def _example(names: pl.Series) -> str | None:
+    """One of some jobs, as a person names it."""
+    first = names.drop_nulls().unique().sort().head(1).to_list()
+    return f"job {first[0]}" if first else None
+
+
+def _rows(files: Iterable[DataFile]) -> int:
+    return sum(file.rows for file in files)
+
+
+def _sum(table: LakeTable, before: date, done: Sequence[Expiry], kept: Iterable[KeptRows]) -> Expiry:
+    firsts = [one.first for one in done if one.first is not None]
+    lasts = [one.last for one in done if one.last is not None]
+    return Expiry(
+        table.name,
+        before,
+        sum(one.days for one in done),
+        sum(one.rows for one in done),
+        sum(one.files for one in done),
+        sum(one.bytes for one in done),
+        min(firsts, default=None),
+        max(lasts, default=None),
+        tuple(_by_reason(kept)),
+    )
+
+
+def _by_reason(kept: Iterable[KeptRows]) -> Iterator[KeptRows]:
+    """Rows kept for one reason put together."""
+    reasons: dict[str, list[KeptRows]] = {}
+    for one in kept:
+        reasons.setdefault(one.why, []).append(one)
+    for why, ones in reasons.items():
+        firsts = [one.first for one in ones if one.first is not None]
+        lasts = [one.last for one in ones if one.last is not None]
+        example = next((one.example for one in ones if one.example is not None), None)
+        yield KeptRows(why, sum(one.rows for one in ones), min(firsts, default=None), max(lasts, default=None), example)
