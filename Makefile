@@ -60,6 +60,9 @@ chaos: $(VENV)/dev.stamp ## kill every command KILLS=1000 times, fill its disk, 
 	$(BIN)/python tests/chaos/kills.py --kills $(KILLS)
 	$(BIN)/python tests/chaos/disks.py
 
+chaos-serve: $(VENV)/dev.stamp ## kill the server and its writer of images 100 times, page through a lake that changes (10 minutes)
+	$(BIN)/python tests/chaos/serving.py
+
 readers: $(VENV)/dev.stamp ## run one writer and ten readers on a lake for MINUTES=10
 	$(BIN)/python tests/chaos/readers.py --minutes $(MINUTES)
 
@@ -88,7 +91,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all lint bench month chaos readers fuzz screens docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve readers fuzz screens docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -19,9 +19,11 @@ CONTENTS = {
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-nvidia-smi", "ingest-table"),
         *("accounting", "collect", "simulate"),
     ),
-    "How-to: look at jobs and GPUs": ("jobs", "waste", "watch", "record", "figures", "export"),
+    "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "figures", "export"),
     "How-to: share GPUs": ("colocate", "kernels", "microbench", "gpu-proof"),
-    "How-to: run it for a site": ("serve", "tune", "scale-out"),
+    "How-to: run it for a site": (
+        *("rollout", "serve", "slurm", "act", "digests", "alerts", "retention", "tune", "scale-out"),
+    ),
     "Reference": (
         *("commands", "configuration", "job-report", "checks", "rules", "rule-language"),
         *("api", "metrics", "tables", "counters", "devices"),

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from starlette.testclient import TestClient
 
+import nsight_reports
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
@@ -87,6 +88,12 @@ proxies = ["{proxy}"]
 support_users = ["sue"]
 managers = "managers"
 requests_per_s = 0.0
+
+[advice]
+days = 36500
+
+[interference.profiles]
+"user000/cfd" = "cfd.csv"
 """
 
 
@@ -96,6 +103,7 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
     folder = tmp_path_factory.mktemp("served") / "demo"
     shutil.copytree(demo, folder)
     (folder / "managers").write_text("mia proj00\n", encoding="utf-8")
+    (folder / "cfd.csv").write_text(nsight_reports.sample(), encoding="utf-8")
     with (folder / "tachograph.toml").open("a", encoding="utf-8") as configuration:
         configuration.write(_PEOPLE.format(proxy=f"{getpass.getuser()}@127.0.0.1"))
     with serving(folder) as running:

@@ -42,8 +42,22 @@ IN_SHELL = frozenset({"getting-started.md"})  # the page people follow word for 
 # without those that end, watch or answer processes and terminals
 IN_PROCESS = frozenset(
     {
-        *("accuracy", "analyze", "classify", "colocate", "compact", "counters", "devices", "export", "figures"),
-        *("ingest", "init", "interference", "job", "jobs", "kernels", "lake", "rules", "simulate", "status"),
+        *(
+            "accuracy",
+            "act",
+            "advise",
+            "analyze",
+            "classify",
+            "colocate",
+            "compact",
+            "counters",
+            "devices",
+            "digest",
+            "export",
+            "figures",
+            "forget",
+        ),
+        *("figures", "ingest", "init", "interference", "job", "jobs", "kernels", "lake", "rules", "simulate", "status"),
         *("tune", "waste"),
     }
 )

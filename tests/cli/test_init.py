@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tachograph.catalog import config
 from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, SiteOptions, SlurmOptions, load
 from tachograph.cli import main
 from tachograph.cli.init import text
@@ -40,7 +40,9 @@ def test_a_remark_stands_at_its_own_key_and_no_other() -> None:
 
 
 def test_every_remark_of_the_structs_is_in_the_file() -> None:
-    source = Path(config.__file__).read_text(encoding="utf-8").splitlines()
+    values = [Configuration(), *msgspec.structs.asdict(Configuration()).values()]  # not what may be there several times
+    tables = [type(value) for value in values if isinstance(value, msgspec.Struct)]
+    source = [line for table in tables for line in inspect.getsource(table).splitlines()]
     remarked = {
         line.split(":")[0].strip(): line.split("  # ")[1] for line in source if re.match(r"    \w+: .*  # ", line)
     }
@@ -88,3 +90,14 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.Ca
     file = tmp_path / "absent" / "site.toml"
     assert main(["init", "--config", str(file)]) == 3
     assert capsys.readouterr().err.startswith(f"tachograph: {file}: No such file or directory; ")
+
+
+def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "tachograph.toml"
+    keys = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "ldap_password_file", "managers", "access_log")
+    file.write_text("[serve]\n" + "".join(f'{key} = "below/{key}"\n' for key in keys))
+    found = load(str(file), {}).serve
+    assert {key: getattr(found, key) for key in keys} == {key: f"{tmp_path}/below/{key}" for key in keys}
+    file.write_text('[serve]\nmanagers = "sacctmgr"\naccess_log = "stderr"\nsocket = "/run/serve.sock"\n')
+    found = load(str(file), {}).serve
+    assert (found.managers, found.access_log, found.socket) == ("sacctmgr", "stderr", "/run/serve.sock")

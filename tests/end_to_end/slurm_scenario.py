@@ -102,7 +102,11 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
             raise TimeoutError(f"jobs still there:\n{cluster.command('squeue')}")
         time.sleep(2)
     accounting = folder / "sacct.txt"
-    wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 180)
+    try:
+        wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 600)
+    except TimeoutError as late:
+        late.add_note(f"jobs {ids}; sacct:\n{accounting.read_text()}\n{cluster.command('sdiag')}")
+        raise
     time.sleep(3)  # for whoever queries the exporters once more
     return Scenario(ids, cluster, live, accounting, began, time.time())
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.errors import TachographError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator, remark
@@ -16,6 +16,7 @@ from tachograph.cli.options import Arguments, Parser, add_as_of, add_json
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import WorkerOptions
+    from tachograph.cli.options import OpenedLake
     from tachograph.lake.delta import Lake
     from tachograph.pipeline.reduction import TaskPool
     from tachograph.pipeline.run import AnalysisReport
@@ -61,6 +62,7 @@ def run(arguments: Arguments) -> int:
             full=arguments.full,
             progress=progress,
         )
+    write_advice_files(opened)
     for problem in report.rule_problems:
         remark(f"rule skipped: {problem}")
     for caveat in caveats(report):
@@ -70,6 +72,41 @@ def run(arguments: Arguments) -> int:
     else:
         output.print_text(f"{sentence(report)}\n")
     return 0
+
+
+def write_advice_files(opened: OpenedLake) -> None:
+    """Write the files that sbatch reads, where they are switched on; a problem is a remark, the analysis stands."""
+    options = opened.configuration.act
+    if not options.advice_folder:
+        return
+    from datetime import UTC, datetime, timedelta
+
+    from tachograph.api.advice import read_past_jobs, read_site
+    from tachograph.lake.filters import JobFilter
+    from tachograph.service.act.advice_table import refresh_advice
+
+    lake, configuration = opened.lake, opened.configuration
+    since = opened.now - timedelta(days=configuration.advice.days)
+    try:
+        written = refresh_advice(
+            Path(options.advice_folder),
+            lake,
+            lambda users: read_past_jobs(lake, configuration, JobFilter(users=tuple(users), since=since)),
+            read_site(lake),
+            configuration.advice,
+            as_of=opened.now,
+            now=datetime.now(UTC),
+            group=options.advice_group,
+        )
+    except TachographError as problem:
+        remark(f"no advice for sbatch: {problem}")
+        return
+    if written.refused:
+        users = plural(len(written.refused), "user")
+        remark(
+            f"no advice for {users} ({', '.join(written.refused[:3])}, ...): only root, or who has CAP_CHOWN, "
+            "writes files of others"
+        )
 
 
 @contextmanager

@@ -28,6 +28,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)")
     parser.add_argument("--no-defects", action="store_true", help="no gaps, resets, duplicates, blanks, clock skew")
     parser.add_argument("--hosts", action="store_true", help="also host metrics: CPU, network, files, caches")
+    parser.add_argument(
+        "--job-groups", type=int, default=0, metavar="N", help="users repeat N jobs (default: each job is another)"
+    )
     parser.add_argument("--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples")
     direct = parser.add_argument_group("directly into the lake of --lake, without telemetry files")
     direct.add_argument(
@@ -113,6 +116,7 @@ def _plan(arguments: Arguments) -> SimulationPlan:
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,
+        job_groups=arguments.job_groups,
         defects=not arguments.no_defects,
         hosts=arguments.hosts,
         groups=plan.groups if nodes is None else (NodeGroup(nodes, 4, "A100 SXM 40GB"),),

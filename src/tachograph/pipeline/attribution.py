@@ -19,22 +19,10 @@ from tachograph.catalog.config import NodeOptions, SlurmOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
+from tachograph.lake.filters import FINAL_STATES
 
 COARSE_S, QUARTER_S = 60.0, 900.0
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
-FINAL_STATES = (
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REQUEUED",
-    "REVOKED",
-    "TIMEOUT",
-)  # states of Slurm that a run does not leave
 
 
 def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOptions, now: datetime) -> pl.DataFrame:

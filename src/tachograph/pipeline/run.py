@@ -15,7 +15,7 @@ import polars as pl
 
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import (
     ALLOCATIONS,
     ANALYSES,
@@ -34,6 +34,7 @@ from tachograph.catalog.tables import (
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
+from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
 from tachograph.pipeline.attribution import (
     Attribution,
@@ -130,6 +131,7 @@ def analyze(
     """
     _check(configuration)
     judging = judge(configuration)
+    horizon = removed_before(lake, *SAMPLES)
     seen = seen_now(lake, configuration, judging.digest)
     news = news_since(lake, None if full else seen_last(lake), seen)
     if news.nothing:
@@ -141,11 +143,15 @@ def analyze(
     runs = build_runs(jobs, allocations, slurm=configuration.slurm, now=now)
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
-    touched = _touched(owned, allocations, news, before)
+    sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
+    touched = _touched(owned, allocations, news, before).join(
+        owned.runs.join(sealed, on="job_key", how="semi"), on="run", how="anti"
+    )
     mine = replace(owned, runs=owned.runs.join(touched, on="run", how="semi"))
     steps = build_steps(lake.latest(STEPS), allocations, mine)
     analysis = _Analysis(lake, configuration, judging, owned, touched, steps, units, seen, now, progress)
     analysis.misplaced = misplaced(runs, allocations)
+    analysis.horizon = horizon
     if pool is not None:
         return analysis.run(pool, full=news.everything)
     with ThreadPool(threads) as own:
@@ -237,6 +243,7 @@ class _Analysis:
         self.facts, ridges = gpu_facts(units)
         self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
         self.number = next_number(lake)
+        self.horizon: datetime | None = None
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         self.held = self.intervals.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
@@ -348,14 +355,24 @@ class _Analysis:
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> pl.DataFrame:
-        """The GPUs, steps and findings that are left, and last the summaries, which make the others count."""
+        """The GPUs, steps and findings that are left, and last the summaries, which make the others count.
+
+        Errors: LakeError where samples were removed while they were analyzed; then nothing counts.
+        """
+        if removed_before(self.lake, *SAMPLES) != self.horizon:
+            what = "samples were removed while they were analyzed"
+            raise LakeError(what, where=self.lake.location, do="run it again")
         self.gpus.write()
         self.step_rows.write()
         self.findings.write()
         columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
         new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
         known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
-        gone = known.join(self.all_runs, on="job_key", how="anti").select("job_key")
+        gone = known.join(self.all_runs, on="job_key", how="anti")
+        expired = removed_before(self.lake, JOBS)
+        if expired is not None:  # their accounting was removed, their summaries stay
+            gone = gone.filter(pl.col("as_of") >= pl.lit(expired, dtype=TIME))
+        gone = gone.select("job_key")
         known = known.join(gone, on="job_key", how="anti")
         population = pl.concat([new, known.select(columns)])
         new = used_pipes(new, population, analysis=self.configuration.analysis)

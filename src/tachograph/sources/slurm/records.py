@@ -74,6 +74,15 @@ def read_submit_line(submit_line: str, het_offset: int | None = None) -> SubmitR
     return _request(components[het_offset])
 
 
+def read_options(written: str) -> list[tuple[str, str]]:
+    """Return options (name, value) of a line behind `#SBATCH`, as they stand; what is behind another word is no option.
+
+    >>> read_options("--gpus=4 -p gpu -t 30 # for a test --time=1")
+    [('gpus', '4'), ('p', 'gpu'), ('t', '30')]
+    """
+    return _components(_TOKEN.findall(written[:_LONGEST_SUBMIT_LINE]))[0]
+
+
 def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
     """Options (name, value) of each component, up to the program."""
     components: list[list[tuple[str, str]]] = [[]]
