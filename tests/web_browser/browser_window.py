@@ -33,18 +33,20 @@ class Window:
         while self.page.locator(".pending").count() and time.monotonic() < until:
             self.page.wait_for_timeout(500)
             answer = self._go_to(path)
-        assert answer is not None
         return answer.status
 
-    def _go_to(self, path: str) -> Response | None:
-        """The answer; a page that loads itself again just now may get in between."""
+    def _go_to(self, path: str) -> Response:
+        """The answer; a page that loads itself again just now may get in between, then there is none."""
         for _ in range(_ATTEMPTS):
             try:
-                return self.page.goto(self.address + path)
+                answer = self.page.goto(self.address + path)
             except Error as problem:
                 if "ERR_ABORTED" not in str(problem):
                     raise
-        return self.page.goto(self.address + path)
+            else:
+                if answer is not None:
+                    return answer
+        raise AssertionError(f"{path}: no answer in {_ATTEMPTS} attempts")
 
     @property
     def overflow(self) -> int:
