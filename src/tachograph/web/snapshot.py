@@ -40,7 +40,7 @@ from tachograph.web.viewer import Role, Viewer
 T = TypeVar("T")
 C = TypeVar("C", bound=JobChoiceParameters)
 _MOST_SCOPES = 64
-_MOST_REPORTS = 64  # of jobs, kept for the other tabs of their pages
+_MOST_REPORTS = 128  # of jobs, kept for the other tabs of their pages: 100 users, one each
 _MOST_FILE_MIB = 700  # of pages of files that stay resident
 _ALL = Viewer("", Role.SUPPORT)
 RECENT = timedelta(days=30)
