@@ -22,7 +22,7 @@ CONTENTS = {
     "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "figures", "export"),
     "How-to: share GPUs": ("colocate", "kernels", "microbench", "gpu-proof"),
     "How-to: run it for a site": (
-        *("rollout", "serve", "slurm", "act", "digests", "alerts", "retention", "tune", "scale-out"),
+        *("rollout", "serve", "slurm", "act", "digests", "alerts", "policies", "retention", "tune", "scale-out"),
     ),
     "Reference": (
         *("commands", "configuration", "job-report", "checks", "rules", "rule-language"),

@@ -57,8 +57,8 @@ IN_PROCESS = frozenset(
             "figures",
             "forget",
         ),
-        *("figures", "ingest", "init", "interference", "job", "jobs", "kernels", "lake", "rules", "simulate", "status"),
-        *("tune", "waste"),
+        *("figures", "ingest", "init", "interference", "job", "jobs", "kernels", "lake", "policy", "rules", "simulate"),
+        *("status", "tune", "waste"),
     }
 )
 _WORD = re.compile(r'"\w+":|\w[\w.,:/%+-]*')

@@ -141,7 +141,14 @@ def test_everything_is_down_then_up_again(tmp_path: Path) -> None:
         assert "no connection to the mail server" in line
     assert all("\n" not in line for line in loop.said)
     status = json.loads((tmp_path / "state" / "act-status.json").read_text())
-    assert [one["step"] for one in status["steps"]] == ["alert", "comment", "advice", "digest", "group digest"]
+    assert [one["step"] for one in status["steps"]] == [
+        "alert",
+        "policy",
+        "comment",
+        "advice",
+        "digest",
+        "group digest",
+    ]
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from mail_sink import MailSink, mail_sink
 
 from in_process import run_here
 from madelake import fill, held, job, summarized
+from servers.mail_sink import MailSink, mail_sink
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions
 from tachograph.catalog.errors import ConfigError, ExportError
 from tachograph.lake.delta import Lake

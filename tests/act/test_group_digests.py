@@ -9,10 +9,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from mail_sink import MailSink, mail_sink
 
 from in_process import run_here
 from madelake import fill, held, job, summarized
+from servers.mail_sink import MailSink, mail_sink
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.cli.act import visible_to

@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 import trustme
-from mail_sink import mail_sink
 
+from servers.mail_sink import mail_sink
 from tachograph.catalog.config import MailOptions
 from tachograph.catalog.errors import ExportError
 from tachograph.service.act.mail import Mail, Mailer

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from job_lake import job_lake
-from mail_sink import MailSink, mail_sink
 from slurm_client import LUA
 
 from in_process import run_here
+from servers.mail_sink import MailSink, mail_sink
 from servers.slurm import SlurmCluster
 from tachograph.report.job_comment import read_comment
 from tachograph.service.act.comments import KIND

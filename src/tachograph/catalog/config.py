@@ -18,6 +18,7 @@ import msgspec
 
 from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.policies import PolicyOptions, check_policies
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import zone
 
@@ -392,6 +393,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     act: ActOptions = ActOptions()
     mail: MailOptions = MailOptions()
     webhook: tuple[WebhookOptions, ...] = ()
+    policy: tuple[PolicyOptions, ...] = ()
     workers: WorkerOptions = WorkerOptions()
     # each is checked by the settings of its source: tachograph.sources.registry
     sources: tuple[dict[str, Any], ...] = ()
@@ -526,6 +528,7 @@ def _check(configuration: Configuration, where: str) -> None:
             raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
     _check_advice(configuration.advice, where)
     _check_retention(configuration.retention, where)
+    check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     waste = configuration.waste
     if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
         raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")

@@ -83,7 +83,7 @@ def _lines(configuration: Configuration) -> Iterator[str]:
         value = getattr(configuration, field.name)
         if isinstance(value, msgspec.Struct):
             sections[field.name] = value
-        elif field.name != "sources" or value:  # an empty list could not be followed by [[sources]]
+        elif value or not isinstance(value, tuple):  # an empty list could not be followed by [[sources]]
             yield f"{field.name} = {_toml(value)}"
     for name, section in sections.items():
         yield from ("", *_comment(inspect.getdoc(type(section)) or ""), f"[{name}]")

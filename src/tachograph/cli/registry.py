@@ -68,6 +68,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("comment", "comment", "write summaries of ended jobs into Slurm's accounting (AdminComment)", "look"),
     CommandEntry("digest", "digest", "show weekly digests of users: what was good, one thing to change", "look"),
     CommandEntry("act", "act", "act by itself, in rounds: weekly digests by mail; a dry run by default", "look"),
+    CommandEntry(
+        "policy", "policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "look"
+    ),
     CommandEntry("kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"),
     CommandEntry("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
     CommandEntry("interference", "interference", "check and calibrate the estimator of interference", "share"),

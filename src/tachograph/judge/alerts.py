@@ -45,6 +45,11 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
             "if it does not come back.",
             "warning",
         ),
+        "policy": AlertKind(
+            "Policy applies to a running job",
+            "Look at the job; `tachograph policy status` has what was done.",
+            "warning",
+        ),
         "node_without_samples": AlertKind(
             "Node sends no samples",
             "Check whether the node is up (`scontrol show node`), then its exporter or sampler and the network.",

@@ -13,7 +13,7 @@ from tachograph.judge.activity import UNIT, gpu_label
 
 LEAST_WORK = 5  # minutes at work of a GPU that took part
 AT_WORK = 0.1  # of its usual arithmetic or memory traffic: a GPU is at work
-_NOTHING = 0.002  # activity of pipes and memory below which a GPU does no work, whatever is usual for it
+NOTHING = 0.002  # activity of pipes and memory below which a GPU does no work, whatever is usual for it
 _USES = 0.01  # and from which on a GPU counts as used at all
 LOOKS_BUSY, LOOKS_IDLE = 0.5, 0.15  # utilisation of a GPU that waits by polling; of one that does nothing
 _SM_POLLS = 0.003  # SM activity of one that polls, where utilisation is not measured
@@ -129,7 +129,7 @@ def _largest(*values: Values) -> Values:
 def _states(work: Values, util: Values, sm: Values) -> GpuStates:
     """State of each GPU in each minute. A single minute with work among others is no work: something read memory."""
     usual = np.array([np.median(row[row >= _USES]) if (row >= _USES).any() else np.inf for row in work])
-    working = work >= np.maximum(_NOTHING, AT_WORK * usual)[:, None]
+    working = work >= np.maximum(NOTHING, AT_WORK * usual)[:, None]
     seen = ~np.isnan(work)
     polling = np.where(np.isnan(util), sm >= _SM_POLLS, util >= LOOKS_BUSY)
     idle = np.where(np.isnan(util), sm < _SM_POLLS, util < LOOKS_IDLE)

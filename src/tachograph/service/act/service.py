@@ -24,6 +24,7 @@ from tachograph.service.act.comments import AdminComments, ReportOf, comment_job
 from tachograph.service.act.digests import send_digests
 from tachograph.service.act.group_digests import Managers, VisibleTo, send_group_digests
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, ActionState
+from tachograph.service.act.policies import apply_policies
 from tachograph.service.systemd import NO_NOTIFIER, SystemdNotifier
 
 STATUS_FILE = "act-status.json"
@@ -62,6 +63,10 @@ def _digests(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
 
 def _alerts(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
     return send_alerts(ledger, this.lake, this.configuration, folder=this.folder, now=this.now)
+
+
+def _policies(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
+    return apply_policies(ledger, this.lake, this.configuration, now=this.now)
 
 
 def _comments(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
@@ -109,6 +114,7 @@ def _group_digests(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
 
 STEPS: tuple[tuple[str, Step], ...] = (
     ("alert", _alerts),
+    ("policy", _policies),
     ("comment", _comments),
     ("advice", _advice),
     ("digest", _digests),

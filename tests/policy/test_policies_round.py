@@ -1,0 +1,204 @@
+"""Policies in rounds: warnings, receivers, dry runs, what is down; Slurm's answers are files of its output."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from hung_lake import hung_lake
+
+from in_process import run_here
+from servers.mail_sink import mail_sink
+from servers.process import free_port
+from servers.webhook import webhook_receiver
+from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions, load
+from tachograph.catalog.errors import ConfigError, ExportError, InputError
+from tachograph.catalog.policies import PolicyOptions
+from tachograph.lake.delta import Lake
+from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
+from tachograph.service.act.policies import apply_policies, policy_cases
+
+START = datetime(2026, 11, 20, 8, tzinfo=UTC)
+NOW = START + timedelta(minutes=51)
+POLICY = PolicyOptions("p", "hung", "mail", dry_run=False, minutes=10)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return hung_lake(tmp_path / "lake", 7, START)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of which `squeue` prints the file `queue`: of fixed width, as it was recorded."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    widths, values = (24, 24, 24, 8, 128, 256), ("7", "RUNNING", f"{START.timestamp():.0f}", "1", "daemon", "")
+    (programs / "queue").write_text("".join(v.ljust(w) for v, w in zip(values, widths, strict=True)) + "\n")
+    before = programs / "of-site"
+    before.write_text(
+        '#!/bin/sh\nwhile case "$1" in env|*=*) true;; *) false;; esac; do shift; done\n'
+        f'echo "$@" >> {programs}/calls\n[ "$1" = squeue ] && cat {programs}/queue\n[ "$1" != squeue ] || exit 0\n'
+    )
+    before.chmod(0o755)
+    return programs
+
+
+def configured(site: Path, *policies: PolicyOptions, port: int = 0, url: str = "", **act: bool) -> Configuration:
+    return Configuration(
+        act=msgspec.structs.replace(ActOptions(dry_run=False, slurm_before=(str(site / "of-site"),)), **act),
+        policy=policies,
+        mail=MailOptions(
+            host="127.0.0.1", port=port, tls="none", sender="gpu@example.org", address="{user}@example.org"
+        ),
+        webhook=(WebhookOptions("staff", url=url),) if url else (),
+    )
+
+
+def applied(lake: Lake, state: Path, configuration: Configuration, now: datetime = NOW) -> list[ActionRecord]:
+    with ActionLedger(state, clock=lambda: now) as ledger:
+        return apply_policies(ledger, lake, configuration, now=now)
+
+
+def test_a_mail_is_sent_once(lake: Lake, site: Path, tmp_path: Path) -> None:
+    with mail_sink() as sink:
+        configuration = configured(site, POLICY, port=sink.port)
+        (made,) = applied(lake, tmp_path / "state", configuration)
+        assert (made.state, made.target) == ("done", "daemon")
+        assert applied(lake, tmp_path / "state", configuration, NOW + timedelta(minutes=5)) == []
+        (message,) = sink.messages
+        assert message["Subject"] == "Job 7 has stopped working and seems to hang"
+        payload = str(message.get_payload())
+        assert payload.startswith("Your job 7 (train) has stopped working and seems to hang.\n")
+        assert "cancelled" not in payload
+    assert (site / "calls").read_text().count("squeue") == 1
+
+
+def test_while_the_mail_server_is_down_other_policies_act(lake: Lake, site: Path, tmp_path: Path) -> None:
+    note = PolicyOptions("n", "hung", dry_run=False, minutes=10)
+    configuration = configured(site, POLICY, note, port=free_port())
+    with pytest.raises(ExportError, match="mail server"):
+        applied(lake, tmp_path / "state", configuration)
+    assert [(one.kind, one.state) for one in read_ledger(tmp_path / "state")] == [("note", "begun"), ("note", "done")]
+
+
+def test_warnings_keep_their_distance_and_dry_runs_count_for_nothing(lake: Lake, site: Path, tmp_path: Path) -> None:
+    policy = PolicyOptions("p", "hung", "cancel", dry_run=False, minutes=10, warnings=2, warning_minutes=10)
+    dry = msgspec.structs.replace(policy, dry_run=True)
+    state = tmp_path / "state"
+    kinds = [
+        [(one.kind, one.state) for one in applied(lake, state, configured(site, dry), NOW + timedelta(minutes=later))]
+        for later in (0, 5, 10, 20, 25)
+    ]
+    assert kinds == [[("mail", "would")], [], [("mail", "would")], [("cancel", "would")], []]
+    with mail_sink() as sink:
+        real = configured(site, policy, port=sink.port)
+        for later, expected in ((0, ["mail"]), (5, []), (10, ["mail"]), (20, ["cancel"])):
+            made = applied(lake, state, real, NOW + timedelta(minutes=later))
+            assert [one.kind for one in made] == expected, later
+        assert "you get 1 further warning, and then it is cancelled" in str(sink.messages[0].get_payload()).replace(
+            "\n", " "
+        )
+    assert (site / "calls").read_text().count("scancel") == 1
+
+
+def test_a_receiver_gets_the_case(lake: Lake, site: Path, tmp_path: Path) -> None:
+    policy = PolicyOptions("tell-staff", "hung", "webhook", dry_run=False, minutes=10, webhook="staff")
+    with webhook_receiver() as receiver:
+        configuration = configured(site, policy, url=receiver.url)
+        receiver.status = 503
+        (failed,) = applied(lake, tmp_path / "state", configuration)
+        assert (failed.state, failed.attempt) == ("failed", 0)
+        receiver.status = 200
+        (made,) = applied(lake, tmp_path / "state", configuration, NOW + timedelta(minutes=11))
+        assert made.state == "done"
+        content = receiver.received[-1].content
+    assert content["code"] == "policy"
+    assert content["alerts"][0]["labels"]["policy"] == "tell-staff"
+    assert "4 GPUs did no work" in content["alerts"][0]["sentence"]
+
+
+def test_what_slurm_says_now_decides(lake: Lake, site: Path, tmp_path: Path) -> None:
+    cancel = PolicyOptions("p", "hung", "cancel", dry_run=False, minutes=10, warnings=0)
+    queue = (site / "queue").read_text()
+    for change in (
+        queue.replace("RUNNING", "SUSPEND"), queue.replace(f"{START.timestamp():.0f}", f"{START.timestamp() + 60:.0f}"),
+        queue.replace("daemon", "nobody"), "", queue[:72] + "0" + queue[73:],
+    ):  # fmt: skip
+        (site / "queue").write_text(change)
+        assert applied(lake, tmp_path / "state", configured(site, cancel)) == [], change
+    (site / "of-site").write_text("#!/bin/sh\necho down >&2\nexit 1\n")
+    with pytest.raises(InputError, match="squeue"):
+        applied(lake, tmp_path / "state", configured(site, cancel))
+    assert not read_ledger(tmp_path / "state")
+    (would,) = applied(lake, tmp_path / "state", configured(site, cancel, dry_run=True))
+    assert would.why.endswith("Slurm was not asked whether it is interactive or in a reservation.")
+
+
+def test_old_results_and_other_jobs_are_no_cases(lake: Lake, site: Path) -> None:
+    configuration = configured(site, POLICY)
+    assert [isinstance(case.found, str) for case in policy_cases(lake, configuration, now=NOW)] == [False]
+    assert list(policy_cases(lake, configuration, now=NOW + timedelta(hours=1))) == []
+
+
+def test_a_busy_job_is_no_case(site: Path, tmp_path: Path) -> None:
+    lake = hung_lake(tmp_path / "busy", 7, START, course="W" * 50)
+    (case,) = policy_cases(lake, configured(site, POLICY), now=NOW)
+    assert case.found == "it is not judged job_hang or hung"
+    assert applied(Lake.create(str(tmp_path / "new")), tmp_path / "state", configured(site, POLICY)) == []
+
+
+# -------------------------------------------------------------------------------------------------- files and commands
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('name = "a:b"', "no name"),
+        ("minutes = 5", "minutes is below 10"),
+        ('action = "webhook"', "is no receiver"),
+        ('action = "drain"', "only failing_gpu"),
+        ("warnings = -1", "cannot be negative"),
+        ('action = "reboot"', "Invalid enum value"),
+        ('exempt_user = ["ann"]', "unknown field"),
+        ('check = "failing_gpu"\ngpu_hours = 2', "gpu_hours"),
+    ],
+)
+def test_wrong_policies_are_refused(line: str, message: str, tmp_path: Path) -> None:
+    keys = {"name": '"p"', "check": '"hung"'} | {
+        part.split(" = ")[0]: part.split(" = ", 1)[1] for part in line.split("\n")
+    }
+    file = tmp_path / "tachograph.toml"
+    file.write_text("[[policy]]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()))
+    with pytest.raises(ConfigError, match=message):
+        load(str(file))
+
+
+def test_the_written_configuration_takes_policies_and_receivers(tmp_path: Path) -> None:
+    run_here(["init"], tmp_path, {})
+    with (tmp_path / "tachograph.toml").open("a") as file:
+        file.write('[[policy]]\nname = "p"\ncheck = "hung"\n[[webhook]]\nname = "w"\nurl = "http://h"\n')
+    assert [one.name for one in load(str(tmp_path / "tachograph.toml")).policy] == ["p"]
+
+
+def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'lake = "{lake.location}"\n[act]\nstate = "{tmp_path}/state"\nslurm_before = ["{site}/of-site"]\n'
+        '[[policy]]\nname = "p"\ncheck = "hung"\naction = "cancel"\nminutes = 10\n'
+    )
+    words = ["--config", str(config)]
+    shown = run_here(["policy", "check", *words], tmp_path, {})
+    assert shown.stdout.startswith(
+        "p: Cancel a job that is hung in two windows of 10 min, after 1 warning; a dry run.\n"
+    )
+    assert run_here(["policy", "status", *words], tmp_path, {}).stdout == "No policy did anything yet.\n"
+    assert "0 jobs of 0" in run_here(["policy", "backtest", *words], tmp_path, {}).stdout
+    assert run_here(["policy", "check", "q", *words], tmp_path, {}).returncode == 3
+    found = json.loads(run_here(["policy", "backtest", "--json", *words], tmp_path, {}).stdout)
+    assert found[0]["hits"] == 0
+    none = run_here(["policy", "check", "--lake", lake.location], tmp_path, {})
+    assert "no policy is configured" in none.stderr
