@@ -6,7 +6,7 @@ from typing import Any
 
 from test_policy_evidence import minutes
 
-from jobframes import gpus
+from jobframes import START, gpus
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.judge.policy_backtest import PolicyReplay, replay
 
@@ -14,8 +14,15 @@ POLICY = PolicyOptions("a", "hung", "cancel", minutes=20, warnings=1, warning_mi
 
 
 def replayed(*courses: str, policy: PolicyOptions = POLICY, **job: Any) -> PolicyReplay:
-    row = {"job_key": "c:100:1", "gpus": len(courses), "user": "bob", "partition": "gpu"} | job
-    return replay(policy, row, gpus(*({} for _ in courses)), minutes(*courses))
+    row = {
+        "job_key": "c:100:1",
+        "gpus": len(courses),
+        "user": "bob",
+        "partition": "gpu",
+        "start": START,
+        "attribution": "explicit",
+    }
+    return replay(policy, row | job, gpus(*({} for _ in courses)), minutes(*courses))
 
 
 def test_a_hang_is_hit_after_two_windows_and_the_warning() -> None:
@@ -48,6 +55,7 @@ def test_short_pauses_and_work_throughout() -> None:
 
 def test_what_was_not_measured_and_who_is_exempt() -> None:
     assert replayed("W" * 60 + "P" * 180, gpus=2).outcome == "not_measured"
+    assert replayed("W" * 60 + "P" * 180, attribution="ambiguous").outcome == "not_measured"
     exempt = PolicyOptions("a", "hung", "cancel", exempt_users=("b*",))
     assert replayed("W" * 60 + "P" * 180, policy=exempt).outcome == "exempt"
     assert replayed("W" * 60 + "P" * 180 + "." * 200).outcome == "hit"

@@ -21,6 +21,7 @@ LEVELS = {
     "P": {"gpu_util": 1.0, "tensor_active": 0.0, "dram_active": 0.0, "sm_active": 0.1},
     "I": {"gpu_util": 0.0, "tensor_active": 0.0, "dram_active": 0.0, "sm_active": 0.0},
 }
+JOB = {"gpus": 1, "start": START, "attribution": "explicit"}
 HUNG = PolicyOptions("hung", "hung", minutes=20)
 IDLE = PolicyOptions("idle", "held_idle", minutes=20)
 
@@ -37,7 +38,7 @@ def minutes(*courses: str) -> pl.DataFrame:
 
 
 def look(policy: PolicyOptions, *courses: str, held: int | None = None, late: float = 1) -> PolicyEvidence | str:
-    job = {"gpus": held or len(courses), "start": START}
+    job = {"gpus": held or len(courses), "start": START, "attribution": "explicit"}
     now = START + timedelta(minutes=max(map(len, courses)) + late)
     return idle_evidence(policy, job, gpus(*({} for _ in courses)), minutes(*courses), now=now)
 
@@ -78,6 +79,12 @@ def test_gpus_without_samples_and_old_ones_are_no_evidence() -> None:
     assert isinstance(look(HUNG, course, late=29), PolicyEvidence)
 
 
+def test_gpus_that_are_ambiguous_are_no_evidence() -> None:
+    job = {"gpus": 1, "start": START, "attribution": "ambiguous"}
+    now = START + timedelta(minutes=61)
+    assert "ambiguous" in str(idle_evidence(IDLE, job, gpus({}), minutes("I" * 60), now=now))
+
+
 def test_held_idle_needs_no_work_before_and_takes_no_polling() -> None:
     found = look(IDLE, "I" * 60)
     assert isinstance(found, PolicyEvidence)
@@ -98,7 +105,7 @@ def test_utilisation_alone_is_no_evidence() -> None:
         pl.lit(None, dtype=pl.Float32).alias(name) for name in ("tensor_active", "dram_active")
     )
     now = START + timedelta(minutes=76)
-    assert "was measured" in str(idle_evidence(IDLE, {"gpus": 1, "start": START}, gpus({}), only, now=now))
+    assert "was measured" in str(idle_evidence(IDLE, JOB, gpus({}), only, now=now))
 
 
 # long stretches: the windows of 20 minutes see something of each
@@ -176,11 +183,11 @@ def faults(*rows: tuple[int, int, float | None, float | None]) -> pl.DataFrame:
 def test_a_fault_shows_in_both_windows(xids: dict[int, float], applies: bool) -> None:
     policy = PolicyOptions("a", "failing_gpu", "drain", minutes=20)
     samples = faults(*((0, at, xid, None) for at, xid in xids.items()))
-    found = fault_evidence(policy, gpus({}), samples, now=START + timedelta(minutes=61))
+    found = fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=61))
     assert isinstance(found, PolicyEvidence) is applies
     if isinstance(found, PolicyEvidence):
         assert found.nodes == ("n1",)
         assert "XID 79" in found.sentence
         other = gpus({"gpu": 1})
-        assert isinstance(fault_evidence(policy, other, samples, now=START + timedelta(minutes=61)), str)
-        assert isinstance(fault_evidence(policy, gpus({}), samples, now=START + timedelta(minutes=95)), str)
+        assert isinstance(fault_evidence(policy, JOB, other, samples, now=START + timedelta(minutes=61)), str)
+        assert isinstance(fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=95)), str)

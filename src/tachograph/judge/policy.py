@@ -66,6 +66,17 @@ def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
     return "a heterogeneous job is left alone" if policy.action in ON_JOBS and job.get("het_job_id") else ""
 
 
+def uncertain(job: Mapping[str, Any]) -> str:
+    """Return why the GPUs of a job are not known well enough to judge it by them, "" where they are.
+
+    >>> uncertain({"gpus": 4, "start": 0, "attribution": "ambiguous"})
+    'which GPUs it holds is ambiguous'
+    """
+    if not job["gpus"] or job["start"] is None:
+        return "its GPUs or its start are not known"
+    return "which GPUs it holds is ambiguous" if job["attribution"] == "ambiguous" else ""
+
+
 def quiet_windows(series: GpuSeries, check: str, *, window: int, end: int | None = None) -> QuietWindows | str:
     """Return the two last windows of `window` minutes before minute `end` (None: the last measured) without work.
 
@@ -112,11 +123,11 @@ def idle_evidence(
 ) -> PolicyEvidence | str:
     """Return the evidence that a running job is hung or held idle, or why there is none.
 
-    job: gpus, start; gpus: its rows of job_gpus; minutes: of job_minutes.
+    job: gpus, start, attribution; gpus: its rows of job_gpus; minutes: of job_minutes.
     """
     units = gpus.select(*UNIT).rows()
-    if job["gpus"] is None or job["start"] is None:
-        return "its GPUs or its start are not known"
+    if reason := uncertain(job):
+        return reason
     if len(units) != job["gpus"]:
         return f"{plural(job['gpus'], 'GPU')} were allocated, samples are of {len(units)}"
     series = GpuSeries.of(units, minutes)
@@ -142,13 +153,16 @@ def idle_evidence(
 
 
 def fault_evidence(
-    policy: PolicyOptions, gpus: pl.DataFrame, samples: pl.DataFrame, *, now: datetime
+    policy: PolicyOptions, job: Mapping[str, Any], gpus: pl.DataFrame, samples: pl.DataFrame, *, now: datetime
 ) -> PolicyEvidence | str:
     """Return the evidence that a GPU of a running job fails, or why there is none.
 
-    gpus: rows of job_gpus; samples: of 24 h, as `failing_gpus` takes them. The fault shows in both windows before the
-    newest sample of the GPU: a failed row remapping, a critical XID, more remapped rows than at the begin.
+    job: as of `idle_evidence`; gpus: rows of job_gpus; samples: of 24 h, as `failing_gpus` takes them. The fault shows
+    in both windows before the newest sample of the GPU: a failed row remapping, a critical XID, more remapped rows
+    than at the begin.
     """
+    if reason := uncertain(job):
+        return reason
     mine = samples.join(gpus.select("node", "gpu").unique(), on=["node", "gpu"], how="semi")
     found = []
     for alert in failing_gpus(mine, now=now).firing:

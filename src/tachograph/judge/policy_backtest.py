@@ -12,7 +12,7 @@ import polars as pl
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.judge.activity import UNIT
 from tachograph.judge.gpu_series import AT_WORK, NOTHING, WORKING, GpuSeries
-from tachograph.judge.policy import exemption, quiet_windows
+from tachograph.judge.policy import exemption, quiet_windows, uncertain
 
 STEP = 10  # minutes from one look to the next
 
@@ -24,7 +24,8 @@ class PolicyReplay:
     """What a policy would have done about a job.
 
     hit: the action, at minute `at`. warned: warned, then the job worked again or ended. left: no evidence.
-    not_measured: samples are not of all its GPUs, or without arithmetic and memory traffic. worked_again: after `at`.
+    not_measured: its GPUs are ambiguous, samples are not of all of them, or without arithmetic and memory traffic.
+    worked_again: after `at`.
     gpu_hours_after: from `at` to its end. warnings: mails.
     """
 
@@ -52,7 +53,8 @@ def replay(
     if exemption(policy, job):
         return PolicyReplay(job, "exempt")
     units = gpus.select(*UNIT).rows()
-    whole = GpuSeries.of(units, minutes) if units and len(units) == job["gpus"] else None
+    known = not uncertain(job) and len(units) == job["gpus"]
+    whole = GpuSeries.of(units, minutes) if known else None
     if whole is None:
         return PolicyReplay(job, "not_measured")
     looks, warnings, at = _Looks(policy, whole, minutes), 0, 2 * policy.minutes

@@ -36,7 +36,7 @@ from tachograph.service.act.webhooks import Webhook
 KIND = "policy"
 RUNNING = (
     *("job_key", "seq", "job_id", "display_id", "het_job_id", "cluster", "name", "user", "account", "partition"),
-    *("qos", "state", "start", "end", "as_of", "gpus", "time_precision_s"),
+    *("qos", "state", "start", "end", "as_of", "gpus", "attribution", "time_precision_s"),
 )
 
 
@@ -121,7 +121,7 @@ def _case(
     if policy.check == "failing_gpu":
         if samples is None:
             return PolicyCase(policy, job, "no sample of its GPUs")
-        return PolicyCase(policy, job, fault_evidence(policy, tables.gpus, samples, now=now))
+        return PolicyCase(policy, job, fault_evidence(policy, job, tables.gpus, samples, now=now))
     if codes.isdisjoint(FINDINGS_OF[policy.check]):
         return PolicyCase(policy, job, f"it is not judged {' or '.join(FINDINGS_OF[policy.check])}")
     found = idle_evidence(policy, job, tables.gpus, tables.minutes, now=now)
