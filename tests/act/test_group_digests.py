@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -150,3 +154,38 @@ def test_the_command_shows_them(lake: Lake, tmp_path: Path) -> None:
     assert run_here(["digest", "--manager", "eve", *at], tmp_path, environment).returncode == 6
     assert run_here(["digest", "ann", "--staff", *at], tmp_path, environment).returncode == 2
     assert run_here(["digest", "--staff", "--as-of", "2020-01-01"], tmp_path, environment).returncode == 6
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tachograph.lake.delta import Lake
+from tachograph.service.act import mail
+import test_group_digests as here
+real, sent = mail.MailConnection.send, []
+def send(self, *given):
+    if len(sent) == 1 and sys.argv[3] == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sent.append(real(self, *given))
+    if len(sent) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sent[-1]
+mail.MailConnection.send = send
+here.sent(Lake.open(sys.argv[1]), Path(sys.argv[2]), here.configured(int(sys.argv[4]), dry_run=False))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_around_the_second_mail_the_others_are_sent_and_none_twice(
+    lake: Lake, tmp_path: Path, sink: MailSink, when: str
+) -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-c", _KILLED, lake.location, str(tmp_path), when, str(sink.port)]
+    killed = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=300)
+    assert killed.returncode == -signal.SIGKILL
+    made = sent(lake, tmp_path, configured(sink.port, dry_run=False))
+    assert sorted(record.state for record in made).count("unknown") == 1
+    assert sent(lake, tmp_path, configured(sink.port, dry_run=False)) == []
+    receivers = [message["To"] for message in sink.messages]
+    assert len(receivers) == len(set(receivers)) == 3 - (when == "before")
