@@ -1,11 +1,10 @@
 """Tachograph: the flight recorder for GPU jobs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tachograph.catalog.version import __version__ as __version__
 
+# Nothing is imported from elsewhere: `python -m tachograph` runs this file while modules may come from the working
+# directory, `typing` and `__future__` too.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pandas
     import polars
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from tachograph.api.open_lake import OpenLake
 
 
-def open(lake: str | None = None, config: str | None = None) -> OpenLake:  # noqa: A001 as in gzip.open
+def open(lake: str | None = None, config: str | None = None) -> "OpenLake":  # noqa: A001 as in gzip.open
     """Return a lake to work with in Python: `lake`, else the one that configuration or environment name.
 
     `config` is the configuration's file, else `$TACHOGRAPH_CONFIG`, else `./tachograph.toml`.
@@ -24,7 +23,7 @@ def open(lake: str | None = None, config: str | None = None) -> OpenLake:  # noq
     return open_lake(lake, config)
 
 
-def to_pandas(frame: polars.DataFrame) -> pandas.DataFrame:
+def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
     """Return a table of the lake, such as `lake.jobs()`, as a pandas frame; null is NaN, None or NaT there.
 
     Errors: UsageError where pandas or pyarrow is not installed: the extra `pandas` brings both.

@@ -28,6 +28,7 @@ import msgspec
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.processes import python_command
 from tachograph.nsight.launches import (
     DEVICE_ATTRIBUTE,
     Chip,
@@ -135,7 +136,7 @@ def _run_child(report: Path, output: _ChildOutput) -> list[str]:
     """Fill `output` and return what went wrong, as text."""
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "tachograph.nsight.ncu_rep_child", str(report)],
+            python_command("tachograph.nsight.ncu_rep_child", str(report)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,  # not a pipe: the library may write more than a pipe holds

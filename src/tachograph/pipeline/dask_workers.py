@@ -30,6 +30,7 @@ from distributed.comm.core import CommClosedError
 
 from tachograph.catalog.config import WorkerOptions
 from tachograph.catalog.errors import ConfigError, UsageError, WorkersError
+from tachograph.catalog.processes import SAFE_PATH, spawned_workers
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.workers import (
     INSTALL,
@@ -208,6 +209,7 @@ def workers(words: str, settings: WorkerOptions, lake: Lake, *, report: Callable
 
 
 def _processes(place: LocalWorkers, stack: ExitStack) -> Crew:
+    stack.enter_context(spawned_workers())
     cluster = stack.enter_context(
         LocalCluster(
             n_workers=place.count,
@@ -277,7 +279,7 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
             python=settings.python or None,
             job_name=JOB_NAME,
             job_extra_directives=list(settings.job_extra_directives),
-            job_script_prologue=[f"export POLARS_MAX_THREADS={settings.cores}", *settings.prologue],
+            job_script_prologue=[f"export {SAFE_PATH}=1 POLARS_MAX_THREADS={settings.cores}", *settings.prologue],
             log_directory=str(folder),
             security=_certificate(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".", dir=folder)))),
             scheduler_options=_WITHOUT_PAGES,

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,6 +22,7 @@ import polars as pl
 
 from tachograph.catalog import config
 from tachograph.catalog.errors import LakeError, UsageError
+from tachograph.catalog.processes import spawned_workers
 from tachograph.catalog.tables import GPU_SAMPLES, REJECTS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -48,7 +48,6 @@ from tachograph.sources.registry import SOURCES, load_source
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
 QUEUED = 2  # tasks for each process: one that runs, one that waits for it
-_THREADS = "POLARS_MAX_THREADS"  # a process has one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +202,10 @@ def _finished(tasks: Iterator[FillTask], processes: int) -> Iterator[tuple[FillT
         for task in tasks:
             yield task, run_task(task)
         return
-    fresh = multiprocessing.get_context("spawn")  # a fork would copy Polars and Delta without their threads
-    with _single_threaded(), ProcessPoolExecutor(processes, fresh, initializer=_end_with_parent) as pool:
+    with (
+        spawned_workers(POLARS_MAX_THREADS="1") as workers,  # a process has one core
+        ProcessPoolExecutor(processes, workers, initializer=_end_with_parent) as pool,
+    ):
         running: dict[Future[int], FillTask] = {}
         try:
             for task in tasks:
@@ -237,20 +238,6 @@ def _next(running: dict[Future[int], FillTask]) -> Iterator[tuple[FillTask, int]
     """Wait for a task, and yield completed ones."""
     for future in wait(running, return_when=FIRST_COMPLETED).done:
         yield running.pop(future), future.result()
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Polars uses one thread in each process started inside."""
-    before = os.environ.get(_THREADS)
-    os.environ[_THREADS] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_THREADS]
-        else:
-            os.environ[_THREADS] = before
 
 
 def ingest_accounting(

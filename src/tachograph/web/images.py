@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tachograph.catalog.errors import LakeError
+from tachograph.catalog.processes import python_command
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import FORGOTTEN
@@ -110,7 +111,7 @@ class JobImages:
     def _write(self) -> None:
         try:
             folder, forgotten = self._folder(), self.forgotten
-            command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), self._lake.location, str(folder)]
+            command = python_command(__name__, str(os.getpid()), self._lake.location, str(folder))
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None

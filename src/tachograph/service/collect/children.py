@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tachograph.catalog.processes import python_command
 from tachograph.service.collect.journal import CollectJournal
 from tachograph.service.collect.readers import PollGrid
 from tachograph.service.collect.status import utc_now
@@ -144,7 +144,7 @@ class Children:
 
 def command(name: str, *options: str) -> list[str]:
     """Return the command line of `tachograph NAME` as a child of this process."""
-    return [sys.executable, "-m", "tachograph.service.collect.child", str(os.getpid()), name, *options]
+    return python_command("tachograph.service.collect.child", str(os.getpid()), name, *options)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

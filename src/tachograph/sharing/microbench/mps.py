@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -17,6 +16,7 @@ from typing import IO, Any, Self
 import msgspec
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.processes import python_command
 from tachograph.sharing.microbench.calibrate import ExperimentRun
 from tachograph.sharing.microbench.device import LaunchError
 from tachograph.sharing.microbench.experiments import Experiment
@@ -58,7 +58,7 @@ class MpsPairs:
     @classmethod
     def of(cls, device: int) -> MpsPairs:
         """Those for GPU `device` of this machine."""
-        return cls((sys.executable, "-m", "tachograph.sharing.microbench.worker", str(device)))
+        return cls(python_command("tachograph.sharing.microbench.worker", str(device)))
 
     def measure(
         self, experiment: Experiment, plan: BenchPlan
