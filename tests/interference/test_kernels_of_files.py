@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from in_process import run_here
 from tachograph.nsight.reports import read_report
 from tachograph.sharing.kernels import Kernel, kernels_of, options_for
 
@@ -75,3 +77,27 @@ def test_a_details_page_which_shows_no_attributes(tmp_path: Path) -> None:
     assert kernel.demand.footprint is not None
     assert kernel.demand.footprint.blocks_per_sm is None
     assert options_for(kernel.missing) == "--set full"
+
+
+def test_reports_that_name_no_gpu_are_put_together_where_it_is_told(tmp_path: Path) -> None:
+    """Each is a GPU of its own else, for two files may be of two machines."""
+    head = ["ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC"]
+    head += ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+    for name in ("axpy", "dot"):
+        rows = (line(["0", name, "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *row]) for row in DETAILS)
+        (tmp_path / f"{name}.csv").write_text(line(head) + "".join(rows), encoding="utf-8")
+    both = ["kernels", "axpy.csv", "dot.csv", "--json"]
+    apart = json.loads(run_here(both, tmp_path, {}).stdout)
+    assert len(apart["gpus"]) == 2
+    together = ["--together", "axpy", "dot"]
+    assert run_here([*both, *together], tmp_path, {}).returncode != 0
+    for options, name, dram in (
+        (["--same-gpu"], "the GPU of these reports, which they do not name", None),
+        (["--gpu", "A100 SXM 40GB"], "NVIDIA A100 SXM 40GB", 1.555e12),
+    ):
+        (gpu,) = json.loads(run_here([*both, *options], tmp_path, {}).stdout)["gpus"]
+        assert (gpu["gpu"]["name"], gpu["gpu"]["dram_bytes_per_s"]) == (name, dram)
+        assert {kernel["name"] for kernel in gpu["kernels"]} == {"axpy", "dot"}
+        assert run_here([*both, *options, *together], tmp_path, {}).returncode == 0
+    wrong = run_here([*both, "--gpu", "A100"], tmp_path, {})
+    assert (wrong.returncode, "or several are" in wrong.stderr) == (6, True)

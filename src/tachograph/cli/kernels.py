@@ -51,6 +51,11 @@ def add_arguments(parser: Parser) -> None:
         help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
     chosen.add_argument("--device", metavar="NAME", help="only kernels on a GPU whose name contains this")
+    unnamed = parser.add_mutually_exclusive_group()
+    unnamed.add_argument("--gpu", metavar="MODEL", help="the GPU of reports that name none, as in `tachograph devices`")
+    unnamed.add_argument(
+        "--same-gpu", action="store_true", help="reports that name no GPU are all of one, of any model"
+    )
     report = parser.add_argument_group("report")
     report.add_argument("--explain", metavar="KERNEL", help="all values of one kernel, by number or pattern")
     report.add_argument(
@@ -117,7 +122,16 @@ def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
             reports = read_reports(paths, remark=kept.renaming(remarks.append), progress=progress)
     if not arguments.quiet:
         _remark_some(remarks, more="these files were left out, or read once")
-    return tuple(kept.named(report) for report in reports)
+    return _of_one_gpu(tuple(kept.named(report) for report in reports), arguments)
+
+
+def _of_one_gpu(reports: tuple[NcuReport, ...], arguments: Arguments) -> tuple[NcuReport, ...]:
+    if not (arguments.gpu or arguments.same_gpu):
+        return reports
+    from tachograph.sharing.capacity import device_called
+    from tachograph.sharing.kernel_report import on_one_gpu
+
+    return on_one_gpu(reports, device_called(arguments.gpu) if arguments.gpu else None)
 
 
 def _remark_some(lines: Sequence[str], *, more: str) -> None:

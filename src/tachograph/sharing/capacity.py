@@ -8,9 +8,11 @@ from math import ceil, inf, isfinite, nan, prod
 from types import MappingProxyType
 
 from tachograph.catalog import devices
+from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.units import MI
 from tachograph.nsight.launches import Chip, Launch, capability_of
 from tachograph.sharing.demand import Footprint, GpuCapacity
+from tachograph.sharing.kernel_metrics import SECTOR
 
 REPORT, CATALOGUE = "the report", "the catalogue of devices"  # sources of a value
 _KIB = 1024.0
@@ -62,8 +64,14 @@ _CAPABILITIES: Mapping[str, _Limits] = MappingProxyType(
         "8.9": _limits(1536, 24, 100, 128),
         "9.0": _limits(2048, 32, 228, 256),
         "10.0": _limits(2048, 32, 228, 256),
+        "12.0": _limits(1536, 24, 100, 128),
     }
 )
+# architecture -> compute capability of its models, but for those of data centres that have one of their own
+_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
+    {"Volta": "7.0", "Turing": "7.5", "Ampere": "8.6", "Ada": "8.9", "Hopper": "9.0", "Blackwell": "10.0"}
+)
+_OF_MODELS: Mapping[str, str] = MappingProxyType({"A100": "8.0", "A30": "8.0", "RTX 5": "12.0", "RTX PRO": "12.0"})
 
 
 def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacity:
@@ -170,9 +178,48 @@ def device_of(chip: Chip) -> devices.Device | None:
 
 
 def gpu_of_device(device: devices.Device) -> GpuCapacity:
-    """Return the resources of a model in the catalogue of devices."""
-    values = _catalogued(device)
-    return _gpu(device.name, values, dict.fromkeys(values, CATALOGUE))
+    """Return the resources of a model in the catalogue of devices, with the limits of its compute capability.
+
+    >>> from tachograph.catalog.devices import DEVICES_BY_NAME
+    >>> gpu_of_device(DEVICES_BY_NAME["A100 SXM 40GB"]).registers_per_sm
+    65536
+    """
+    capability = capability_of_device(device)
+    limits, values = _of_capability(capability), _catalogued(device)
+    published = dict.fromkeys(limits, f"compute capability {capability} as published")
+    return _gpu(device.name, limits | values, published | dict.fromkeys(values, CATALOGUE))
+
+
+def device_called(name: str) -> devices.Device:
+    """Return the GPU of NVIDIA in the catalogue that a name means.
+
+    >>> device_called("a100 sxm 40gb").name
+    'A100 SXM 40GB'
+
+    Errors: NotFoundError for one that is not in it, or for several.
+    """
+    device = devices.match_device(name) or next(
+        (one for one in devices.DEVICE_CATALOGUE if one.name.casefold() == name.casefold()), None
+    )
+    if device is None or device.vendor != "NVIDIA":
+        raise NotFoundError(
+            f"no NVIDIA GPU in the catalogue is called {name!r}, or several are",
+            do="name one of `tachograph devices`, such as 'H100 NVL'",
+        )
+    return device
+
+
+def capability_of_device(device: devices.Device) -> str | None:
+    """Return the compute capability of a model in the catalogue; None: it is no GPU of NVIDIA.
+
+    >>> from tachograph.catalog.devices import DEVICES_BY_NAME
+    >>> [capability_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 40GB", "RTX A6000", "RTX 5090")]
+    ['8.0', '8.6', '12.0']
+    """
+    if device.vendor != "NVIDIA":
+        return None
+    own = (capability for name, capability in _OF_MODELS.items() if device.name.startswith(name))
+    return next(own, _OF_ARCHITECTURE.get(device.architecture))
 
 
 def _catalogued(device: devices.Device | None) -> dict[str, float]:
@@ -195,7 +242,6 @@ def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | No
     )
 
 
-_SECTOR = 32.0  # bytes
 _REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all chips since Volta
 _LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
 _SHARED_PARTS = tuple(f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver"))
@@ -243,7 +289,7 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
 
 def _through_l2(metrics: Mapping[str, float]) -> float:
     """Bytes; infinite where unknown, or 0, which is not possible for a launch."""
-    known = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * _SECTOR)
+    known = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * SECTOR)
     return min((moved for moved in known if 0 < moved < inf), default=inf)
 
 

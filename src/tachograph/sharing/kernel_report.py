@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.devices import Device
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
-from tachograph.nsight.launches import NcuReport
+from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.sharing import mixes
 from tachograph.sharing.calibration import calibration_of
+from tachograph.sharing.capacity import capability_of_device
 from tachograph.sharing.demand import Calibration, Matrix, Sharing
 from tachograph.sharing.estimate import estimate, matrix
 from tachograph.sharing.kernel_facts import (
@@ -75,6 +77,26 @@ def build_kernels_report(
         beside=tuple(report.file for report in beside),
         problems=_problems([*reports, *beside], [view.kernel for view in mine]),
     )
+
+
+_ONE_GPU = "the GPU of these reports, which they do not name"
+
+
+def on_one_gpu(reports: Sequence[NcuReport], device: Device | None = None) -> tuple[NcuReport, ...]:
+    """Return reports of which those that name no GPU are all of one: of `device`, or of an unknown model (None).
+
+    CSV of the details page names none; each such report is a GPU of its own otherwise.
+    """
+    name = _ONE_GPU if device is None else f"NVIDIA {device.name}"
+    capability = None if device is None else capability_of_device(device)
+
+    def placed(launch: Launch) -> Launch:
+        chip = launch.chip
+        if chip.name is not None:
+            return launch
+        return replace(launch, chip=Chip(name, chip.compute_capability or capability, chip.attributes))
+
+    return tuple(replace(report, launches=tuple(map(placed, report.launches))) for report in reports)
 
 
 def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:

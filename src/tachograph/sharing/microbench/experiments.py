@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from tachograph.catalog import devices
-from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.nsight.launches import Chip
+from tachograph.catalog.errors import UsageError
 from tachograph.sharing.calibration import Compared
-from tachograph.sharing.capacity import gpu_of
+from tachograph.sharing.capacity import device_called, gpu_of_device
 from tachograph.sharing.demand import H100_NVL, GpuCapacity
 
 WARP = 32  # threads
@@ -386,8 +385,6 @@ def _pitfalls(sms: int, large: BenchWorkload) -> Iterator[Experiment]:
     )  # fmt: skip
 
 
-_CAPABILITIES = {"Volta": "7.0", "Turing": "7.5", "Ada": "8.9", "Hopper": "9.0", "Blackwell": "10.0"}
-_LARGE_AMPERE = ("A100", "A30")  # compute capability 8.0, all others of Ampere 8.6
 _PUBLISHED = "H100 NVL 94GB"
 
 
@@ -399,20 +396,10 @@ def gpu_called(name: str) -> GpuCapacity:
 
     Errors: NotFoundError for one that is not in it, or for several.
     """
-    device = devices.match_device(name) or next(
-        (one for one in devices.DEVICE_CATALOGUE if one.name.casefold() == name.casefold()), None
-    )
-    if device is None or device.vendor != "NVIDIA":
-        raise NotFoundError(
-            f"no NVIDIA GPU in the catalogue is called {name!r}, or several are",
-            do="name one of `tachograph devices`, such as 'H100 NVL'",
-        )
+    device = device_called(name)
     if device.name == _PUBLISHED:
         return H100_NVL
-    ampere = "8.0" if device.name.startswith(_LARGE_AMPERE) else "8.6"
-    return replace(gpu_of(Chip(f"NVIDIA {device.name}", _CAPABILITIES.get(device.architecture, ampere))),
-                   name=f"NVIDIA {device.name}", sms=device.sms, l2_bytes=device.l2_bytes,
-                   dram_bytes_per_s=device.hbm_bytes_per_s, hbm_bytes=device.hbm_mib * (1 << 20))  # fmt: skip
+    return replace(gpu_of_device(device), name=f"NVIDIA {device.name}")
 
 
 def every_experiment() -> tuple[Experiment, ...]:
