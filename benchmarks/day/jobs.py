@@ -166,7 +166,7 @@ def profile(name: str) -> Demand:
     pipes = {pipe: counted.pipes.get(pipe, 0.0) for pipe in PIPES}
     return Demand(
         name=name,
-        cycles={"issue": counted.issued, **pipes},
+        cycles={"issue": counted.issued, **pipes, "l1_bandwidth": 0.0},
         dram=counted.dram * ACHIEVABLE,
         l2_hit=counted.l2_hit,
         l1_hit=0.0,

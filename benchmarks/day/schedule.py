@@ -11,7 +11,6 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.random import Generator
 
 from day.gpu import NAMES, NOTHING, corunners, rates, world
@@ -126,25 +125,16 @@ def _lasting(own: Floats, seconds: Sequence[Floats]) -> Floats:
 class PolicyKnowledge:
     """What there is to decide by, arrays of (application, application beside it).
 
-    expected: slowdown of the row, as estimated, NaN unknown. safe: it calls all pairs of kernels safe.
-    true: slowdown that the world gives; for the oracle alone.
+    expected: slowdown of the row, as estimated, NaN unknown; upper: its upper value, where kernels were profiled, else
+    as expected. safe: it calls all pairs of kernels safe. true: slowdown that the world gives; for the oracle alone.
     """
 
     seen: Sequence[SeenJob]
     expected: Floats
+    upper: Floats
     safe: Flags
     true: Floats
     settings: InterferenceOptions
-
-    @property
-    def upper(self) -> Floats:
-        """What the slowdown may be, were every pair of kernels slower than expected by the estimator's margin.
-
-        The margin counts for the time in which both have a kernel on the GPU.
-        """
-        busy = np.array([sum(share for share, _ in one.phases) for one in self.seen])
-        margin = self.settings.margin
-        return np.asarray(1 + margin * (self.expected - 1) + (margin - 1) * np.outer(busy, busy), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +174,7 @@ def occupancy(known: PolicyKnowledge) -> Permits:
 
 
 def advice(known: PolicyKnowledge) -> Permits:
-    """Those may share who are safe, or of whom neither may be slower than allowed, the estimator's margin included."""
+    """Those may share who are safe, or of whom the upper value of neither is above what is allowed."""
     upper = _at_most(known.upper, known.settings.max_slowdown)
     return Permits(upper.may | safe(known).may, upper.cost)
 
@@ -192,7 +182,7 @@ def advice(known: PolicyKnowledge) -> Permits:
 def safe(known: PolicyKnowledge) -> Permits:
     """Those may share of whom neither is expected to be slower than allowed and all pairs of kernels are safe.
 
-    Of such a pair nothing comes near a limit, and all that decides was measured: it needs no margin.
+    Of such a pair nothing comes near a limit, and all that decides was measured.
     """
     expected = _at_most(known.expected, known.settings.max_slowdown)
     return Permits(expected.may & known.safe & known.safe.T, expected.cost)
@@ -214,7 +204,7 @@ POLICIES: tuple[Policy, ...] = (
     Policy("occupancy", "achieved occupancies sum to less than 100 %", occupancy),
     Policy(
         "advice",
-        "those of safe, and those whose expected slowdown times the estimator's margin stays within what is allowed",
+        "those of safe, and those whose upper values stay within what is allowed",
         advice,
     ),
     Policy("safe", "no slower than allowed, and no pair of kernels comes near a limit", safe),
@@ -243,18 +233,19 @@ def known_of(
     """
     random = np.random.default_rng((seed, 3))
     seen = [_seen(application, random, profiles, settings) for application in day.applications]
-    slowdown, safe = _estimated([demand for one in seen for _, demand in one.phases], settings)
+    slowdown, upper, safe = _estimated([demand for one in seen for _, demand in one.phases], settings)
     shares = _shares(seen)
     met = (shares > 0).astype(np.float64)
     unknown = met @ np.isnan(slowdown) @ met.T > 0
-    expected = 1 + shares @ np.nan_to_num(slowdown - 1) @ shares.T
+    expected, at_most = (1 + shares @ np.nan_to_num(each - 1) @ shares.T for each in (slowdown, upper))
     return PolicyKnowledge(
         seen=seen,
         expected=np.where(unknown, np.nan, expected),
+        # without profiles `colocate` knows no other bound than what it assumes of issue slots
+        upper=np.where(unknown, np.nan, at_most if profiles == "measured" else expected),
         safe=met @ ~safe @ met.T == 0,
         true=1 / speed,
-        # what is assumed of issue slots is margin enough: `colocate` knows no other
-        settings=replace(settings, margin=1.0) if profiles == "dcgm-careful" else settings,
+        settings=settings,
     )
 
 
@@ -264,10 +255,10 @@ def _seen(application: Application, random: Generator, profiles: Profiles, setti
     return dcgm(application, random, issue=settings.assumed_issue if profiles == "dcgm-careful" else 0.0)
 
 
-def _estimated(demands: Sequence[Demand], settings: InterferenceOptions) -> tuple[Floats, Flags]:
+def _estimated(demands: Sequence[Demand], settings: InterferenceOptions) -> tuple[Floats, Floats, Flags]:
     lasting = Sharing(mode="mps", lasting=True)  # jobs launch again and again
     found = matrix(demands, gpu=H100_NVL, calibration=Calibration(), sharing=lasting, settings=settings)
-    return found.slowdown, found.safe > 0
+    return found.slowdown, found.upper, found.safe > 0
 
 
 def _shares(seen: Sequence[SeenJob]) -> Floats:

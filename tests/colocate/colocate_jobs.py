@@ -57,7 +57,7 @@ def estimator_of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
         places = [[255 if one.binding is None else RESOURCES.index(one.binding) for one in line] for line in first]
         binding = np.array(places, np.uint8).reshape(shape)
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        return Matrix(*names, RESOURCES, slowdown, np.full(shape, np.nan), binding, np.zeros(shape, np.uint8))
+        return Matrix(*names, RESOURCES, slowdown, slowdown, np.full(shape, np.nan), binding, np.zeros(shape, np.uint8))
 
     def estimate(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
         found = by_hand(demands, calibration)

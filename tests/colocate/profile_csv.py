@@ -55,6 +55,8 @@ def metrics(ran: Ran, sms: int) -> dict[str, float]:
         "launch__shared_mem_per_block": 1024,
         "lts__t_sector_hit_rate.pct": 20.0,
         "l1tex__t_sector_hit_rate.pct": 5.0,
+        "lts__throughput.avg.pct_of_peak_sustained_elapsed": 60 * ran.dram,
+        "l1tex__throughput.avg.pct_of_peak_sustained_active": 50 * ran.pipes.get("lsu", 0.1),
         "device__attribute_multiprocessor_count": sms,
     }
     for pipe in ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "uniform", "xu"):

@@ -135,9 +135,8 @@ def test_profiles_at_the_command_and_in_the_configuration(demo: Path, tmp_path: 
     pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
     named = [word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")]
     (at_command,) = json.loads(run(demo, *named, *pair).stdout)["chosen"]
-    upper = [1.14 * slow for slow in (at_command["over_kernels"][side] for side in ("slowdown", "other_slowdown"))]
-    busy = [at_command[side]["busy"] for side in ("other", "one")]
-    assert at_command["conservative"] == pytest.approx([1 + b * (u - 1) for b, u in zip(busy, upper, strict=True)])
+    for upper, slowdown in (("upper", "slowdown"), ("other_upper", "other_slowdown")):
+        assert at_command["over_kernels"][upper] >= 1.05 * at_command["over_kernels"][slowdown]
     assert {at_command[side]["issue"] for side in ("one", "other")} == {"profile"}
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/qmc.csv").write_bytes(sample.read_bytes())

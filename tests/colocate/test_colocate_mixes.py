@@ -82,7 +82,7 @@ def _pairs(table: dict[tuple[str, str], float]) -> object:
         slowdown = np.array([[table[row.name, column.name] for column in columns] for row in rows])
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
         nothing = np.zeros(slowdown.shape, np.uint8)
-        return Matrix(*names, ("dram",), slowdown, slowdown, nothing, nothing)
+        return Matrix(*names, ("dram",), slowdown, slowdown, slowdown, nothing, nothing)
 
     return pairs
 

@@ -133,6 +133,9 @@ def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> Non
     assert "Issue slots of ann/y were not measured" in text
 
 
+PERMISSIVE = InterferenceOptions(max_slowdown=2.5, margin=2.0)  # not safe while both are busy, permitted over all time
+
+
 def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
     """With the estimator of the project: 64 and 108 blocks on 108 SMs; on a share of them in more waves."""
     given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
@@ -140,13 +143,15 @@ def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
         rows("x", "y"),
         *given,
         pair=("ann/x", "ann/y"),
-        estimator_of=estimators(SETTINGS),
-        settings=InterferenceOptions(),
+        estimator_of=estimators(PERMISSIVE),
+        settings=PERMISSIVE,
     )
     (pair,) = found.chosen
     assert pair.kernels is not None
-    upper = 1.14 * (pair.kernels.slowdown or 0.0), 1.14 * (pair.kernels.other_slowdown or 0.0)
-    assert pair.advice.conservative == pytest.approx((1 + 0.8 * (upper[0] - 1), 1 + 0.8 * (upper[1] - 1)))
+    assert pair.advice.mode == "mps"
+    upper = [one or 0.0 for one in pair.kernels.uppers]
+    assert pair.advice.conservative == pytest.approx(tuple(1 + 0.8 * (one - 1) for one in upper))
+    assert upper[0] > 1.05 * (pair.kernels.slowdown or 0.0)
     assert not any("launch is not known" in sentence for sentence in pair.advice.unknown)
     assert not any("as wide as the GPU" in sentence for sentence in pair.advice.why)
 

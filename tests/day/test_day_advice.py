@@ -77,9 +77,8 @@ def test_no_policy_permits_more_memory_than_there_is(code: str) -> None:
 
 def test_what_is_not_known_is_refused() -> None:
     everything = known(day(one("sleep-132"), one("dmul-ilp1")))
-    blank = PolicyKnowledge(
-        everything.seen, np.full((2, 2), np.nan), everything.safe, everything.true, everything.settings
-    )
+    unknown = np.full((2, 2), np.nan)
+    blank = PolicyKnowledge(everything.seen, unknown, unknown, everything.safe, everything.true, everything.settings)
     assert not may("advice", blank)
 
 

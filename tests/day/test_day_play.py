@@ -31,9 +31,8 @@ def known(day: SharedDay, seed: int) -> tuple[Floats, PolicyKnowledge]:
     speed = true_speeds(day, seed)
     chance = np.random.default_rng(seed)
     seen = [measured(application, chance) for application in day.applications]
-    return speed, PolicyKnowledge(
-        seen, np.full(speed.shape, np.nan), np.zeros(speed.shape, bool), 1 / speed, InterferenceOptions()
-    )
+    unknown = np.full(speed.shape, np.nan)
+    return speed, PolicyKnowledge(seen, unknown, unknown, np.zeros(speed.shape, bool), 1 / speed, InterferenceOptions())
 
 
 def played(code: str, day: SharedDay, speed: Floats, everything: PolicyKnowledge, gpus: int = GPUS) -> PlayedDay:

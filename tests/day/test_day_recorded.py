@@ -47,7 +47,7 @@ def frame(*rows: dict[str, Any]) -> pl.DataFrame:
 
 
 def found(*rows: dict[str, Any], **how: Any) -> RecordedJobs:
-    return recorded(frame(*rows), DEVICES, thresholds=Thresholds(), achievable=0.607, **how)
+    return recorded(frame(*rows), DEVICES, thresholds=Thresholds(), achievable=0.9, **how)
 
 
 def day(kinds: list[int], arrives: list[float], alone_s: list[float], gpus: list[int]) -> SharedDay:
@@ -275,7 +275,7 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
     with pytest.raises(NotFoundError, match=f"no job ran on V100; name one of {H100}"):
         found(job(1), model="V100")
     with pytest.raises(UsageError, match=r"unknown number of .* give --gpus"):
-        recorded(frame(job(1)), DEVICES.clear(), thresholds=Thresholds(), achievable=0.607)
+        recorded(frame(job(1)), DEVICES.clear(), thresholds=Thresholds(), achievable=0.9)
 
 
 @pytest.mark.parametrize(

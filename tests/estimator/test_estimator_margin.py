@@ -1,8 +1,10 @@
-"""How wrong the estimator may be: the margin, what is told with it, and what advice makes of it."""
+"""Upper values: the margin, what was not measured, and what advice makes of them."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,18 +12,13 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from day.jobs import SeenJob
-from day.schedule import POLICIES, PolicyKnowledge
+from day.jobs import Application, SharedDay
+from day.schedule import POLICIES, PolicyKnowledge, known_of
 from tachograph.catalog.config import InterferenceOptions
-from tachograph.sharing.accuracy import estimator_accuracy, margin
-from tachograph.sharing.demand import H100_NVL, Demand, Sharing
+from tachograph.sharing.accuracy import estimator_accuracy
+from tachograph.sharing.demand import CYCLES, H100_NVL, Demand, Footprint, Sharing
 from tachograph.sharing.estimate import estimate, matrix
 
-# (measured, told without its table, whether both are a gain), of all that a table of the paper could have taught
-LEFT_OUT = (
-    (1.06, 1.0, False), (1.14, 1.0, False), (1.23, 2 * 0.5506, False), (1.36, 2 * 0.6918, False), (1.9, 1.8, False),
-    (1.7, 1.5625, False), (1.85, 1.725, False), (15.8, 14.8, False), (1.018, 1 / 0.9659, True),
-)  # fmt: skip
 KERNELS = st.builds(
     Demand,
     name=st.just("kernel"),
@@ -31,22 +28,61 @@ KERNELS = st.builds(
 )
 
 
-def test_the_margin_is_the_worst_of_what_was_reported_too_fast_without_its_table() -> None:
-    longer = [result / measured if gain else measured / result for measured, result, gain in LEFT_OUT]
-    assert max(longer) == pytest.approx(1.14)
-    found = estimator_accuracy()
-    assert margin(found.twenty) == pytest.approx(max(longer), abs=1e-9)
-    assert InterferenceOptions().margin == pytest.approx(margin(found.twenty), abs=0.005)
-    assert max(one.longer_left_out for one in found.held_out) < InterferenceOptions().margin
+def test_the_margin_is_what_no_resource_explains() -> None:
+    """Two kernels that take half of the FP64 pipe of a V100 and little else lost 4.6 % (124.381 of 237.894 / 2 ms)."""
+    assert 2 * 124.381 / 237.894 < InterferenceOptions().margin == pytest.approx(1.046, abs=0.005)
+    measured = [one for one in estimator_accuracy().tables[-1].rows if one.predicted in (1.0, 2.0)]
+    small = [one.published.slowdown for one in measured if one.upper < 1.2]
+    assert small
+    assert max(small) < InterferenceOptions().margin
 
 
 @given(KERNELS, KERNELS, st.floats(1, 2), st.booleans())
 @examples(max_examples=25, deadline=None)
-def test_upper_is_the_slowdown_and_the_margin(one: Demand, other: Demand, factor: float, lasting: bool) -> None:
+def test_upper_is_no_less_than_the_worst_and_the_margin(
+    one: Demand, other: Demand, factor: float, lasting: bool
+) -> None:
     chosen, sharing = InterferenceOptions(margin=factor), Sharing(lasting=lasting)
     result = estimate([one, other], gpu=H100_NVL, settings=chosen, sharing=sharing).members[0]
     whole = matrix([one], [other], gpu=H100_NVL, settings=chosen, sharing=sharing)
-    assert result.upper == (result.slowdown or math.nan) * factor == whole.upper[0, 0]
+    assert (result.upper or 0.0) >= (result.worst or math.nan) * factor * (1 - 1e-12)
+    assert result.upper == whole.upper[0, 0]
+
+
+def test_what_was_not_measured_is_contended() -> None:
+    """Beside a kernel of which all is known and little: whatever is missing makes the bound that of waiting in turn."""
+    known = Demand(
+        name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, warps=4.0, irregular=0.5, seconds=1.0,
+        footprint=Footprint(132, 128, 32, 1024.0), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.02, l1_bytes=1e3,
+    )  # fmt: skip
+    less: dict[str, Demand] = {
+        "issue": replace(known, cycles={"fma": 0.1, "l1_bandwidth": 0.1}),
+        "pipes": replace(known, cycles={"issue": 0.1, "l1_bandwidth": 0.1}),
+        "l1_bandwidth": replace(known, cycles={"issue": 0.1, "fma": 0.1}),
+        "dram": replace(known, dram=None),
+        "l2_bandwidth": replace(known, l2_hit=None, l2_bytes=None),
+        "room": replace(known, footprint=None),
+    }
+    assert estimate([known, known], gpu=H100_NVL).safe
+    for name, one in less.items():
+        members = estimate([known, one], gpu=H100_NVL).members
+        assert min(member.upper or 0.0 for member in members) >= 1.05, name
+        assert max(member.upper or 0.0 for member in members) >= 1.1, name
+        assert not estimate([known, one], gpu=H100_NVL).safe, name
+    tensor = replace(known, cycles={"issue": 0.1, "l1_bandwidth": 0.1})  # two of unknown pipelines may use the same
+    assert not estimate([tensor, tensor], gpu=H100_NVL).safe
+
+
+def test_two_that_live_on_l2_are_never_safe() -> None:
+    """Measured on an RTX 5090: 1.82 times as long; half of L2's bandwidth each is no reason to call it safe."""
+    copy = Demand(
+        name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, warps=8.0, irregular=1.0, seconds=1.0,
+        l1_hit=0.0, footprint=Footprint(66, 1024, 32, 1024.0),
+    )  # fmt: skip
+    for one in (copy, replace(copy, l2_bandwidth=0.9), replace(copy, l2_bandwidth=0.3), replace(copy, l2_bytes=8e6)):
+        assert not estimate([one, one], gpu=H100_NVL).safe
+    fits = replace(copy, l2_bandwidth=0.3, l2_bytes=8e6, l2_bytes_per_s=1e12)
+    assert estimate([fits, fits], gpu=H100_NVL).safe
 
 
 def test_who_is_alone_has_no_margin_and_what_is_not_known_no_upper() -> None:
@@ -56,20 +92,31 @@ def test_who_is_alone_has_no_margin_and_what_is_not_known_no_upper() -> None:
     assert math.isnan(matrix([sees], [unmeasured], gpu=H100_NVL).upper[0, 0])
 
 
-def test_advice_decides_by_what_phases_may_come_to_with_the_margin() -> None:
-    """Recomputed phase by phase: both are slowed while both have a kernel on the GPU, each pair with the margin."""
-    shares, slow = ((0.5, 0.2), (0.4,)), (((1.0, 1.3),), ((1.1, 1.0),))
-    demand = Demand(name="any")
-    seen = [SeenJob("any", tuple((share, demand) for share in one), 1e9, "compute", 0.1) for one in shares]
-    met = [(a, b, slow[0][0][i], slow[1][0][i]) for i, a in enumerate(shares[0]) for b in shares[1]]
-    expected = [1 + sum(a * b * (pair[of] - 1) for a, b, *pair in met) for of in (0, 1)]
-    upper = [1 + sum(a * b * (1.2 * pair[of] - 1) for a, b, *pair in met) for of in (0, 1)]
-    table = np.array([[1.0, expected[0]], [expected[1], 1.0]])
+def test_advice_decides_by_what_phases_may_come_to_at_most() -> None:
+    """Recomputed phase by phase: both are slowed while both have a kernel on the GPU, each pair by its upper value."""
+    found = known_of_two()
+    demands = [demand for one in found.seen for _, demand in one.phases]
+    whole = matrix(demands, gpu=H100_NVL, sharing=Sharing(mode="mps", lasting=True))
+    shares = [share for one in found.seen for share, _ in one.phases]
+    of = [place for place, one in enumerate(found.seen) for _ in one.phases]
+    for i, j in ((0, 1), (1, 0)):
+        expected = 1 + sum(
+            shares[a] * shares[b] * (whole.upper[a, b] - 1)
+            for a, b in itertools.product(range(len(of)), repeat=2)
+            if (of[a], of[b]) == (i, j)
+        )
+        assert found.upper[i, j] == pytest.approx(expected)
     (advice,) = (policy for policy in POLICIES if policy.code == "advice")
-    for allowed, may in ((max(upper) + 1e-9, True), (max(upper) - 1e-9, False), (max(expected) + 1e-9, False)):
-        chosen = InterferenceOptions(max_slowdown=allowed, margin=1.2)
-        known = PolicyKnowledge(seen, table, table < 0, table, chosen)
-        assert known.upper[[0, 1], [1, 0]].tolist() == pytest.approx(upper)
-        assert bool(advice.permits(known).may[0, 1]) is may
-        safe = PolicyKnowledge(seen, table, table > 0, table, chosen)
-        assert bool(advice.permits(safe).may[0, 1])
+    limit = max(found.upper[0, 1], found.upper[1, 0])
+    for allowed, may in ((limit + 1e-9, True), (limit - 1e-9, False)):
+        chosen = replace(found, safe=found.safe < 0, settings=InterferenceOptions(max_slowdown=allowed))
+        assert bool(advice.permits(chosen).may[0, 1]) is may
+
+
+def known_of_two() -> PolicyKnowledge:
+    applications = tuple(
+        Application(name, phases, 1e9, 1.0)
+        for name, phases in (("a", ((0.5, "dmul-ilp1"), (0.2, "stencil"))), ("b", ((0.4, "decode"),)))
+    )
+    day = SharedDay(applications, np.array([0, 1]), np.zeros(2), np.ones(2), np.ones(2, np.int64))
+    return known_of(day, np.ones((2, 2)), seed=1, profiles="measured", settings=InterferenceOptions())

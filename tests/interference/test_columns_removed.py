@@ -46,7 +46,7 @@ ELSEWHERE = {
     "launch__grid_size": ({*BLOCKS, "demand.footprint.blocks"}, "the column Grid Size"),
     "launch__occupancy_limit_": (BLOCKS, "registers, shared memory, threads"),
     "launch__shared_mem_per_block": ({"demand.footprint.shared_bytes"}, "its parts"),
-    "launch__waves_per_multiprocessor": ({"uses.waves"}, "grid and limits"),
+    "launch__waves_per_multiprocessor": ({"uses.waves", "uses.tail"}, "grid and limits"),
     "sm__cycles_elapsed.max": ({"demand.sm_share", "uses.sm_share"}, "elapsed cycles of the GPCs"),
     "sm__maximum_warps_per_active_cycle_pct": ({"uses.occupancy_possible"}, "grid and limits"),
     "sm__warps_active.avg.pct": ({"uses.occupancy"}, "warps per cycle"),

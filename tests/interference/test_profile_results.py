@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, busy, launch, sleep, waiting
 
 from tachograph.nsight.launches import Chip, Launch
+from tachograph.report.kernels_sentences import limits_sentence
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import computed_fit
 from tachograph.sharing.demand import Footprint, GpuCapacity
@@ -76,10 +77,10 @@ def test_published_kernels_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("blocks", "needed", "taken", "waves", "tail"),
     [
-        (132, 66, 0.5, 0.5, 0.0),
+        (132, 66, 0.5, 0.5, 0.5),
         (264, 132, 1.0, 1.0, 0.0),
         (330, 132, 1.0, 1.25, 0.375),
-        (1, 1, 0.5 / 132, 1 / 264, 0.0),
+        (1, 1, 0.5 / 132, 1 / 264, 263 / 264),
     ],
 )
 def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, waves: float, tail: float) -> None:
@@ -255,10 +256,10 @@ def test_the_fullest_resource_limits_and_head_room_is_the_rest() -> None:
 
 
 def test_dram_counts_as_a_share_of_what_can_be_achieved() -> None:
-    found = limits(only(COPY)).limiting
-    assert found is not None
-    assert found.resource == "dram"
-    assert found.demand == pytest.approx(0.42 / 0.607)
+    found = limits(only(COPY))
+    (dram,) = (limit for limit in found.resources if limit.resource == "dram")
+    assert dram.demand == pytest.approx(0.42 / 0.9)
+    assert (found.bound, found.limiting) == ("latency", None)  # its loads wait: half of what DRAM gives is left
 
 
 def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
@@ -268,6 +269,27 @@ def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
     assert found.stall is not None
     assert found.stall.reason == "long_scoreboard"
     assert found.stall.share == pytest.approx(0.75)
+
+
+def test_a_grid_smaller_than_the_gpu_is_what_limits() -> None:
+    """Whatever else was not measured: most SMs have no block. Nsight Compute calls it Small Grid, too."""
+    one = {**busy(0.4, 20.0, dram=5.0), "launch__grid_size": 1.0, "launch__block_size": 128.0}
+    for metrics in (one, {name: value for name, value in one.items() if name != kernel_metrics.DRAM}):
+        found = limits(only(launch(metrics)))
+        assert (found.bound, found.small_grid) == ("small_grid", (1, 132))
+        assert limits_sentence(found).startswith("Small grid: 1 block for 132 SMs, 99 % of the SMs have none.")
+    full = limits(only(launch({**one, **busy(3.9, 20.0, dram=5.0)})))
+    assert (full.bound, full.small_grid) == ("throughput", (1, 132))  # of the SM that it has
+    assert limits_sentence(full).endswith("99 % of the SMs have none.")
+    assert limits(only(launch({**one, "launch__grid_size": 132.0}))).small_grid is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("sm__issue_active.avg.pct_of_peak_sustained_active", 75.0), ("sm__issue_active.avg.per_cycle_active", 3.0)],
+)
+def test_issue_slots_of_basic_sets(metric: str, value: float) -> None:
+    assert only(launch({metric: value})).demand.cycles["issue"] == pytest.approx(0.75)
 
 
 def test_without_schedulers_or_dram_nothing_is_called_latency() -> None:

@@ -59,7 +59,7 @@ def test_the_table_has_a_line_for_each_kernel(folder: Path, capsys: pytest.Captu
     assert " ".join(mm.split()[7:14]) == "3.00 FMA 60 % 9 % 6.2"
     (copy,) = [line for line in table if " copy " in line]
     assert " 0.61 LSU 7.6 % 42 % 50 % 99 % " in " ".join(copy.split())
-    assert copy.split("%")[-1].split() == ["DRAM", "DRAM", "50", "38"]
+    assert copy.split("%")[-1].split()[:2] == ["latency", "DRAM"]
 
 
 def test_numbers_are_those_of_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

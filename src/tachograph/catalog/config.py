@@ -176,7 +176,7 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     safe_dram: float = 0.7  # of the bandwidth that can be achieved
     safe_hbm: float = 0.9  # of the memory, all together
     max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
-    margin: float = 1.14  # largest published slowdown over the estimated one
+    margin: float = 1.05  # on every bound of a slowdown: effects outside of the model, see docs/interference.md
     assumed_issue: float = 0.5  # demand of a job on issue slots, where it was not measured
     profiles: dict[str, str] = {}  # {job group: report of Nsight Compute}; relative to the configuration's file
 

@@ -15,7 +15,6 @@ from tachograph.cli.options import Arguments, Parser, actions_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tachograph.sharing.accuracy import CheckedEstimate
     from tachograph.sharing.calibration import CalibrationFile
     from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
     from tachograph.sharing.microbench.calibrate import Bench, ExperimentResult
@@ -32,12 +31,13 @@ _COMPARED = {
     None: "runs alone only",
 }
 _MODES = 5  # times of a launch in a run of a pair: each alone, two one after the other, one together
-_HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpeiwen/gpu-util-interference)"
+_HELD_OUT = "Other GPUs (V100: wangpeiwen/gpu-util-interference)"
 _READ_AS = (
-    "A number is a slowdown, the time beside the other over the time alone (table 2, pitfalls, section 4.3, bandwidth) "
-    "or a gain, the time one after the other over the time together (all others): see the third column. One "
-    "constant is fitted: how much the latency of DRAM grows with its load, from kernels of table 2 that ran alone. "
-    "'without its table': the error where nothing from that table is used. Nothing is fitted to the other GPU."
+    "A number is a slowdown, the time beside the other over the time alone, or a gain, the time one after the other "
+    "over the time together: see the third column. 'fitted': whether a constant saw a number of the table; 'GPU left "
+    "out': the error without any constant that this GPU gave. Beside it are two rules that need no model: nothing is "
+    "slowed; all are, by the largest sum of their demands. 'under upper': measured slowdowns at or under the upper "
+    "value. 'wrongly safe': pairs called safe that were slowed 1.2x or more."
 )
 
 
@@ -59,29 +59,20 @@ def run(arguments: Arguments) -> int:
 
 
 def _accuracy(arguments: Arguments) -> int:
-    from tachograph.report.estimator_accuracy import accuracy_json, sentences
+    from tachograph.report import estimator_accuracy as report
     from tachograph.sharing.accuracy import estimator_accuracy
 
     found = estimator_accuracy()
     if arguments.json:
-        output.print_json(accuracy_json(found))
+        output.print_json(report.accuracy_json(found))
         return 0
-    _show(found.twenty, "without its table", arguments)
-    output.print_text(f"\n{_HELD_OUT}\n\n")
-    _show(found.held_out, "", arguments)
-    lines = sentences(found.twenty, whose=f"{len(found.twenty)} published numbers", left_out=True)
-    lines += sentences(found.held_out, whose=f"{len(found.held_out)} of another GPU, held out", left_out=False)
-    output.print_text("\n" + "\n".join(lines) + "\n")
+    output.print_text(f"{report.headline(found)}\n\n")
+    output.print_table(list(report.SUMMARY_HEADINGS), report.summary_rows(found), no_color=arguments.no_color)
+    for title, rows in (("The twenty of the paper (H100 NVL)", found.twenty), (_HELD_OUT, found.held_out)):
+        output.print_text(f"\n{title}\n\n")
+        output.print_table(list(report.ROW_HEADINGS), report.table_rows(rows), no_color=arguments.no_color)
+    output.print_text("\n".join(("", "What constants saw:", *(f"  {line}" for line in report.constants()), "")))
     return 0
-
-
-def _show(judged: Sequence[CheckedEstimate], left_out: str, arguments: Arguments) -> None:
-    from tachograph.report.estimator_accuracy import table_rows
-
-    titles = ["table", "case", "number", "measured", "predicted", "error", *([left_out] if left_out else [])]
-    headings = [f">{title}" if place > 2 else title for place, title in enumerate(titles)]
-    rows = [row[: len(titles)] for row in table_rows(judged)]
-    output.print_table(headings, rows, no_color=arguments.no_color)
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:

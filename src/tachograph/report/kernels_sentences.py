@@ -21,7 +21,8 @@ from tachograph.sharing.roofline import KernelLimits, Limit, RooflinePlacement
 from tachograph.sharing.utilization import Pitfall, Sensitivity
 
 RESOURCE_NAMES: Mapping[str, str] = {
-    "issue": "issue", "dram": "DRAM", "l2": "L2", "l1": "L1", "blocks": "block slots", "sms": "SMs", **PIPE_NAMES,
+    "issue": "issue", "dram": "DRAM", "l2_bandwidth": "L2 bandwidth", "l1_bandwidth": "L1 bandwidth", "l2": "L2",
+    "l1": "L1", "blocks": "block slots", "sms": "SMs", "small_grid": "small grid", **PIPE_NAMES,
 }  # fmt: skip
 PIPE_KIND_LABELS = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor cores"}
 _SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
@@ -85,16 +86,29 @@ def limits_sentence(found: KernelLimits) -> str:
     most = "" if fullest is None else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
     stall = found.stall
     waits = "" if stall is None else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
+    few = "" if found.small_grid is None else " " + _small_grid(*found.small_grid)
     if found.limiting is not None:
         name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
         measured = {limit.resource for limit in found.resources}
         unmeasured = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
         lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}." if unmeasured else ""
         left = text(found.limiting.head_room, "fraction")
-        return f"{name}: {used} of {_capacity_text(found.limiting)} is used, {left} is left to others.{lacks}"
+        return f"{name}: {used} of {_capacity_text(found.limiting)} is used, {left} is left to others.{lacks}{few}"
+    if found.bound == "small_grid":
+        return f"{few.strip()} Nothing else is near its limit{most}."
     if found.bound == "latency":
         return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
     return f"Undetermined: issue slots or DRAM were not measured{most}."
+
+
+def _small_grid(blocks: int, sms: int) -> str:
+    """Return what a grid with fewer blocks than SMs leaves.
+
+    >>> _small_grid(1, 128)
+    'Small grid: 1 block for 128 SMs, 99 % of the SMs have none.'
+    """
+    idle = text(1 - blocks / sms, "fraction")
+    return f"Small grid: {plural(blocks, 'block')} for {sms} SMs, {idle} of the SMs have none."
 
 
 def _capacity_text(limit: Limit) -> str:
@@ -105,7 +119,7 @@ def _capacity_text(limit: Limit) -> str:
     """
     if limit.measured_on is not None:
         return f"what can be achieved (as measured on {limit.measured_on})"
-    return "its peak" if limit.resource == "dram" else "it"
+    return "what other GPUs can achieve" if limit.resource == "dram" else "it"
 
 
 def roofline_sentences(place: RooflinePlacement) -> str:
@@ -175,7 +189,7 @@ def _number(name: str, value: float) -> str:
 def mixed_sentence(mixed: MixOutcome) -> str:
     """Return the slowdown of all kernels of a report beside all of another, in a sentence.
 
-    >>> mixed_sentence(MixOutcome((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
+    >>> mixed_sentence(MixOutcome((1.2, None), (None, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
     'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
     """
     here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")

@@ -152,7 +152,14 @@ def _over_kernels(found: MixOutcome) -> dict[str, Any]:
     worst, other_worst = (
         None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True)) for one in found.worst_of
     )
-    return {**_fields(found, "slowdown", "other_slowdown"), "worst": worst, "other_worst": other_worst}
+    upper, other_upper = found.uppers
+    return {
+        **_fields(found, "slowdown", "other_slowdown"),
+        "upper": upper,
+        "other_upper": other_upper,
+        "worst": worst,
+        "other_worst": other_worst,
+    }
 
 
 def _over_runs(found: MixOutcome) -> dict[str, Any]:

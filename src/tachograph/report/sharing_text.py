@@ -191,11 +191,11 @@ _SAVED = (
 _SLOWDOWN = (
     "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the most demanding runs; "
     "both are assumed to be busy at independent times. conservative: what decides; the same if each needed "
-    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the GPU{margin}; only "
+    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the GPU{upper}; only "
     "where it holds a pair is proposed. worst case: always at the same time, and what was not measured is the "
     "bottleneck."
 )
-_MARGIN = ", where a group was profiled with the estimator's margin of {:g} unless all pairs of kernels are safe"
+_UPPER = ", where a group was profiled the upper value unless all pairs of kernels are safe"
 _NOT_LOOKED_AT = (
     "Not considered: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
 )
@@ -329,8 +329,8 @@ def _runs(proposal: SharingProposal) -> str:
 
 def note_lines(report: ColocateReport, width: int) -> Iterator[Line]:
     """Yield what the columns mean, and what is not considered."""
-    margin = _MARGIN.format(report.settings.margin) if report.profiled else ""
-    phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), margin=margin)]
+    upper = _UPPER if report.profiled else ""
+    phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), upper=upper)]
     if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
         phrases.append(_UNKNOWN)
     if any(proposal.kernels for proposal in report.proposals):

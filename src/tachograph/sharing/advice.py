@@ -45,6 +45,8 @@ RESOURCE_LABELS: Mapping[str, str] = MappingProxyType(
         "fp64": "FP64 pipe",
         "tensor": "tensor cores",
         "dram": "memory bandwidth",
+        "l1_bandwidth": "L1 bandwidth",
+        "l2_bandwidth": "L2 bandwidth",
         "l2": "L2 cache",
         "l1": "L1 cache",
         "blocks": "room for blocks",
@@ -123,6 +125,7 @@ def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> st
 
 
 Slowdowns = tuple[float | None, ...]  # of each member; None not known
+_UPPER = " as the upper value, which decides"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class SharingCase:
     estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue slots assumed; the
     same where all were measured. members: kernels of each, with shares of its time, where known; else `assumed`
     is its one member. others: for each member the share of time in which another is busy. shared: the estimate under
-    MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_margin: kernels of
+    MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_upper: kernels of
     one were profiled, so that upper values decide, unless those of all were and all pairs of them are safe.
     """
 
@@ -171,7 +174,7 @@ class SharingCase:
     others: tuple[float, ...]
     shared: Callable[[tuple[float, ...]], Estimate] | None = None
     missing: tuple[str, ...] = ()
-    by_margin: bool = False
+    by_upper: bool = False
 
     @property
     def unmeasured(self) -> list[str]:
@@ -185,7 +188,7 @@ class SharingCase:
 
     @property
     def decisive(self) -> Slowdowns:
-        """Decisive slowdowns: with unmeasured issue slots assumed, or with the largest error of the estimator."""
+        """Decisive slowdowns: with unmeasured issue slots assumed, or the upper values of the estimator."""
         known = [
             member.upper if self.unsure(self.conservative) else member.slowdown for member in self.conservative.members
         ]
@@ -213,7 +216,7 @@ class SharingCase:
 
     def unsure(self, estimate: Estimate) -> bool:
         """Whether the upper values of `estimate` decide, instead of the expected ones."""
-        return self.by_margin and bool(self.unmeasured or not estimate.safe)
+        return self.by_upper and bool(self.unmeasured or not estimate.safe)
 
     def acceptable(self, slowdowns: Sequence[float | None]) -> bool:
         """Whether all are known and none is above the limit."""
@@ -243,7 +246,7 @@ class SharingCase:
 
 # kept free beside what both used: their own contexts are in what was used, that of the MPS server is not. Ours
 CONTEXT_BYTES = 512 * MI
-NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
+NOT_KEPT_APART = frozenset({"dram", "l2_bandwidth", "l2"})  # by MPS
 
 
 def by_mps(case: SharingCase) -> SharingAdvice | str:
@@ -277,7 +280,7 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     conservative = _conservative(case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide)
     sentence = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
-        f"{_by_width(case, lost, conservative)}{_with_margin(case) if unsure else ''}."
+        f"{_by_width(case, lost, conservative)}{_UPPER if unsure else ''}."
     )
     if not case.acceptable(lost) or not case.acceptable(conservative):
         return sentence
@@ -403,18 +406,14 @@ def _expected(case: SharingCase) -> str:
     unsure = case.unsure(case.conservative)
     if not case.unmeasured:
         if unsure:
-            return f"{expected}, up to {each(case.decisive)}{_with_margin(case)}"
-        return f"{expected}, which decides, for all pairs of their kernels are safe" if case.by_margin else expected
+            return f"{expected}, up to {each(case.decisive)}{_UPPER}"
+        return f"{expected}, which decides, for all pairs of their kernels are safe" if case.by_upper else expected
     assumed = text(case.settings.assumed_issue, "fraction")
     who = "each" if len(case.unmeasured) == len(case.demands) else " and ".join(case.unmeasured)
     return (
         f"{expected} by what was measured, {each(case.decisive)} if {who} also needs {assumed} of the issue slots"
-        f"{_with_margin(case) if unsure else ''}"
+        f"{_UPPER if unsure else ''}"
     )
-
-
-def _with_margin(case: SharingCase) -> str:
-    return f" with the estimator's margin of {case.settings.margin:g}, which decides"
 
 
 def _by_width(case: SharingCase, lost: Slowdowns, conservative: Slowdowns) -> str:
@@ -435,7 +434,7 @@ def advise(
     members: Sequence[MixMembers] | None = None,
     busy: Sequence[float] | None = None,
     same_user: bool = True,
-    by_margin: bool = False,
+    by_upper: bool = False,
     shared: Callable[[tuple[float, ...]], Estimate] | None = None,
 ) -> SharingAdvice:
     """Return how `demands` should share `gpu`, `estimate` is that without any isolation.
@@ -444,7 +443,7 @@ def advise(
     advised only where this is safe, too. By default nothing is assumed. `members`: kernels of each, with shares of
     its time, conservative; by default each is one. `busy`: share 0..1 of its time in which each does anything at all
     (1: always); they are assumed to be independent: a member is slowed for the share of its time in which another
-    is busy. `by_margin`: expected values are from profiled kernels of one at least, so that where `estimate` is
+    is busy. `by_upper`: expected values are from profiled kernels of one at least, so that where `estimate` is
     not safe, or issue slots are assumed, the upper value of each decides. `shared`: the estimate under MPS with these
     shares of the SMs; without it every kernel is assumed to spread evenly over fewer SMs.
 
@@ -468,7 +467,7 @@ def advise(
         others=tuple(min(1.0, math.fsum(shares) - share) for share in shares),
         shared=shared,
         missing=tuple(dict.fromkeys((*estimate.unknown, *_unknown(demands, gpu, settings)))),
-        by_margin=by_margin,
+        by_upper=by_upper,
     )
     room, fits = _memory(case)
     if not fits:

@@ -25,6 +25,11 @@ CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
     "issue_capacity": (0.01, 1.0),
     "l2_miss_cost": (1.0, 1000.0),
     "l1_miss_cost": (1.0, 1000.0),
+    "l2_bytes_per_s": (1e9, 1e15),
+    "l2_knee": (0.1, 10.0),
+    "l2_cliff": (0.1, 100.0),
+    "l1_knee": (0.1, 10.0),
+    "l1_cliff": (0.1, 100.0),
 }
 _HEAD = """\
 # Results of micro-benchmarks on this GPU. Written by `tachograph interference bench`;
@@ -200,6 +205,6 @@ def published_entry(name: str, why: str) -> CalibrationValue:
     """Return the published value of `name`, marked so, and why it was not measured.
 
     >>> published_entry("l1_miss_cost", "no GPU").value
-    4.386
+    5.75
     """
     return CalibrationValue(value=getattr(Calibration(), name), provenance="published", note=why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import sqrt
 
 import numpy as np
@@ -72,52 +71,47 @@ def cycles_rate(
     return min(regular, regular + irregular * (queued - regular))
 
 
-# share of its bytes that a cache gives to data; published of copies alone: their two arrays stay up to 22.5 MB each of
-# the H100's 50 MB of L2 (section 4.1.2), up to 108 KB each of 256 KB of L1 (section 4.2.1)
-L2_HOLDS = 2 * 22.5 / 50
-L1_HOLDS = 2 * 108 / 256
-_MOST = 16.0  # times full: all but nothing stays
-_PER_TIME = 256  # places of the table, evenly spaced
-
-
-@lru_cache(maxsize=1)
-def cache_table() -> Floats:
-    """Return which share stays in a cache that is 1, 1 + 1/256, 1 + 2/256 .. times full."""
-    missed = np.append(np.linspace(0.0, 1.0, 4097)[1:-1], 1.0 - np.geomspace(1e-4, 1e-8, 100))
-    sizes = np.append(1.0, -np.log1p(-missed) / missed)
-    full = np.linspace(1.0, _MOST, round((_MOST - 1.0) * _PER_TIME) + 1)
-    kept: Floats = np.interp(full, sizes, np.append(1.0, 1.0 - missed))
-    return kept
-
-
 @either
-def cache_stays(filled: float, kept: Floats) -> float:
-    """Return which share, 0..1, of what is swept again and again stays in a cache that is `filled` times full.
+def residency(filled: float, knee: float, cliff: float) -> float:
+    """Return which share, 0..1, of what is swept again and again stays in a cache: all up to `knee`, none from `cliff`.
 
-    >>> [round(float(cache_stays(times, cache_table())), 2) for times in (0.9, 1.8, 3.6)]
-    [1.0, 0.27, 0.03]
+    `filled`: bytes swept, over the size of the cache; `knee` and `cliff` in the same unit. Between them it falls
+    evenly: nearer to replacement of the least recently used, which keeps nothing from 1 on, than to random replacement.
+
+    >>> [round(residency(times, 0.9, 1.6), 2) for times in (0.9, 1.25, 1.6)]
+    [1.0, 0.5, 0.0]
     """
-    place = (filled - 1.0) * _PER_TIME
-    if place <= 0.0:
+    if filled <= knee:
         return 1.0
-    if place >= len(kept) - 1:
-        return float(kept[-1])
-    low = int(place)
-    return float(kept[low] + (place - low) * (kept[low + 1] - kept[low]))
+    if filled >= cliff:
+        return 0.0
+    return (cliff - filled) / (cliff - knee)
 
 
 @either
-def cache_rate(hit: float, filled: float, others: float, cost: float, exposed: float, kept: Floats) -> float:
-    """Return the rate of a kernel, 0..1 of that alone.
+def hits_left(hit: float, filled: float, others: float, knee: float, cliff: float) -> float:
+    """Return the hit rate, 0..1, beside others; `hit`: alone. `filled`, `others`: bytes swept, see `residency`.
 
-    `hit`: of sectors, alone, 0..1. `filled`, `others`: footprints, its own and all others', over what the cache has
-    room for.
-    `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at most, 0..1.
-    `kept`: the table.
+    What is found although nothing that was swept stays is found for another reason, and goes on being found.
+
+    >>> round(hits_left(1.0, 0.7, 0.55, 0.9, 1.6), 2), hits_left(0.5, 2.0, 2.0, 0.9, 1.6)
+    (0.5, 0.5)
     """
-    fewer = hit * cache_stays(filled + others, kept) / cache_stays(filled, kept)
-    longer = (1.0 + (1.0 - fewer) * (cost - 1.0)) / (1.0 + (1.0 - hit) * (cost - 1.0))
-    return 1.0 / (1.0 + exposed * max(longer - 1.0, 0.0))
+    alone = residency(filled, knee, cliff)
+    return hit if alone <= 0.0 else hit * residency(filled + others, knee, cliff) / alone
+
+
+@either
+def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
+    """Return the time of a kernel over that alone, by latency: `hit` of its sectors were found, `left` still are.
+
+    `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at most, 0..1.
+
+    >>> miss_latency(1.0, 0.0, 2.0, 1.0), miss_latency(1.0, 0.5, 2.0, 0.5)
+    (2.0, 1.25)
+    """
+    longer = (1.0 + (1.0 - left) * (cost - 1.0)) / (1.0 + (1.0 - hit) * (cost - 1.0))
+    return 1.0 + exposed * max(longer - 1.0, 0.0)
 
 
 PARTS = 3  # numbers of each kernel in a row of all: share used, share of its time that waits, latency alone

@@ -14,41 +14,60 @@ from tachograph.sharing import contention, vectors
 from tachograph.sharing.demand import CYCLES, NOTHING, Calibration, Demand, GpuCapacity
 from tachograph.sharing.vectors import Vectors, demand_vectors, occupied, of_a_block
 
-RESOURCES = (*CYCLES, "dram", "l2", "l1", "blocks", "sms")
-_DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
+RESOURCES = (*CYCLES, "dram", "l2_bandwidth", "l2", "l1", "blocks", "sms")
+_DRAM, _L2_BANDWIDTH, _L2, _L1, _BLOCKS, _SMS = range(len(CYCLES), len(RESOURCES))
 STARVED = 100.0  # times as long: how rarely a scheduler selects a warp that waits behind others was never published
 _FELT = 0.995  # a rate above this has no binding resource
+_FULL = 0.99  # of a kind of cycles: a kernel that needs so much of it, and never waits, is always ready
+# for upper values: times of a hit that a miss takes at most, of all measured GPUs (L2: 2.2, L1: 10.9 on a V100), and
+# the share of what stays in a cache by the estimate that surely does
+_L2_COST_AT_MOST, _L1_COST_AT_MOST = 3.0, 12.0
+_SURELY = 0.75
+_LEAST = 1e-9  # a share below this is none
 
 # places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
 _KINDS = len(CYCLES)
 _WAITS, _STANDS = _KINDS, 2 * _KINDS
-(_WARPS, _IRREGULAR, _EXPOSED, _USED, _DRAM_WAITS, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = (
-    range(3 * _KINDS, 3 * _KINDS + 12)
-)
+(_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _USED, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, _L2_BUSY, _L2_TRAFFIC,
+ SECONDS, LONGER) = range(3 * _KINDS, 3 * _KINDS + 14)  # fmt: skip
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
-OWN = _NEEDS + _ROOM
+# the same for upper values, where all that was not measured counts as contended
+_MOST = _NEEDS + _ROOM
+(_USED_MOST, _L2_BUSY_MOST, _L2_TRAFFIC_MOST, _L2_HIT_MOST, _L2_FILLS_MOST, _L1_HIT_MOST, _L1_FILLS_MOST,
+ _UNMEASURED) = range(_MOST, _MOST + 8)  # fmt: skip
+OWN = _UNMEASURED + 1
 # places in a row BESIDE: sums over all others, and the latency of DRAM while all run
 _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-LATENCY, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
-_TAKEN = _OTHERS + 1
+(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS, _OTHER_L2_BUSY_MOST, _OTHER_L2_MOST,
+ _OTHER_L1_MOST, _OTHER_UNMEASURED, _OTHER_USED_MOST) = range(4 * _KINDS, 4 * _KINDS + 12)  # fmt: skip
+_TAKEN = _OTHER_USED_MOST + 1
 BESIDE = _TAKEN + _ROOM
 # places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
-RATE, SLOWDOWN, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(8)
-OUT = 8
+RATE, SLOWDOWN, WORST, UPPER, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(10)
+OUT = 10
 # places in a row of GPU and calibration
-_CURVATURE, _L2_COST, _L1_COST, _DOMINANCE, _LASTING, _HAS = range(6)
+(_CURVATURE, _L2_COST, _L1_COST, _L2_KNEE, _L2_CLIFF, _L1_KNEE, _L1_CLIFF, _DOMINANCE, _LASTING, _MARGIN,
+ _HAS) = range(11)  # fmt: skip
 
 Row: TypeAlias = Floats | list[float]
 Two: TypeAlias = tuple[float, float]
 
 
 def machine(
-    gpu: GpuCapacity, calibration: Calibration, *, dominance: float = contention.DOMINANCE, lasting: bool = False
+    gpu: GpuCapacity,
+    calibration: Calibration,
+    *,
+    dominance: float = contention.DOMINANCE,
+    lasting: bool = False,
+    margin: float = 1.0,
 ) -> Floats:
     """Return the values of GPU and calibration, and whether launches follow each other without end, as a row."""
-    known = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance, float(lasting))
+    known = (
+        calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, calibration.l2_knee,
+        calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff, dominance, float(lasting), margin,
+    )  # fmt: skip
     return np.array([*known, *vectors.room(gpu)])
 
 
@@ -60,18 +79,34 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     waits = contention.elsewhere(some, warps)
     stands = requested / (1.0 + requested / np.where(vectors.counted[:, None], warps, np.inf))
     used = np.nan_to_num(vectors.dram)
-    busiest = requested.max(axis=1, initial=0.0)
-    waits_for_dram = np.divide(used, busiest, out=np.ones(len(used)), where=busiest > used)
+    all_sms = used * longer  # on a share of the SMs, its time is that of the latency that it has on all of them
     columns: list[Floats] = [
-        vectors.warps, vectors.irregular, vectors.exposed,
-        used, waits_for_dram, 1.0 + calibration.dram_curvature * used * used,
+        vectors.warps, vectors.irregular, vectors.exposed, requested.max(axis=1, initial=0.0),
+        used, 1.0 + calibration.dram_curvature * all_sms * all_sms,
         np.nan_to_num(vectors.l2), _hits(vectors.l2, vectors.l2_hit),
         np.nan_to_num(vectors.l1), _hits(vectors.l1, vectors.l1_hit),
+        np.nan_to_num(vectors.l2_bandwidth), np.nan_to_num(vectors.l2_traffic),
         np.nan_to_num(vectors.seconds), longer,
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    return np.column_stack([requested, waits, stands, *columns, takes, needs])
+    return np.column_stack([requested, waits, stands, *columns, takes, needs, *_at_most(vectors, gpu)])
+
+
+def _at_most(of: Vectors, gpu: GpuCapacity) -> list[Floats]:
+    """Columns of a row OWN for upper values: what was not measured is taken to be all there is."""
+    l2, l1 = of.in_l2, of.in_l1
+    busy = np.where(np.isnan(of.l2_bandwidth), l2.uses, of.l2_bandwidth)
+    return [
+        np.nan_to_num(of.dram, nan=1.0),
+        busy,
+        np.where(np.isnan(of.l2_traffic), busy * vectors.L2_OVER_DRAM, of.l2_traffic),
+        np.where(l2.uses, np.nan_to_num(of.l2_hit, nan=1.0), 0.0),
+        vectors.most_filled(l2),
+        np.where(l1.uses, np.nan_to_num(of.l1_hit, nan=1.0), 0.0),
+        vectors.most_filled(l1),
+        vectors.unmeasured_in_sm(of, gpu).astype(float),
+    ]
 
 
 def _hits(filled: Floats, hit: Floats) -> Floats:
@@ -80,42 +115,67 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 
 
 @either
+def _always_ready(requested: float, one: Row, other: Row) -> bool:
+    """Return whether a scheduler serves one before another: it goes on with a warp that never waits.
+
+    Published of a copy beside arithmetic that needs every slot, which gets none (Table 3, IPC 4).
+    """
+    return requested >= _FULL and one[_IRREGULAR] <= 1.0 - _FULL < other[_IRREGULAR]
+
+
+@either
 def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
     """Add to what is beside `own` one other kernel."""
     dominance = machine[_DOMINANCE]
     for kind in range(_KINDS):
         mine, requested = own[kind], other[kind]
-        if requested > dominance * mine:
+        if requested > dominance * mine or _always_ready(requested, other, own):
             beside[_DOMINANT + kind] += requested
             beside[_STANDING + kind] += requested
         else:
             beside[_STANDING + kind] += other[_STANDS + kind]
-            if mine <= dominance * requested:
+            if mine <= dominance * requested and not _always_ready(mine, own, other):
                 beside[_PEERS + kind] += requested
         beside[_ALL + kind] += requested
-    beside[_OTHER_USED] += other[_USED]
+    beside[_OTHER_L2_BUSY] += other[_L2_BUSY]
     beside[_OTHER_L2] += other[_L2_FILLS]
     beside[_OTHER_L1] += other[_L1_FILLS]
     both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
     beside[_TURNS] += other[SECONDS] / own[SECONDS] if both_known else 1.0
     beside[_OTHERS] += 1.0
+    beside[_OTHER_L2_BUSY_MOST] += other[_L2_BUSY_MOST]
+    beside[_OTHER_L2_MOST] += other[_L2_FILLS_MOST]
+    beside[_OTHER_L1_MOST] += other[_L1_FILLS_MOST]
+    beside[_OTHER_UNMEASURED] += other[_UNMEASURED]
     for place in range(_ROOM):
         beside[_TAKEN + place] += other[_TAKES + place]
 
 
 @either
-def _put_dram(of_all: Row, place: int, own: Row) -> None:
-    """Write the input of `dram` from one kernel at its place in a row of all."""
-    of_all[contention.PARTS * place] = own[_USED]
-    of_all[contention.PARTS * place + 1] = own[_DRAM_WAITS]
+def _put_dram(of_all: Row, place: int, own: Row, beside: Row, machine: Row) -> None:
+    """Write the input of `dram` from one kernel at its place in a row of all: what L2 no longer holds goes there, too.
+
+    How many times longer it takes by the latency of these misses is left in `beside`.
+    """
+    used, longer = own[_USED], 1.0
+    if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
+        left = contention.hits_left(
+            own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], machine[_L2_KNEE], machine[_L2_CLIFF]
+        )
+        longer = contention.miss_latency(own[_L2_HIT], left, machine[_L2_COST], own[_EXPOSED])
+        used = (used + own[_L2_TRAFFIC] * (own[_L2_HIT] - left)) / longer
+    used = used if used > _LEAST else 0.0
+    beside[_STRETCHED] = longer
+    of_all[contention.PARTS * place] = used
+    of_all[contention.PARTS * place + 1] = used / own[_BUSIEST] if own[_BUSIEST] > used else 1.0
     of_all[contention.PARTS * place + 2] = own[_ALONE]
 
 
 @either
-def pace(own: Row, beside: Row, machine: Row, kept: Floats, meet: bool) -> tuple[float, float, int]:
+def pace(own: Row, beside: Row, machine: Row, meet: bool, used: float, waits: float) -> tuple[float, float, int]:
     """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of what binds it.
 
-    `meet`: whether it meets the others in SMs. `kept`: the table of `caches`.
+    `meet`: whether it meets the others in SMs. `used`, `waits`: its share of DRAM, and of the time that it waits there.
     """
     cycles, memory, binding = 1.0, 1.0, NOTHING
     if meet:
@@ -127,19 +187,21 @@ def pace(own: Row, beside: Row, machine: Row, kept: Floats, meet: bool) -> tuple
                 )  # fmt: skip
                 if rate < cycles:
                     cycles, binding = rate, kind
-    if own[_USED] > 0.0 and beside[_OTHER_USED] > 0.0:
-        memory = contention.dram_rate(own[_DRAM_WAITS], own[_ALONE], beside[LATENCY])
+    if used > 0.0:
+        memory = contention.dram_rate(waits, own[_ALONE], beside[LATENCY])
         binding = _DRAM if memory < cycles else binding
-    if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
-        rate = contention.cache_rate(
-            own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], machine[_L2_COST], own[_EXPOSED], kept
-        )
-        binding = _L2 if rate < min(cycles, memory) else binding
-        memory = min(memory, rate)
+    if beside[_STRETCHED] > 1.0:
+        memory /= beside[_STRETCHED]
+        binding = _L2 if memory < cycles else binding
+    busy = own[_L2_BUSY] + beside[_OTHER_L2_BUSY]
+    if own[_L2_BUSY] > 0.0 and busy * memory > 1.0:
+        memory = 1.0 / busy
+        binding = _L2_BANDWIDTH if memory < cycles else binding
     if meet and own[_L1_HIT] > 0.0 and beside[_OTHER_L1] > 0.0:
-        rate = contention.cache_rate(
-            own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], machine[_L1_COST], own[_EXPOSED], kept
+        left = contention.hits_left(
+            own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], machine[_L1_KNEE], machine[_L1_CLIFF]
         )
+        rate = 1.0 / contention.miss_latency(own[_L1_HIT], left, machine[_L1_COST], own[_EXPOSED])
         binding = _L1 if rate < min(cycles, memory) else binding
         memory = min(memory, rate)
     if meet and shut_out(own, beside, machine):
@@ -187,8 +249,11 @@ def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
 
 
 @either
-def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
-    """Return the slowdown were it served after all others, all its waiting irregular; at most `most`."""
+def worst(own: Row, beside: Row, meet: bool, used: float, others_use: float, most: float) -> float:
+    """Return the slowdown were it served after all others, all its waiting irregular; at most `most`.
+
+    `used`, `others_use`: shares of DRAM.
+    """
     least = 1.0
     if meet:
         for kind in range(_KINDS):
@@ -196,51 +261,99 @@ def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
             if own[kind] > 0.0 and others > 0.0:
                 left = max(1.0 - others, 0.0)
                 least = min(least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left))
-    if own[_USED] > 0.0:
-        least = min(least, max(1.0 - beside[_OTHER_USED], 0.0) / own[_USED])
+    if used > 0.0:
+        least = min(least, max(1.0 - others_use, 0.0) / used)
     return most if least * most <= 1.0 else 1.0 / least
 
 
 @either
+def _lost_at_most(hit: float, own: float, others: float, knee: float) -> float:
+    """Return the hit rate that it may lose in a cache at most: all that is not surely held."""
+    return hit if others > 0.0 and own + others > _SURELY * knee else 0.0
+
+
+@either
+def upper(own: Row, beside: Row, machine: Row, meet: bool, most: float, turn: float, worst: float) -> float:
+    """Return a bound of its slowdown; `worst`: where what was measured is all there is, without the margin.
+
+    What was not measured is contended, and whatever is not surely held by a cache is lost. `most`: the longest that it
+    may wait in an SM; `turn`: its slowdown in turn, which bounds waiting for memory, whose queues starve none. Neither
+    bounds what lost hits cost.
+    """
+    found = worst
+    if meet and own[_UNMEASURED] + beside[_OTHER_UNMEASURED] > 0.0:
+        found = max(found, most)
+    lost = _lost_at_most(own[_L2_HIT_MOST], own[_L2_FILLS_MOST], beside[_OTHER_L2_MOST], machine[_L2_KNEE])
+    used, others = own[_USED_MOST] + own[_L2_TRAFFIC_MOST] * lost, beside[_OTHER_USED_MOST]
+    waits = 1.0 - own[_BUSIEST]
+    cost = max(machine[_L2_COST], _L2_COST_AT_MOST)
+    found = max(found, contention.miss_latency(own[_L2_HIT_MOST], own[_L2_HIT_MOST] - lost, cost, waits))
+    found = max(found, _short(used, others, turn), _short(own[_L2_BUSY_MOST], beside[_OTHER_L2_BUSY_MOST], turn))
+    if meet:
+        lost = _lost_at_most(own[_L1_HIT_MOST], own[_L1_FILLS_MOST], beside[_OTHER_L1_MOST], machine[_L1_KNEE])
+        cost = max(machine[_L1_COST], _L1_COST_AT_MOST)
+        found = max(found, contention.miss_latency(own[_L1_HIT_MOST], own[_L1_HIT_MOST] - lost, cost, waits))
+    return found * machine[_MARGIN]
+
+
+@either
+def _short(used: float, others: float, turn: float) -> float:
+    """Return the slowdown where bandwidth is short: with equal shares, or after all others, at most in turn."""
+    if used <= 0.0 or used + others <= 1.0:
+        return 1.0
+    left = 1.0 - others
+    after = turn if left * turn <= used else used / left
+    return max(used + others, after)
+
+
+@either
 def run_together(
-    own: Sequence[Row], machine: Row, kept: Floats, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
+    own: Sequence[Row], machine: Row, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
 ) -> None:
     """Fill in the results of each of `own`, rows OWN, while all of them run: one function for pairs and sets.
 
-    `machine`: row of GPU and calibration. `kept`: see `cache_table`. `meet`: whether they meet in SMs. `beside`: a row
-    BESIDE of zeros for each. `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
+    `machine`: row of GPU and calibration. `meet`: whether they meet in SMs. `beside`: a row BESIDE of zeros for each.
+    `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
     """
     count = len(own)
+    loaded_most = 0.0
     for place in range(count):
         mine, sums = own[place], beside[place]
         for other in range(count):
             if other != place:
                 add(sums, mine, own[other], machine)
-        _put_dram(of_all, place, mine)
+        _put_dram(of_all, place, mine, sums, machine)
+        lost = _lost_at_most(mine[_L2_HIT_MOST], mine[_L2_FILLS_MOST], sums[_OTHER_L2_MOST], machine[_L2_KNEE])
+        sums[_OTHER_USED_MOST] = -mine[_USED_MOST] - mine[_L2_TRAFFIC_MOST] * lost
+        loaded_most -= sums[_OTHER_USED_MOST]
     loaded = contention.dram_latency(of_all, count, machine[_CURVATURE])
     take_turns = count > 1
     for place in range(count):
         mine, sums, at = own[place], beside[place], OUT * place
         sums[LATENCY] = loaded
-        cycles, memory, binding = pace(mine, sums, machine, kept, meet)
+        sums[_OTHER_USED_MOST] += loaded_most
+        part = contention.PARTS * place
+        cycles, memory, binding = pace(mine, sums, machine, meet, of_all[part], of_all[part + 1])
         waits = binding == _BLOCKS
         turn = in_turn(sums, machine, waits)
         take_turns = take_turns and cycles * turn <= 1.0
         out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN] = cycles, memory, turn
         out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
+    everything = 0.0
     for place in range(count):
-        at = OUT * place
+        everything += of_all[contention.PARTS * place]
+    for place in range(count):
+        mine, sums, at = own[place], beside[place], OUT * place
         cycles, memory, turn, longer = out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN], out[at + _LONGER]
-        most = longest(turn, machine, out[at + SHUT_OUT] > 0.0, take_turns)
+        waits = out[at + SHUT_OUT] > 0.0
+        most = longest(turn, machine, waits, take_turns)
         out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
         out[at + SLOWDOWN] = slowdown(cycles, memory, longer, most)
         out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
-
-
-def worst_slowdown(own: Row, beside: Row, out: Row, machine: Row, meet: bool) -> float:
-    """Return the slowdown of one where every contended resource is given to the others first; see `run_together`."""
-    most = longest(out[_TURN], machine, out[SHUT_OUT] > 0.0, False)
-    return max(out[SLOWDOWN], worst(own, beside, meet, most) * own[LONGER])
+        most, used = longest(turn, machine, waits, False), of_all[contention.PARTS * place]
+        served_last = max(out[at + SLOWDOWN], worst(mine, sums, meet, used, everything - used, most) * longer)
+        out[at + WORST] = served_last
+        out[at + UPPER] = upper(mine, sums, machine, meet, most, turn, served_last) if count > 1 else served_last
 
 
 @either
@@ -256,7 +369,7 @@ def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
     return end + max(seconds[last] - end * shared[last], 0.0) / alone[last]
 
 
-_LEAST = 1e-6  # share: no GPU has so many SMs
+_FEWEST = 1e-6  # share: no GPU has so many SMs
 _NARROWER = 1e-9  # than a share with an SM more
 
 
@@ -265,12 +378,13 @@ def confine(demands: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, 
 
     Demand on these SMs is higher, on DRAM lower in the same time.
     """
-    share = max(share, _LEAST)
+    share = max(share, _FEWEST)
     if share >= 1.0:
         return demands, np.ones(len(demands.names))
     longer = vectors.confined(demands.launches, _busiest(demands), share, gpu)
     fuller = np.minimum(1.0, demands.cycles / (share * longer[:, None]))
-    return replace(demands, cycles=fuller, dram=demands.dram / longer), longer
+    less = {name: getattr(demands, name) / longer for name in ("dram", "l2_bandwidth", "l2_traffic")}
+    return replace(demands, cycles=fuller, **less), longer
 
 
 def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:

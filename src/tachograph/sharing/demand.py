@@ -15,8 +15,9 @@ from tachograph.catalog.arrays import Bytes, Floats
 
 # pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the tensor pipes
 PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
-# what an SM provides per cycle: slots to issue warp instructions, and each pipeline
-CYCLES = ("issue", *PIPES)
+# what an SM provides per cycle: slots to issue warp instructions, each pipeline, and what its L1 delivers, of which
+# shared memory is a part, bank conflicts included
+CYCLES = ("issue", *PIPES, "l1_bandwidth")
 BandwidthBasis = Literal["achievable", "peak"]
 NOTHING = 255  # in Matrix.binding
 
@@ -42,7 +43,8 @@ class Demand:
     cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}.
     dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: reused footprint, on the GPU and
     on an SM. l2_most: bytes of L2 that it touches at all, at most, where the reused footprint is not known.
-    l2_hit, l1_hit: fraction of sectors found there. warps: resident on one scheduler, mean.
+    l2_hit, l1_hit: fraction of sectors found there. l2_bandwidth: fraction 0..1 of what L2 can deliver and take,
+    l2_bytes_per_s: what it does deliver and take. warps: resident on one scheduler, mean.
     irregular: fraction 0..1 of its waiting that differs in length from time to time: for memory, barriers; 0 where it
     only waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them.
     seconds: how long it takes alone.
@@ -57,6 +59,8 @@ class Demand:
     l2_most: float | None = None
     l1_hit: float | None = None
     l1_bytes: float | None = None
+    l2_bandwidth: float | None = None
+    l2_bytes_per_s: float | None = None
     warps: float | None = None
     irregular: float | None = None
     sm_share: float | None = None
@@ -71,8 +75,8 @@ class Demand:
     def bandwidth(self, calibration: Calibration) -> float | None:
         """Return the share of DRAM bandwidth that can be achieved, above 1 where calibration is too low; None: unknown.
 
-        >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 2)
-        0.69
+        >>> round(Demand(name="copy", dram=0.42).bandwidth(Calibration()), 3)
+        0.467
         """
         if self.dram is None:
             return None
@@ -92,6 +96,7 @@ class GpuCapacity:
     shared_bytes_per_sm: float | None = None
     l1_bytes: float | None = None
     l2_bytes: float | None = None
+    l2_bytes_per_s: float | None = None
     dram_bytes_per_s: float | None = None
     hbm_bytes: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -99,18 +104,25 @@ class GpuCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Results of micro-benchmarks for one model of GPU; the defaults are published values of the H100 NVL.
+    """Results of micro-benchmarks for one model of GPU; the defaults are published values, see docs/interference.md.
 
     dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels that ran alone.
     achievable_share: highest bandwidth that was achieved, of the peak. l2_miss_cost, l1_miss_cost: time of a miss over
-    that of a hit. measured_on: the GPU; None: nothing was measured on it, these are the H100's.
+    that of a hit, without load. l2_bytes_per_s: what L2 delivers and takes at most, None unknown. l2_knee, l1_knee:
+    bytes swept again and again, over the size of the cache, up to which all of them stay; l2_cliff, l1_cliff: from
+    which on none do. measured_on: the GPU; None: nothing was measured on it.
     """
 
-    dram_curvature: float = 0.571
-    achievable_share: float = 0.607  # 42 % of peak where 69.18 % of what is achievable was measured
+    dram_curvature: float = 1.254
+    achievable_share: float = 0.9  # of a V100S copies of all SMs reach 1,024 of 1,134 GB/s; kernels 0.89 of an H100
     issue_capacity: float = 1.0
-    l2_miss_cost: float = 1.991  # 1.79 times as long where two copies of 22.5 MB arrays just no longer fit L2
-    l1_miss_cost: float = 4.386  # no gain from co-location where two blocks copy arrays of 64 KB each on an SM
+    l2_miss_cost: float = 1.41
+    l1_miss_cost: float = 5.75
+    l2_bytes_per_s: float | None = None
+    l2_knee: float = 0.9
+    l2_cliff: float = 1.6
+    l1_knee: float = 0.84
+    l1_cliff: float = 1.6
     measured_on: str | None = "NVIDIA H100 NVL"
     source: str = "published"
 
@@ -124,6 +136,7 @@ H100_NVL = GpuCapacity(
     shared_bytes_per_sm=228 * 1024.0,
     l1_bytes=256 * 1024.0,
     l2_bytes=50e6,
+    l2_bytes_per_s=5.5e12,
     dram_bytes_per_s=3.938e12,
     hbm_bytes=94 * 2.0**30,
     sources=MappingProxyType({"*": "published with the measurements"}),
@@ -149,10 +162,10 @@ class Sharing:
 class CorunOutcome:
     """Outcome of one member while all run: its slowdown (1: none), the worst possible one, the binding resource.
 
-    binding: one of demand.CYCLES, dram, l2, l1, blocks, sms; None: nothing. slowdown None: undetermined, see
-    Estimate.unknown. worst: if the others get every contended resource first, or launches run one after the other.
-    upper: the slowdown with the largest error of the estimator against published numbers; it can be above
-    `worst`, as no bound covers effects outside of the model, and it is no guarantee for unmeasured kernels.
+    binding: one of demand.CYCLES, dram, l2_bandwidth, l2, l1, blocks, sms; None: nothing. slowdown None: undetermined,
+    see Estimate.unknown. worst: if the others get every contended resource first, or launches run one after the other.
+    upper: a bound. It is `worst` where all that was not measured is contended and whatever is not known to stay in a
+    cache is lost, times the margin for effects outside of the model.
     """
 
     name: str
@@ -169,7 +182,7 @@ class Estimate:
     sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time together,
     None where durations are not known; where they last, the sum of the work of each over its work alone in the same
     time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all decisive values were
-    measured. unknown: what was not measured, a sentence each.
+    measured, and no upper value exceeds the slowdown that is allowed. unknown: what was not measured, a sentence each.
     """
 
     members: tuple[CorunOutcome, ...]
@@ -184,23 +197,19 @@ class Estimate:
 class Matrix:
     """All pairs, as arrays of shape (rows, columns).
 
-    slowdown[i, j]: of row i while column j runs beside it, NaN unknown. gain[i, j]: as in Estimate. binding[i, j]:
-    place in `resources` of what binds row i, NOTHING for none. safe[i, j]: 1 safe, 0 not. margin: upper over slowdown.
+    slowdown[i, j]: of row i while column j runs beside it, NaN unknown; upper[i, j]: its upper value, see
+    CorunOutcome. gain[i, j]: as in Estimate. binding[i, j]: place in `resources` of what binds row i, NOTHING for none.
+    safe[i, j]: 1 safe, 0 not.
     """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     resources: tuple[str, ...]
     slowdown: Floats
+    upper: Floats
     gain: Floats
     binding: Bytes
     safe: Bytes
-    margin: float = 1.0
-
-    @property
-    def upper(self) -> Floats:
-        """Upper values of slowdowns, see CorunOutcome; NaN unknown."""
-        return self.slowdown * self.margin
 
     def bound_by(self, row: int, column: int) -> str | None:
         """Return the binding resource of a row beside a column; None: nothing."""

@@ -1,6 +1,7 @@
 """What is expected when kernels share a GPU: of a set, and of all pairs.
 
-Both are computed by the same functions: `corun.run_together` for rates and slowdowns, `_safe` for limits. A set runs
+Both are computed by the same functions: `corun.run_together` for rates, slowdowns and their bounds, `_below_limits` for
+limits. A set runs
 them in Python, all pairs in one compiled loop.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from operator import and_, or_
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from tachograph.sharing.corun import (
     SECONDS,
     SHUT_OUT,
     SLOWDOWN,
+    UPPER,
+    WORST,
     Row,
     confine,
 )
@@ -44,7 +46,7 @@ from tachograph.sharing.demand import (
     Matrix,
     Sharing,
 )
-from tachograph.sharing.vectors import LIMITED, CacheUse, Vectors, demand_vectors, joined, unknown
+from tachograph.sharing.vectors import LIMITED, Vectors, demand_vectors, joined, unknown
 
 _WORTH_COMPILING = 2000  # pairs: for fewer Python takes less time than loading a compiler
 _ROWS_AT_ONCE = 16  # whose limits are checked, so that sums of pairs stay in a cache
@@ -80,11 +82,13 @@ def estimate(
         sharing or Sharing(),
         settings or InterferenceOptions(),
     )
-    machine = corun.machine(gpu, calibration, dominance=dominance, lasting=sharing.lasting).tolist()
+    machine = corun.machine(
+        gpu, calibration, dominance=dominance, lasting=sharing.lasting, margin=settings.margin
+    ).tolist()
     shares = shares_of(sharing, len(demands))
     group = _Group.of(demands, shares, machine, lasting=sharing.lasting, gpu=gpu, calibration=calibration)
     return Estimate(
-        members=group.members(demands, margin=settings.margin if len(demands) > 1 else 1.0),
+        members=group.members(demands),
         sums=group.sums(),
         gain=group.gain(worst=False),
         worst_gain=group.gain(worst=True),
@@ -116,23 +120,28 @@ def matrix(
     two = one if columns is None and shares[0] == shares[1] else _Side.of(columns or rows, shares[1], gpu, calibration)
     shape = (len(one.rows), len(two.rows))
     meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
-    answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
-    machine = corun.machine(gpu, calibration, lasting=sharing.lasting)
+    answers = (np.empty((4, *shape)), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
+    machine = corun.machine(gpu, calibration, lasting=sharing.lasting, margin=settings.margin)
     fill = _fill if is_made(_fill) or shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
-    fill(one.rows, two.rows, machine, contention.cache_table(), meet, one is two, sharing.lasting, answers)
-    slowdown, gain, binding, shut_out = answers
+    fill(one.rows, two.rows, machine, meet, one is two, sharing.lasting, answers)
+    (slowdown, upper, higher, gain), binding, shut_out = answers
     common = (one.measured[:, None] & two.measured[None, :]) > 0
     known, both_known = common | (shut_out & _OWN > 0), common | (shut_out == _OWN + _OTHER)
     timed = np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :]
     gain[~(both_known & (timed | sharing.lasting))] = np.nan
-    slowdown[~known], binding[~known] = np.nan, NOTHING
+    slowdown[~known], upper[~known], binding[~known] = np.nan, np.nan, NOTHING
 
-    room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
+    room = (
+        (higher <= settings.max_slowdown)
+        & (shut_out == 0)
+        & (one.rows[:, LONGER] <= 1.0)[:, None]
+        & (two.rows[:, LONGER] <= 1.0)[None, :]
+    )
     safe = np.zeros(shape, dtype=np.uint8)
     for part in (slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(one.rows), _ROWS_AT_ONCE)):
         pair = one.vectors.only(part), two.vectors
-        safe[part] = room[part] & _safe(_of_pairs(*pair), meet[part], gpu, settings)
-    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe, settings.margin)
+        safe[part] = room[part] & _below_limits(_of_pairs(*pair), meet[part], settings)
+    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, upper, gain, binding, safe)
 
 
 def shares_of(sharing: Sharing, count: int) -> tuple[float, ...]:
@@ -153,41 +162,17 @@ def _of_pairs(rows: Vectors, columns: Vectors) -> Each:
     return lambda of: (of(rows).T[..., :, None], of(columns).T[..., None, :])
 
 
-def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: InterferenceOptions) -> Flags:
-    """Return whether no resource reaches its limit, and all decisive values were measured; of two members or more.
-
-    `meet`: whether they meet in SMs. Room for blocks is left to the caller.
-    """
-    requested, known = each(lambda one: one.demanded), each(lambda one: one.known)
+def _below_limits(each: Each, meet: Flags | bool, settings: InterferenceOptions) -> Flags:
+    """Return whether no resource reaches its limit; of two members or more. `meet`: whether they meet in SMs."""
+    requested = each(lambda one: one.demanded)
     kinds, outer = len(CYCLES), (1,) * (requested[0].ndim - 1)
-    limits = np.array([settings.safe_cycles] * kinds + [settings.safe_dram, 1.0, 1.0]).reshape(-1, *outer)
+    limits = np.array([settings.safe_cycles] * kinds + [settings.safe_dram, settings.safe_cycles, 1.0, 1.0])
     total = reduce(np.add, requested)
     if not np.all(meet):
         apart = _IN_SM.reshape(-1, *outer) & np.logical_not(meet)
         np.copyto(total, reduce(np.maximum, requested), where=apart)
-    safe: Flags = (total < limits).all(axis=0) & _all([of[kinds] for of in known])  # of dram
-    if not np.any(safe):
-        return safe
-    if not all(of.all() for of in known):
-        needed = total[:kinds] >= limits[:kinds] * (len(known) - 1) / len(known)
-        needed[CYCLES.index("issue")] = True
-        safe &= (_all([of[:kinds] for of in known]) | ~(needed & meet)).all(axis=0)
-    in_sms = _all(each(lambda one: vectors.room_known(one.launches, gpu)))
-    in_sms &= ~_unknown_in_cache(each, lambda one: one.in_l1)
-    return safe & ~_unknown_in_cache(each, lambda one: one.in_l2) & (in_sms | np.logical_not(meet))
-
-
-def _unknown_in_cache(each: Each, cache: Callable[[Vectors], CacheUse]) -> Flags:
-    """Whether a decisive value of a cache is unknown."""
-    uses, finds = each(lambda one: cache(one).uses), each(lambda one: cache(one).finds)
-    found = vectors.contended(uses, finds, each(lambda one: cache(one).most))
-    found &= reduce(or_, each(lambda one: cache(one).unknown_reuse))
-    return found
-
-
-def _all(flags: Sequence[Any]) -> Flags:
-    found: Flags = reduce(and_, flags)
-    return found
+    below: Flags = (total < limits.reshape(-1, *outer)).all(axis=0)
+    return below
 
 
 @dataclass(frozen=True)
@@ -232,32 +217,30 @@ class _Group:
         return not vectors.meet_nowhere(blocks, sum(self.shares[place] for place in running), self.gpu)
 
     @cached_property
-    def everyone(self) -> _Running:
-        """Rates and slowdowns while all run."""
+    def everyone(self) -> list[list[float]]:
+        """Rows OUT of all while all run."""
         return self.run(range(self.size))
 
-    def run(self, running: Sequence[int]) -> _Running:
-        """Rates and slowdowns of these together."""
+    def run(self, running: Sequence[int]) -> list[list[float]]:
+        """Rows OUT of these together."""
         meet, own = self.meet(running), [self.rows[place] for place in running]
         beside, out, of_all = [[0.0] * BESIDE for _ in own], [0.0] * OUT * len(own), [0.0] * contention.PARTS * len(own)
-        corun.run_together(own, self.machine, contention.cache_table(), meet, beside, of_all, out)
-        each = [out[at : at + OUT] for at in range(0, len(out), OUT)]
-        return _Running(own, beside, each, self.machine, meet)
+        corun.run_together(own, self.machine, meet, beside, of_all, out)
+        return [out[at : at + OUT] for at in range(0, len(out), OUT)]
 
-    def members(self, demands: Sequence[Demand], *, margin: float) -> tuple[CorunOutcome, ...]:
+    def members(self, demands: Sequence[Demand]) -> tuple[CorunOutcome, ...]:
         """What happens to each while all run."""
-        each = zip(demands, self.everyone.out, self.everyone.worst, self.known, strict=True)
         return tuple(
-            CorunOutcome(one.name, out[SLOWDOWN], worst, _resource(out), out[SLOWDOWN] * margin)
+            CorunOutcome(one.name, out[SLOWDOWN], out[WORST], _resource(out), out[UPPER])
             if known
             else CorunOutcome(one.name, None, None, None)
-            for one, out, worst, known in each
+            for one, out, known in zip(demands, self.everyone, self.known, strict=True)
         )
 
     def gain(self, *, worst: bool) -> float | None:
         """Time one after the other, on all SMs, over time together; None where durations are not known."""
         if self.lasting:
-            slow = self.everyone.worst if worst else [out[SLOWDOWN] for out in self.everyone.out]
+            slow = [out[WORST if worst else SLOWDOWN] for out in self.everyone]
             return sum(1.0 / each for each in slow) if all(self.known) else None
         seconds = self.vectors.seconds.tolist()
         if not np.isfinite(self.vectors.seconds).all() or not all(self.known):
@@ -274,7 +257,7 @@ class _Group:
 
     def _rates(self, running: Sequence[int], worst: bool) -> list[float]:
         found = self.everyone if len(running) == self.size else self.run(running)
-        return [1.0 / slow for slow in found.worst] if worst else [out[RATE] for out in found.out]
+        return [1.0 / out[WORST] if worst else out[RATE] for out in found]
 
     def _until_all_ended(self, left: list[float], worst: bool) -> float:
         """When the last has ended: whenever one ends, the others go on without it."""
@@ -293,7 +276,7 @@ class _Group:
         """Whether something was measured both of it and of each other one, or its blocks find no room."""
         known = self.vectors.known
         common = (known[:, None, :] & known[None, :, :]).any(axis=2) | np.eye(self.size, dtype=bool)
-        return [bool(one or out[SHUT_OUT]) for one, out in zip(np.all(common, axis=1), self.everyone.out, strict=True)]
+        return [bool(one or out[SHUT_OUT]) for one, out in zip(np.all(common, axis=1), self.everyone, strict=True)]
 
     def sums(self) -> dict[str, float]:
         """{resource: sum of all demands on it}; of an SM, where they meet in none, the highest."""
@@ -301,33 +284,18 @@ class _Group:
         both = {True: requested.sum(axis=0), False: requested.max(axis=0)}
         meet = self.meet(range(self.size))
         return {
-            name: float(both[meet or name in ("dram", "l2")][place])
+            name: float(both[meet or name in ("dram", "l2_bandwidth", "l2")][place])
             for place, name in enumerate(LIMITED)
             if known[place]
         }
 
     def safe(self, settings: InterferenceOptions) -> bool:
         """Whether no resource reaches its limit, all fit, and the decisive values were measured."""
-        if any(out[SHUT_OUT] for out in self.everyone.out) or any(longer > 1.0 for longer in self.longer):
+        if any(out[SHUT_OUT] for out in self.everyone) or any(longer > 1.0 for longer in self.longer):
             return False
-        return bool(_safe(lambda of: of(self.vectors), self.meet(range(self.size)), self.gpu, settings))
-
-
-@dataclass(frozen=True)
-class _Running:
-    """Members that run together: their rows OWN, BESIDE and OUT."""
-
-    own: list[list[float]]
-    beside: list[list[float]]
-    out: list[list[float]]
-    machine: list[float]
-    meet: bool
-
-    @cached_property
-    def worst(self) -> list[float]:
-        """The slowdown of each where the others are served first."""
-        each = zip(self.own, self.beside, self.out, strict=True)
-        return [corun.worst_slowdown(own, beside, out, self.machine, self.meet) for own, beside, out in each]
+        if any(out[UPPER] > settings.max_slowdown for out in self.everyone):
+            return False
+        return bool(_below_limits(lambda of: of(self.vectors), self.meet(range(self.size)), settings))
 
 
 def _resource(out: Sequence[float]) -> str | None:
@@ -361,13 +329,12 @@ def _fill(
     rows: Floats,
     columns: Floats,
     machine: Floats,
-    kept: Floats,
     meet: Flags,
     square: bool,
     lasting: bool,
-    answers: tuple[Floats, Floats, Bytes, Bytes],
+    answers: tuple[Floats, Bytes, Bytes],
 ) -> None:
-    """Fill in slowdown, gain, binding, and who finds no room, of each pair.
+    """Fill in slowdown, upper value, the higher one of both, gain; binding; and who finds no room, of each pair.
 
     `square`: columns are the rows, and each pair has two places.
     """
@@ -377,7 +344,7 @@ def _fill(
         for j in range(i if square else 0, len(columns)):
             other = columns[j]
             beside[:] = 0.0
-            corun.run_together((own, other), machine, kept, meet[i, j], beside, of_all, out)
+            corun.run_together((own, other), machine, meet[i, j], beside, of_all, out)
             _answer(answers, i, j, own, other, out, 0, lasting)
             if square and i != j:
                 _answer(answers, j, i, other, own, out, 1, lasting)
@@ -385,7 +352,7 @@ def _fill(
 
 @either
 def _answer(
-    answers: tuple[Floats, Floats, Bytes, Bytes],
+    answers: tuple[Floats, Bytes, Bytes],
     i: int,
     j: int,
     own: Row,
@@ -395,13 +362,17 @@ def _answer(
     lasting: bool,
 ) -> None:
     """Put what happens to one of a pair, the one at `place` in `out`, where it belongs."""
-    slowdown, gain, binding, shut_out = answers
+    numbers, binding, shut_out = answers
     at, theirs = OUT * place, OUT * (1 - place)
-    slowdown[i, j] = out[at + SLOWDOWN]
+    numbers[0, i, j] = out[at + SLOWDOWN]
+    numbers[1, i, j] = out[at + UPPER]
+    numbers[2, i, j] = max(out[at + UPPER], out[theirs + UPPER])
     binding[i, j] = int(out[at + BINDING])
     shut_out[i, j] = (_OWN if out[at + SHUT_OUT] > 0.0 else 0) + (_OTHER if out[theirs + SHUT_OUT] > 0.0 else 0)
     if lasting:
-        gain[i, j] = 1.0 / out[at + SLOWDOWN] + 1.0 / out[theirs + SLOWDOWN]
+        numbers[3, i, j] = 1.0 / out[at + SLOWDOWN] + 1.0 / out[theirs + SLOWDOWN]
     elif own[SECONDS] > 0.0 and other[SECONDS] > 0.0:
         alone = (1.0 / own[LONGER], 1.0 / other[LONGER])
-        gain[i, j] = corun.gain_of_two((own[SECONDS], other[SECONDS]), (out[at + RATE], out[theirs + RATE]), alone)
+        numbers[3, i, j] = corun.gain_of_two(
+            (own[SECONDS], other[SECONDS]), (out[at + RATE], out[theirs + RATE]), alone
+        )

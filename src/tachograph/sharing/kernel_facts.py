@@ -178,7 +178,7 @@ class JudgedKernel:
 
     @property
     def limited_by(self) -> str | None:
-        """The resource that is nearly full, or `latency`; None: undetermined."""
+        """The resource that is nearly full, or `small_grid` or `latency`; None: undetermined."""
         limiting = self.limits.limiting
         return self.limits.bound if limiting is None else limiting.resource
 

@@ -21,6 +21,7 @@ POSSIBLE = "sm__maximum_warps_per_active_cycle_pct"  # occupancy that the blocks
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_BYTES = "dram__bytes.sum.per_second"
 DURATION = "gpu__time_duration.sum"  # ns
+SECTOR = 32.0  # bytes
 _NS_IN_S = 1e9
 L2_HIT, L1_HIT = "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct"
 L2_BUSY = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
@@ -111,6 +112,8 @@ def issue(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
                 ISSUED: 1 / gpu.schedulers,
                 f"sm__inst_issued.{_ACTIVE}": 0.01,
                 "smsp__inst_issued.avg.per_cycle_active": 1.0,
+                "sm__issue_active.avg.per_cycle_active": 1 / gpu.schedulers,
+                f"sm__issue_active.{_ACTIVE}": 0.01,
                 "smsp__issue_active.avg.per_cycle_active": 1.0,
                 f"smsp__issue_active.{_ACTIVE}": 0.01,
                 f"smsp__inst_issued.{_ACTIVE}": 0.01,
@@ -161,6 +164,35 @@ def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Metr
     if coverage.get(whole, 1.0) != coverage.get(DURATION, 1.0):
         return None
     return MetricValue(metrics[whole] / took * _NS_IN_S, f"{whole} / {DURATION}")
+
+
+def l2_traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
+    """Return byte/s read from L2 and written to it, as reported or by sectors and time; see `traffic`.
+
+    >>> l2_traffic({"lts__t_sectors.sum": 1000.0, DURATION: 1000.0}, {})
+    MetricValue(value=32000000000.0, metric='lts__t_sectors.sum / gpu__time_duration.sum')
+    """
+    known = first(metrics, {"lts__t_bytes.sum.per_second": 1.0, "lts__t_sectors.sum.per_second": SECTOR})
+    took = metrics.get(DURATION)
+    if known is not None or not took or not isfinite(took):
+        return known
+    for whole, size in (("lts__t_bytes.sum", 1.0), ("lts__t_sectors.sum", SECTOR)):
+        if whole in metrics and coverage.get(whole, 1.0) == coverage.get(DURATION, 1.0):
+            return MetricValue(metrics[whole] * size / took * _NS_IN_S, f"{whole} / {DURATION}")
+    return None
+
+
+def l1_bandwidth(metrics: Mapping[str, float]) -> MetricValue | None:
+    """Return the fraction of what L1 can deliver, shared memory and conflicts of its banks included.
+
+    The unit's own throughput, or its data stage, where that is higher: each wavefront of a load, a store or shared
+    memory takes one of its cycles.
+
+    >>> l1_bandwidth({L1_BUSY: 40.0, f"l1tex__data_pipe_lsu_wavefronts.{_ACTIVE}": 60.0}).value
+    0.6
+    """
+    named = (L1_BUSY, *(f"l1tex__data_pipe_lsu_wavefronts{of}.{_ACTIVE}" for of in ("", "_mem_shared")))
+    return _busiest(metrics, named)
 
 
 def share(metrics: Mapping[str, float], metric: str) -> MetricValue | None:

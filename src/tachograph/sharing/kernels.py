@@ -266,6 +266,8 @@ def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: 
     issued = kernel_metrics.issue(metrics, gpu)
     cycles = {} if issued is None else {"issue": issued.value}
     cycles |= {pipe: reading.value for pipe, reading in kernel_metrics.pipes(metrics, coverage).items()}
+    delivered = kernel_metrics.l1_bandwidth(metrics)
+    cycles |= {} if delivered is None else {"l1_bandwidth": delivered.value}
     return Demand(
         name=name,
         cycles=MappingProxyType(cycles),
@@ -273,6 +275,8 @@ def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: 
         dram_of="peak",
         l2_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L2_HIT)),
         l1_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L1_HIT)),
+        l2_bandwidth=_value(kernel_metrics.share(metrics, kernel_metrics.L2_BUSY)),
+        l2_bytes_per_s=_value(kernel_metrics.l2_traffic(metrics, coverage)),
         warps=_value(kernel_metrics.warps(metrics, gpu)),
         irregular=kernel_metrics.irregular(metrics, gpu, coverage),
         sm_share=_value(kernel_metrics.sm_share(metrics, coverage)),

@@ -218,20 +218,14 @@ class MixOutcome:
     """Two mixes side by side, of each: its slowdown, its binding resource, its most slowed member.
 
     None: not known of a pair of their members; of `bindings`: nothing binds it. safe: all pairs of members are.
-    margin: upper values over slowdowns.
+    uppers: upper values of the slowdowns, see CorunOutcome.
     """
 
     slowdowns: tuple[float | None, float | None]
+    uppers: tuple[float | None, float | None]
     bindings: tuple[str | None, str | None]
     worst_of: tuple[WorstPair | None, WorstPair | None]
     safe: bool
-    margin: float = 1.0
-
-    @property
-    def uppers(self) -> tuple[float | None, float | None]:
-        """Upper values of the slowdowns, see CorunOutcome."""
-        one, other = (None if slowdown is None else slowdown * self.margin for slowdown in self.slowdowns)
-        return one, other
 
     @property
     def slowdown(self) -> float | None:
@@ -262,10 +256,10 @@ def corun_of_mixes(one: Mix, other: Mix, *, pairs: PairsFunction, turned: PairsF
     slowdowns = folded(here, of_one, of_other), folded(there, of_other, of_one)
     return MixOutcome(
         slowdowns=(unless_nan(slowdowns[0].slowdown[0, 0]), unless_nan(slowdowns[1].slowdown[0, 0])),
+        uppers=(unless_nan(slowdowns[0].upper[0, 0]), unless_nan(slowdowns[1].upper[0, 0])),
         bindings=(slowdowns[0].bound_by(0, 0), slowdowns[1].bound_by(0, 0)),
         worst_of=(_worst(here), _worst(there)),
         safe=all(bool(found.safe.all()) for found in (here, there)),
-        margin=here.margin,
     )
 
 
@@ -284,6 +278,7 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
     """
     known = np.nan_to_num(found.slowdown, nan=1.0)
     slowdown: Floats = rows @ known @ columns.T
+    upper: Floats = rows @ np.nan_to_num(found.upper, nan=1.0) @ columns.T
     more = known - 1
     binding = np.full(slowdown.shape, NOTHING, np.uint8)
     most = np.zeros(slowdown.shape)
@@ -294,10 +289,10 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
     unmeasured = np.isnan(found.slowdown)
     if unmeasured.any():
         unknown = rows @ unmeasured @ columns.T > 0
-        slowdown[unknown], binding[unknown] = np.nan, NOTHING
+        slowdown[unknown], upper[unknown], binding[unknown] = np.nan, np.nan, NOTHING
     safe: Bytes = (rows @ (found.safe == 0) @ columns.T == 0).astype(np.uint8)
     gain = np.full(slowdown.shape, np.nan)
-    return Matrix((), (), found.resources, slowdown, gain, binding, safe, found.margin)
+    return Matrix((), (), found.resources, slowdown, upper, gain, binding, safe)
 
 
 def _worst(found: Matrix) -> WorstPair | None:

@@ -184,8 +184,8 @@ def by_kernels_ruled_out(
         if not fits and not surely[i, j]:
             shares = shares_for((means[i], means[j]))
             lost = [_on_share(mixes[at], narrow[at], share, gpu) for at, share in zip((i, j), shares, strict=True)]
-            by_margin = bool(kernels[i] and kernels[j])
-            fits = max(_with_margin(lost, (busy[j], busy[i]), settings) if by_margin else lost) <= most
+            by_upper = bool(kernels[i] and kernels[j])
+            fits = max(_with_margin(lost, (busy[j], busy[i]), settings) if by_upper else lost) <= most
         found[i, j] = found[j, i] = not fits
     return found
 

@@ -153,7 +153,7 @@ class PairJudge:
             (one.busy, other.busy),
             same_user=one.user is not None and one.user == other.user,
             by_kernels=profiled,
-            by_margin=profiled,
+            by_upper=profiled,
             full=full,
         )
         overlap = overlap_h(one, other)
@@ -166,7 +166,7 @@ class PairJudge:
         *,
         same_user: bool,
         by_kernels: bool = False,
-        by_margin: bool = False,
+        by_upper: bool = False,
         full: bool = False,
     ) -> SharingAdvice:
         least, most = [mix_issuing(one) for one in demands], self._conservative(demands)
@@ -187,7 +187,7 @@ class PairJudge:
             calibration=self.calibration,
             busy=busy,
             same_user=same_user,
-            by_margin=by_margin,
+            by_upper=by_upper,
             shared=lambda shares: estimated(most, replace(_BESIDE, shares=shares)),
         )
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import CATALOGUE, REPORT, device_of
-from tachograph.sharing.demand import Calibration, GpuCapacity
+from tachograph.sharing.demand import Calibration
 from tachograph.sharing.kernel_metrics import MetricValue
 from tachograph.sharing.kernels import Kernel
 
@@ -180,15 +180,15 @@ def _traffic(kernel: Kernel) -> float | None:
 
 NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself reports latency
 
-LimitKind = Literal["throughput", "latency"]
+LimitKind = Literal["throughput", "latency", "small_grid"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what is unused.
 
-    resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache). measured_on: for
-    DRAM the GPU on which the achievable bandwidth was measured, of which `demand` is a share; None: of the peak.
+    resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the GPU on which the
+    achievable bandwidth was measured, of which `demand` is a share; None: on other GPUs.
     """
 
     resource: str
@@ -210,15 +210,17 @@ class Stall:
 class KernelLimits:
     """All resources that were measured, the fullest first.
 
-    bound: throughput, the first of `resources` is nearly full; latency, nothing is, its warps wait; None: schedulers
-    or DRAM were not measured, and nothing that was is nearly full. limiting: the resource, for throughput. stall: the
-    main reason why its warps wait, where that was collected.
+    bound: throughput, the first of `resources` is nearly full; small_grid, nothing is, and SMs have no block; latency,
+    nothing is, its warps wait; None: schedulers or DRAM were not measured, and nothing that was is nearly full.
+    limiting: the resource, for throughput. stall: the main reason why its warps wait, where that was collected.
+    small_grid: (blocks, SMs) of a launch with fewer blocks than the GPU has SMs, else None.
     """
 
     bound: LimitKind | None
     resources: tuple[Limit, ...]
     limiting: Limit | None
     stall: Stall | None
+    small_grid: tuple[int, int] | None = None
 
 
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
@@ -232,18 +234,23 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
     ]
     resources = tuple(sorted(found, key=lambda limit: -limit.demand))
     limiting = resources[0] if resources and resources[0].demand >= NEAR else None
-    bound: LimitKind | None = "throughput" if limiting else "latency" if {"issue", "dram"} <= known.keys() else None
-    return KernelLimits(bound, resources, limiting, _worst_stall(kernel.metrics))
+    small, waits = _small_grid(kernel), {"issue", "dram"} <= known.keys()
+    bound: LimitKind | None = "throughput" if limiting else "small_grid" if small else "latency" if waits else None
+    return KernelLimits(bound, resources, limiting, _worst_stall(kernel.metrics), small)
 
 
-def achievable(share: float, gpu: GpuCapacity, calibration: Calibration) -> float:
-    """Return a share of DRAM's peak as one of achievable bandwidth; unchanged for a GPU that was not measured.
+def _small_grid(kernel: Kernel) -> tuple[int, int] | None:
+    footprint, sms = kernel.demand.footprint, kernel.gpu.sms
+    return None if footprint is None or sms is None or footprint.blocks >= sms else (footprint.blocks, sms)
 
-    >>> from tachograph.sharing.demand import H100_NVL
-    >>> round(achievable(0.42, H100_NVL, Calibration()), 2), achievable(0.42, GpuCapacity(name="A100"), Calibration())
-    (0.69, 0.42)
+
+def achievable(share: float, calibration: Calibration) -> float:
+    """Return a share of DRAM's peak as one of the bandwidth that can be achieved, the same that estimates count with.
+
+    >>> achievable(0.45, Calibration())
+    0.5
     """
-    return min(1.0, share / calibration.achievable_share) if calibration.measured_on == gpu.name else share
+    return min(1.0, share / calibration.achievable_share)
 
 
 def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
@@ -252,9 +259,9 @@ def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
     loads: dict[str, MetricValue | None] = {
         "issue": issue,
         **kernel_metrics.pipes(metrics, kernel.coverage),
-        "dram": None if dram is None else MetricValue(achievable(dram.value, kernel.gpu, calibration), dram.metric),
-        "l2": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
-        "l1": kernel_metrics.share(metrics, kernel_metrics.L1_BUSY),
+        "dram": None if dram is None else MetricValue(achievable(dram.value, calibration), dram.metric),
+        "l2_bandwidth": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
+        "l1_bandwidth": kernel_metrics.l1_bandwidth(metrics),
     }
     return {name: load for name, load in loads.items() if load is not None}
 

@@ -21,8 +21,7 @@ class LaunchPlacement:
 
     needed: SMs it needs when each gets as many blocks as fit. reached: SMs that get a block, as blocks are spread
     out. slots_taken: fraction 0..1 of the places for its blocks on all SMs that it takes. waves: how many times it
-    fills the GPU. tail: fraction 0..1 of the places that stay empty over all waves, the last one being short; 0 for a
-    launch of one wave or less.
+    fills the GPU. tail: fraction 0..1 of the places that stay empty over all waves, the last one being short.
     """
 
     needed: int | None = None
@@ -87,7 +86,7 @@ def distribution(kernel: Kernel) -> SmDistribution | None:
 def _tail(waves: float | None) -> float | None:
     if waves is None:
         return None
-    return 0.0 if waves <= 1 else 1 - waves / ceil(waves)
+    return 1 - waves / max(1, ceil(waves))
 
 
 SensitivityLevel = Literal["high", "some", "low", "unknown"]
@@ -125,8 +124,8 @@ class _Scale:
 
 # of the capacity of an SM per cycle: above one half two such kernels do not fit; a tenth is lost beside a full one
 CYCLES = _Scale(0.5, 0.1)
-# of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 69, 55, 40, 21 %
-DRAM = _Scale(0.5, 0.2)
+# of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 47, 37, 27, 14 %
+DRAM = _Scale(0.35, 0.15)
 # a stream without reuse still hits with all its writes: a hit rate of one half is no evidence of reuse
 HITS = _Scale(0.7, 0.3)
 # of the throughput of a cache: below it hits are too few to matter
@@ -188,14 +187,14 @@ def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
     if reading is None:
         names = (kernel_metrics.DRAM,)
         return Sensitivity("dram", "unknown", None, DRAM.high, "its bandwidth is not measured", names, options(*names))
-    value = achievable(reading.value, kernel.gpu, calibration)
+    value = achievable(reading.value, calibration)
     level = DRAM.level(value)
     measured = calibration.measured_on == kernel.gpu.name
     why = {
-        "high": "it takes half of the bandwidth or more: two of the kind slow each other down",
+        "high": "it takes a third of the bandwidth or more: two of the kind slow each other down",
         "some": "latency of DRAM grows with the demand of others",
     }.get(level, "it needs little of DRAM")
-    of = "of what can be achieved" if measured else "of the peak; what can be achieved was not measured on this GPU"
+    of = "of what can be achieved" if measured else "of what other GPUs can achieve; not measured on this one"
     return Sensitivity("dram", level, value, DRAM.high, f"{why} ({of})", (reading.metric,))
 
 
@@ -295,7 +294,8 @@ def _occupancy(kernel: Kernel) -> Pitfall | None:
     fullest = max(loads, key=lambda name: loads[name])
     if loads[fullest] <= HALF:
         return None
-    what = "issue slots" if fullest == "issue" else f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline"
+    what = {"issue": "issue slots", "l1_bandwidth": "bandwidth of L1"}.get(fullest, f"{fullest} pipeline")
+    what = f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline" if fullest in kernel_metrics.PIPE_NAMES else what
     why = f"by occupancy two of it fit with room to spare; yet they need more than all of the {what}"
     numbers = {"occupancy": occupied.value, "occupancy_of_two": 2 * occupied.value,
                fullest: loads[fullest], f"{fullest}_of_two": 2 * loads[fullest]}  # fmt: skip

@@ -11,15 +11,22 @@ from typing import Any
 import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats
-from tachograph.sharing import contention
 from tachograph.sharing.demand import CYCLES, Calibration, Demand, Footprint, GpuCapacity
 
-LIMITED = (*CYCLES, "dram", "l2", "l1")  # resources of which all kernels together have no more than there is
+LIMITED = (
+    *CYCLES,
+    "dram",
+    "l2_bandwidth",
+    "l2",
+    "l1",
+)  # resources of which all kernels together have no more than there is
 _UNIT = 256.0  # registers are allocated to a warp in this unit
 _WARP = 32.0
 _LEAST = 1e-9  # a share below this is none, and no divisor
 _TIMES = (1e-12, 1e12)  # seconds: values are clipped to this range, so that no quotient of two overflows
 _FILLED = 1e9  # times full, at most
+L2_OVER_DRAM = 6.0  # times the bandwidth of DRAM: no L2 delivers more
+_FEW = 0.05  # share of misses below which the traffic of L2 does not follow from that of DRAM: two roundings
 _QUIET = 0.01  # of the capacity: below this demand for memory, the cached data of a kernel are negligible
 _HITS = 0.5  # at this hit rate in a cache, the reused bytes of a kernel matter
 
@@ -53,6 +60,11 @@ class CacheUse:
         return CacheUse(*(getattr(self, name)[part] for name in CacheUse.__slots__))
 
 
+def most_filled(cache: CacheUse) -> Floats:
+    """Return upper bounds of the bytes that kernels come back to, over the size of the cache; 0: it is not used."""
+    return np.where(cache.uses, np.where(np.isnan(cache.most), _FILLED, cache.most), 0.0)
+
+
 def contended(uses: Sequence[Any] | Flags, finds: Sequence[Any] | Flags, most: Sequence[Any] | Floats) -> Flags:
     """Return whether two or more use a cache, one has a high hit rate, and it is not known to hold all they touch.
 
@@ -72,7 +84,8 @@ class Vectors:
     """Demands, a row each; NaN: not measured.
 
     cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also assumed where
-    not `counted`. irregular: 1 where unknown. l2, l1: footprint over the capacity of the cache.
+    not `counted`. irregular: 1 where unknown. l2, l1: footprint over the size of the cache. l2_bandwidth: share of what
+    L2 can deliver; l2_traffic: the same bytes, as a share of what can be achieved with DRAM.
     exposed: share of the time, at most, in which it waits for memory.
     """
 
@@ -83,6 +96,8 @@ class Vectors:
     counted: Flags
     irregular: Floats
     exposed: Floats
+    l2_bandwidth: Floats
+    l2_traffic: Floats
     l2: Floats
     l2_hit: Floats
     l1: Floats
@@ -95,7 +110,7 @@ class Vectors:
     @property
     def measured(self) -> Floats:
         """Demands on (rows, LIMITED), NaN where unknown."""
-        return np.column_stack([self.cycles, self.dram, self.l2, self.l1])
+        return np.column_stack([self.cycles, self.dram, self.l2_bandwidth, self.l2, self.l1])
 
     @property
     def demanded(self) -> Floats:
@@ -105,8 +120,8 @@ class Vectors:
 
     @property
     def known(self) -> Flags:
-        """Whether something is known of (rows, CYCLES and dram)."""
-        return np.isfinite(np.column_stack([self.cycles, self.dram]))
+        """Whether something is known of (rows, CYCLES, dram and l2_bandwidth)."""
+        return np.isfinite(np.column_stack([self.cycles, self.dram, self.l2_bandwidth]))
 
     def only(self, part: slice | list[int]) -> Vectors:
         """Return some of them."""
@@ -156,14 +171,28 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
     dram = _bandwidth(demands, calibration)
     hits = [_column(demands, lambda one: one.l2_hit), _column(demands, lambda one: one.l1_hit)]
     sizes = [
-        _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes, contention.L2_HOLDS),
-        _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes, contention.L1_HOLDS),
+        _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes),
+        _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes),
     ]
+    found = [
+        _hits(hit, filled, knee, cliff)
+        for hit, filled, knee, cliff in zip(
+            hits,
+            sizes,
+            (calibration.l2_knee, calibration.l1_knee),
+            (calibration.l2_cliff, calibration.l1_cliff),
+            strict=True,
+        )
+    ]
+    bandwidth, traffic = _l2_traffic(demands, gpu, calibration, dram, hits[0])
+    # what passes to DRAM anyway is not found again: a stream of stores hits L2 with each of them
+    again = 1.0 - dram / np.where(traffic > _LEAST, traffic, np.nan)
+    found[0] = np.where(np.isnan(again), found[0], np.minimum(found[0], np.maximum(again, 0.0)))
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
     little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # traffic of DRAM is the misses of L2
-    touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes, contention.L2_HOLDS)
+    touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes)
     return Vectors(
         names=tuple(demand.name for demand in demands),
         cycles=cycles,
@@ -172,20 +201,46 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
         counted=np.array([demand.warps is not None for demand in demands]),
         irregular=irregular,
         exposed=irregular * (1.0 - busiest),
+        l2_bandwidth=bandwidth,
+        l2_traffic=traffic,
         l2=sizes[0],
-        l2_hit=hits[0],
+        l2_hit=found[0],
         l1=sizes[1],
-        l1_hit=hits[1],
+        l1_hit=found[1],
         seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
-        in_l2=_cached(~little, hits[0], sizes[0], touched),
-        in_l1=_cached(~quiet, hits[1], sizes[1], sizes[1]),
+        in_l2=_cached(~little, found[0], sizes[0], touched),
+        in_l1=_cached(~quiet, found[1], sizes[1], sizes[1]),
         launches=_launches(demands, gpu),
     )
 
 
-def _filled(kept: Floats, size: float | None, holds: float) -> Floats:
-    """Footprints over the capacity of the cache."""
-    return np.minimum(kept / (_number(size) * holds), _FILLED)
+def _filled(kept: Floats, size: float | None) -> Floats:
+    """Footprints over the size of the cache."""
+    return np.minimum(kept / _number(size), _FILLED)
+
+
+def _hits(hit: Floats, filled: Floats, knee: float, cliff: float) -> Floats:
+    """Hit rates; where not measured what stays of a known footprint: that much is found again."""
+    stays: Floats = np.clip((cliff - filled) / max(cliff - knee, _LEAST), 0.0, 1.0)
+    return np.where(np.isnan(hit), stays, hit)
+
+
+def _l2_traffic(
+    demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration, dram: Floats, hit: Floats
+) -> tuple[Floats, Floats]:
+    """Share of what L2 delivers, and its traffic as a share of what DRAM can achieve; NaN: not known.
+
+    Each follows from the other where both capacities are known. Without either the traffic is that with DRAM over the
+    share of misses.
+    """
+    capacity = _number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
+    achievable = _number(gpu.dram_bytes_per_s) * calibration.achievable_share
+    share, moved = _column(demands, lambda one: one.l2_bandwidth), _column(demands, lambda one: one.l2_bytes_per_s)
+    moved = np.where(np.isnan(moved), share * capacity, moved)
+    missed = np.where(1.0 - hit < _FEW, np.nan, 1.0 - hit)
+    traffic = np.where(np.isnan(moved), dram / missed, moved / achievable)
+    share = np.where(np.isnan(share), traffic * achievable / capacity, share)
+    return np.clip(share, 0.0, 1.0), np.clip(traffic, 0.0, L2_OVER_DRAM)
 
 
 def _cached(uses: Flags, hit: Floats, filled: Floats, touched: Floats) -> CacheUse:
@@ -254,6 +309,17 @@ def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
     return known
 
 
+def unmeasured_in_sm(demands: Vectors, gpu: GpuCapacity) -> Flags:
+    """Return of which demands something is unknown that others may contend for in an SM.
+
+    That is room for blocks, issue slots, all pipelines (a profiler that collects one collects all of the chip), or the
+    bandwidth of L1 where it is used.
+    """
+    known = np.isfinite(demands.cycles)
+    one, pipes, l1 = known[:, 0], known[:, 1:-1].any(axis=1), known[:, -1] | ~demands.in_l1.uses
+    return ~(one & pipes & l1 & room_known(demands.launches, gpu))
+
+
 def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
     """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no SM.
 
@@ -293,7 +359,7 @@ def _waves(launches: LaunchVectors, demand: Floats, sms: float) -> Floats:
     return full * np.maximum(1.0, demand * launches.fit) + last
 
 
-_LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM"}
+_LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM", "l1_bandwidth": "bandwidth of L1"}
 
 
 def unknown(
@@ -308,7 +374,7 @@ def unknown(
 
 def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     names = (*CYCLES, "dram")
-    known = vectors.known
+    known = vectors.known[:, : len(names)]
     requested = np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
     wanted = requested | np.array([name in ("issue", "dram") for name in names])
     for demand, has in zip(demands, known, strict=True):
@@ -332,6 +398,13 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
         if missing and contended(cached.uses, cached.finds, cached.most):
             verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
+    busy = vectors.in_l2.uses & ~(vectors.l2_bandwidth <= 0)
+    missing = dict.fromkeys(
+        one.name for one, lack in zip(demands, busy & np.isnan(vectors.l2_bandwidth), strict=True) if lack
+    )
+    if missing and np.count_nonzero(busy) > 1:
+        verb = "take" if len(missing) > 1 else "takes"
+        yield f"L2: how much of its bandwidth {' and '.join(missing)} {verb} is not known"
 
 
 def _of_gpu(vectors: Vectors, gpu: GpuCapacity, calibration: Calibration) -> Iterator[str]:

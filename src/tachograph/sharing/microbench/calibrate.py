@@ -8,7 +8,7 @@ from statistics import median
 
 from tachograph.sharing.calibration import BenchRow, CalibrationFile, CalibrationValue, Compared, published_entry
 from tachograph.sharing.capacity import computed_fit
-from tachograph.sharing.contention import cache_stays, cache_table, curve_errors, dram_load
+from tachograph.sharing.contention import curve_errors, dram_load, residency
 from tachograph.sharing.demand import (
     PIPES,
     BandwidthBasis,
@@ -434,8 +434,9 @@ def _miss_cost(bench: Bench, group: str, capacity: float | None) -> CalibrationV
     if miss <= hit:
         return published_entry(name, "large arrays were copied as fast as small ones")
     cost = miss / hit
+    knee, cliff = getattr(Calibration(), f"{group}_knee"), getattr(Calibration(), f"{group}_cliff")
     errors = [
-        abs((1 + (1 - cache_stays(footprint / capacity, cache_table())) * (cost - 1)) * hit / per_byte - 1)
+        abs((1 + (1 - residency(footprint / capacity, knee, cliff)) * (cost - 1)) * hit / per_byte - 1)
         for footprint, per_byte in points
     ]
     return CalibrationValue(
