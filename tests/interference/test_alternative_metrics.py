@@ -60,10 +60,11 @@ def test_a_pipeline_reported_of_the_whole_time_counts_while_a_warp_is_there(metr
     assert dict(only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME})).demand.cycles) == {pipe: pytest.approx(0.55)}
 
 
-def test_a_pipeline_of_some_launches_is_not_divided_by_the_time_of_others() -> None:
+def test_metrics_of_two_reports_of_one_kernel_complete_each_other() -> None:
     metric = f"sm__inst_executed_pipe_fma.{ELAPSED}"
     kernel = only(launch({metric: 30.0}), launch(HALF_THE_TIME, number=1, seconds=3e-3))
-    assert dict(kernel.demand.cycles) == {}
+    assert dict(kernel.demand.cycles) == {"fma": pytest.approx(0.6)}
+    assert any("some of the launches only" in line for line in kernel.problems)
 
 
 def test_halves_of_older_sections_are_the_same_operations() -> None:

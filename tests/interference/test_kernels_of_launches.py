@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, sleep, waiting
 
 from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing.kernel_names import labels
 from tachograph.sharing.kernels import Kernel, kernels_of, short_name
+from tachograph.sharing.nsight_scores import practice_gpumem
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -72,15 +74,37 @@ def test_hit_rates_are_weighted_by_sectors_where_all_show_them() -> None:
     assert kernel.metrics[L2_HIT] == pytest.approx((90.0 * 100 + 10.0 * 300) / 400)
 
 
-def test_launch_metrics_are_those_of_the_longest() -> None:
+def test_launch_metrics_are_those_of_the_longest_of_those_that_fill_the_gpu() -> None:
+    waves = "launch__waves_per_multiprocessor"
     kernel = only(
-        launch({"launch__registers_per_thread": 32.0}, grid=(10, 1, 1), seconds=1e-3),
-        launch({"launch__registers_per_thread": 64.0}, grid=(20, 1, 1), seconds=5e-3, number=1),
+        launch({waves: 1.5}, grid=(3168, 1, 1), seconds=1e-3),
+        launch({waves: 4.0}, grid=(8448, 1, 1), seconds=5e-3, number=1),
     )
-    assert kernel.metrics["launch__registers_per_thread"] == 64.0
-    assert (kernel.grid, kernel.variants) == ((20, 1, 1), 2)
+    assert kernel.metrics[waves] == 4.0
+    assert (kernel.grid, kernel.variants) == ((8448, 1, 1), 2)
     assert kernel.demand.footprint is not None
-    assert kernel.demand.footprint.blocks == 20
+    assert kernel.demand.footprint.blocks == 8448
+
+
+@pytest.mark.parametrize(
+    ("other", "grid"),
+    [
+        ({"launch__registers_per_thread": 64.0}, (20, 1, 1)),
+        ({"launch__shared_mem_per_block": 1024.0}, (20, 1, 1)),
+        ({}, (10, 1, 1)),
+        ({"launch__waves_per_multiprocessor": 3.0}, (20, 1, 1)),
+    ],
+)
+def test_launches_that_occupy_something_else_are_kept_apart(
+    other: dict[str, float], grid: tuple[int, int, int]
+) -> None:
+    usual = {"launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 0.0}
+    one = launch(usual, grid=(20, 1, 1), seconds=5e-3)
+    two = launch({**usual, **other}, grid=grid, number=1)
+    found = kernels_of([one, two])
+    assert [kernel.launches for kernel in found] == [1, 1]
+    assert len(set(labels(found))) == 2 or grid == (20, 1, 1)
+    assert only(one, replace(two, metrics=one.metrics, grid=one.grid)).launches == 2
 
 
 def test_what_some_launches_lack_is_weighted_over_the_others_and_reported() -> None:
@@ -176,7 +200,16 @@ def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
     found = {ACTIVE: 100.0, "sm__cycles_elapsed.max": 400.0}
     other = {ACTIVE: 400.0, "sm__cycles_elapsed.max": 600.0}
     assert only(launch(found), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
-    assert only(launch(found), launch({ACTIVE: 400.0}, number=1)).demand.sm_share is None
+    assert only(launch(found), launch(found), launch({ACTIVE: 100.0}, number=1)).demand.sm_share == pytest.approx(0.25)
+
+
+def test_a_count_that_some_launches_lack_is_scaled_to_all() -> None:
+    """A score of one file stays what it is beside a file without the cycles of DRAM."""
+    whole = {ACTIVE: 390.0, "dram__cycles_active.avg": 610.0}
+    alone, both = only(launch(whole)), only(launch(whole), launch({ACTIVE: 390.0}, number=1, report="b.ncu-rep"))
+    scores = [practice_gpumem(kernel.metrics).value for kernel in (alone, both)]
+    assert scores == [pytest.approx(61.0), pytest.approx(61.0)]
+    assert both.coverage == {"dram__cycles_active.avg": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(

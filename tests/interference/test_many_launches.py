@@ -37,7 +37,13 @@ class Asked(Mapping[str, float]):
 def asked_by(count: int, distinct: int) -> int:
     """How often metrics are asked when `count` launches of `distinct` kernels are put together."""
     launches = [
-        Launch(f"k{number % distinct}", Asked(dict.fromkeys(NAMES, 1.0 + number)), H100, "a.csv", number)
+        Launch(
+            f"k{number % distinct}",
+            Asked({**dict.fromkeys(NAMES, 1.0 + number), "launch__grid_size": 132.0}),
+            H100,
+            "a.csv",
+            number,
+        )
         for number in range(count)
     ]
     Asked.times = 0

@@ -145,7 +145,9 @@ def test_distribution_over_sms() -> None:
     assert lies is not None
     assert lies.idle == 0.5
     (partly,) = kernels_of([launch(metrics), launch({kernel_metrics.SM_ACTIVE: 50.0}, number=1)])
-    assert distribution(partly) is None
+    spread = distribution(partly)
+    assert spread is not None
+    assert spread.idle == 0.5
     del metrics[kernel_metrics.SM_ACTIVE_MAX]
     assert distribution(only(launch(metrics))) is None
 

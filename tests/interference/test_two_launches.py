@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from published_launches import launch
 
@@ -47,8 +49,13 @@ def only(*launches: Launch) -> Kernel:
     return kernel
 
 
+def test_a_small_grid_is_kept_apart() -> None:
+    assert [kernel.grid for kernel in kernels_of([SMALL, BIG])] == [(2640, 1, 1), (13, 1, 1)]
+
+
 def test_both_together() -> None:
-    kernel = only(SMALL, BIG)
+    """Of as many blocks each: another input, which leaves most SMs idle."""
+    kernel = only(replace(SMALL, grid=(1320, 2, 1)), BIG)
     work, spread, active = work_of(kernel), distribution(kernel), LONG + SHORT
     used = {name: fact.value for name, fact in facts_of(kernel, work).items()}
     assert kernel.seconds == pytest.approx(10e-3)
@@ -75,4 +82,3 @@ def test_nvidia_smi_misleads_of_the_one_on_few_sms_alone() -> None:
     assert dict(misled.numbers) == {"nvidia_smi": 1.0, "sm_share": pytest.approx(0.1),
                                     "sms_reached_share": pytest.approx(13 / 132)}  # fmt: skip
     assert "nvidia_smi" not in {pitfall.name for pitfall in pitfalls(only(BIG))}
-    assert "nvidia_smi" not in {pitfall.name for pitfall in pitfalls(only(BIG, SMALL))}

@@ -18,7 +18,7 @@ RESOURCES = (*CYCLES, "dram", "l2_bandwidth", "l2", "l1", "blocks", "sms")
 _DRAM, _L2_BANDWIDTH, _L2, _L1, _BLOCKS, _SMS = range(len(CYCLES), len(RESOURCES))
 STARVED = 100.0  # times as long: how rarely a scheduler selects a warp that waits behind others was never published
 _FELT = 0.995  # a rate above this has no binding resource
-_FULL = 0.99  # of a kind of cycles: a kernel that needs so much of it, and never waits, is always ready
+_REGULAR = 0.1  # irregular waiting, 0..1, up to which a kernel waits for arithmetic only
 # for upper values: times of a hit that a miss takes at most, of all measured GPUs (L2: 2.2, L1: 10.9 on a V100), and
 # the share of what stays in a cache by the estimate that surely does
 _L2_COST_AT_MOST, _L1_COST_AT_MOST = 3.0, 12.0
@@ -115,12 +115,16 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 
 
 @either
-def _always_ready(requested: float, one: Row, other: Row) -> bool:
-    """Return whether a scheduler serves one before another: it goes on with a warp that never waits.
+def _served_first(one: Row, requested: float, other: Row, mine: float, dominance: float) -> bool:
+    """Return whether a scheduler serves one, which needs `requested`, before another, which needs `mine`.
 
-    Published of a copy beside arithmetic that needs every slot, which gets none (Table 3, IPC 4).
+    It does where one needs much more; and where one waits for arithmetic only and the other does not: a scheduler goes
+    on with the warp that is ready. Published of a copy beside arithmetic that needs every slot, which gets none (Table
+    3, IPC 4); measured of a matrix product beside multiplications.
     """
-    return requested >= _FULL and one[_IRREGULAR] <= 1.0 - _FULL < other[_IRREGULAR]
+    if requested > dominance * mine:
+        return True
+    return requested >= mine and one[_IRREGULAR] <= _REGULAR < other[_IRREGULAR]
 
 
 @either
@@ -129,12 +133,12 @@ def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
     dominance = machine[_DOMINANCE]
     for kind in range(_KINDS):
         mine, requested = own[kind], other[kind]
-        if requested > dominance * mine or _always_ready(requested, other, own):
+        if _served_first(other, requested, own, mine, dominance):
             beside[_DOMINANT + kind] += requested
             beside[_STANDING + kind] += requested
         else:
             beside[_STANDING + kind] += other[_STANDS + kind]
-            if mine <= dominance * requested and not _always_ready(mine, own, other):
+            if not _served_first(own, mine, other, requested, dominance):
                 beside[_PEERS + kind] += requested
         beside[_ALL + kind] += requested
     beside[_OTHER_L2_BUSY] += other[_L2_BUSY]

@@ -45,15 +45,15 @@ class KernelFact:
 
 def facts_of(kernel: Kernel, work: KernelWork) -> dict[str, KernelFact]:
     """Return {name: number} of what a kernel uses, in the order in which they are read; `work`: what it computes."""
-    metrics, gpu, coverage = kernel.metrics, kernel.gpu, kernel.coverage
-    pipes, issued = kernel_metrics.pipes(metrics, coverage), kernel_metrics.issue(metrics, gpu)
-    traffic = kernel_metrics.traffic(metrics, coverage)
+    metrics, gpu = kernel.metrics, kernel.gpu
+    pipes, issued = kernel_metrics.pipes(metrics), kernel_metrics.issue(metrics, gpu)
+    traffic = kernel_metrics.traffic(metrics)
     possible = kernel_metrics.POSSIBLE if kernel_metrics.POSSIBLE in metrics else _LIMITS
     threads = kernel_metrics.first(metrics, {kernel_metrics.THREADS: 1 / kernel_metrics.WARP})
     found = [
         _share("gpu_util", "nvidia-smi", 1.0, "", "while it runs, whatever it does"),
         *_launched(kernel),
-        _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics, coverage),
+        _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics),
               f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", "mean of SMs, of the time"),
         *_distributed(distribution(kernel)),
         _read("occupancy", "occupancy", kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY),
@@ -66,7 +66,7 @@ def facts_of(kernel: Kernel, work: KernelWork) -> dict[str, KernelFact]:
         *(_read(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", pipes.get(pipe), kernel_metrics.pipe_metric(pipe))
           for pipe in PIPES),
         _read("threads", "threads per warp", threads, kernel_metrics.THREADS, "of 32"),
-        _read("dram", "DRAM", kernel_metrics.dram(metrics, gpu, coverage), kernel_metrics.DRAM, "of the peak"),
+        _read("dram", "DRAM", kernel_metrics.dram(metrics, gpu), kernel_metrics.DRAM, "of the peak"),
         KernelFact("dram_bytes_per_s", "DRAM traffic", work.bytes_per_s, "B/s",
                    kernel_metrics.DRAM_BYTES if traffic is None else traffic.metric),
         _read("l2_hit", "L2 hits", kernel_metrics.share(metrics, kernel_metrics.L2_HIT), kernel_metrics.L2_HIT),
@@ -98,7 +98,7 @@ def _ipc(kernel: Kernel) -> float | None:
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
     """Return the pipeline that is used most, and how much of it; None where none was measured."""
-    pipes = kernel_metrics.pipes(kernel.metrics, kernel.coverage)
+    pipes = kernel_metrics.pipes(kernel.metrics)
     if not pipes:
         return None
     name = max(pipes, key=lambda pipe: pipes[pipe].value)

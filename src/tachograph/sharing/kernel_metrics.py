@@ -122,54 +122,51 @@ def issue(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     )
 
 
-def pipes(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> dict[str, MetricValue]:
+def pipes(metrics: Mapping[str, float]) -> dict[str, MetricValue]:
     """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that were measured.
 
-    A metric of the whole time only is divided by the share of it that a warp was on the SMs, where reported for
-    the same launches.
+    A metric of the whole time only is divided by the share of it that a warp was on the SMs.
 
-    >>> pipes({pipe_metric("fma"): 60.0}, {})["fma"].value
+    >>> pipes({pipe_metric("fma"): 60.0})["fma"].value
     0.6
     >>> half = {SM_ACTIVE: 50.0, ELAPSED[0]: 100.0}
-    >>> pipes({"sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_elapsed": 30.0} | half, {})["fma"].value
+    >>> pipes({"sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_elapsed": 30.0} | half)["fma"].value
     0.6
     """
-    active = {pipe: _pipe(metrics, pipe) or _pipe_of_elapsed(metrics, coverage, pipe) for pipe in PIPES}
+    active = {pipe: _pipe(metrics, pipe) or _pipe_of_elapsed(metrics, pipe) for pipe in PIPES}
     return {pipe: reading for pipe, reading in active.items() if reading is not None}
 
 
-def dram(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[str, float]) -> MetricValue | None:
+def dram(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     """Return the fraction of the DRAM's peak bandwidth; traffic counts where the GPU's peak is known.
 
-    >>> dram({DRAM: 42.0}, GpuCapacity(name="H100"), {}).value
+    >>> dram({DRAM: 42.0}, GpuCapacity(name="H100")).value
     0.42
     """
     known = first(metrics, {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01})
-    moved = traffic(metrics, coverage) if known is None and gpu.dram_bytes_per_s else None
+    moved = traffic(metrics) if known is None and gpu.dram_bytes_per_s else None
     if moved is not None and gpu.dram_bytes_per_s:
         known = MetricValue(moved.value / gpu.dram_bytes_per_s, moved.metric)
     return _fraction(known)
 
 
-def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
-    """Return byte/s with DRAM, as reported or by bytes and time; None also where launches have only one of both.
+def traffic(metrics: Mapping[str, float]) -> MetricValue | None:
+    """Return byte/s with DRAM, as reported or by bytes and time.
 
-    >>> traffic({"dram__bytes.sum": 3000.0, DURATION: 1000.0}, {})
+    >>> traffic({"dram__bytes.sum": 3000.0, DURATION: 1000.0})
     MetricValue(value=3000000000.0, metric='dram__bytes.sum / gpu__time_duration.sum')
     """
     known = first(metrics, {DRAM_BYTES: 1.0})
     whole, took = "dram__bytes.sum", metrics.get(DURATION)
     if known is not None or whole not in metrics or not took or not isfinite(took):
         return known
-    if coverage.get(whole, 1.0) != coverage.get(DURATION, 1.0):
-        return None
     return MetricValue(metrics[whole] / took * _NS_IN_S, f"{whole} / {DURATION}")
 
 
-def l2_traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
+def l2_traffic(metrics: Mapping[str, float]) -> MetricValue | None:
     """Return byte/s read from L2 and written to it, as reported or by sectors and time; see `traffic`.
 
-    >>> l2_traffic({"lts__t_sectors.sum": 1000.0, DURATION: 1000.0}, {})
+    >>> l2_traffic({"lts__t_sectors.sum": 1000.0, DURATION: 1000.0})
     MetricValue(value=32000000000.0, metric='lts__t_sectors.sum / gpu__time_duration.sum')
     """
     known = first(metrics, {"lts__t_bytes.sum.per_second": 1.0, "lts__t_sectors.sum.per_second": SECTOR})
@@ -177,7 +174,7 @@ def l2_traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> M
     if known is not None or not took or not isfinite(took):
         return known
     for whole, size in (("lts__t_bytes.sum", 1.0), ("lts__t_sectors.sum", SECTOR)):
-        if whole in metrics and coverage.get(whole, 1.0) == coverage.get(DURATION, 1.0):
+        if whole in metrics:
             return MetricValue(metrics[whole] * size / took * _NS_IN_S, f"{whole} / {DURATION}")
     return None
 
@@ -241,7 +238,7 @@ def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
     return None
 
 
-def irregular(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[str, float]) -> float | None:
+def irregular(metrics: Mapping[str, float], gpu: GpuCapacity) -> float | None:
     """Return the fraction of the waiting that differs in length; None: the reasons to wait were not collected.
 
     A kernel that was measured to touch no memory (under 1 % of DRAM and of the load/store pipeline) has none: 0.
@@ -249,7 +246,7 @@ def irregular(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[
     shares = stalls(metrics)
     if shares is not None:
         return min(1.0, sum(share for reason, share in shares.items() if reason in IRREGULAR_STALLS))
-    memory = (dram(metrics, gpu, coverage), _pipe(metrics, "lsu"))
+    memory = (dram(metrics, gpu), _pipe(metrics, "lsu"))
     untouched = all(reading is not None and reading.value < _NO_MEMORY for reading in memory)
     return 0.0 if untouched else None
 
@@ -257,13 +254,12 @@ def irregular(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[
 _NO_MEMORY = 0.01
 
 
-def sm_share(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> MetricValue | None:
-    """Return the fraction of the SMs' time that a warp was on them; None where launches have only one of both."""
+def sm_share(metrics: Mapping[str, float]) -> MetricValue | None:
+    """Return the fraction of the SMs' time that a warp was on them."""
     active = metrics.get(SM_ACTIVE)
     for metric in ELAPSED:
         elapsed = metrics.get(metric)
-        same = coverage.get(metric, 1.0) == coverage.get(SM_ACTIVE, 1.0)
-        if active is not None and elapsed is not None and elapsed > 0 and same:
+        if active is not None and elapsed is not None and elapsed > 0:
             return _fraction(MetricValue(active / elapsed, f"{SM_ACTIVE} / {metric}"))
     return None
 
@@ -275,12 +271,10 @@ def _pipe(metrics: Mapping[str, float], pipe: str, of: str = _ACTIVE) -> MetricV
     return _fraction(first(metrics, {f"{count}.{of}": 0.01 for count in counts}))
 
 
-def _pipe_of_elapsed(metrics: Mapping[str, float], coverage: Mapping[str, float], pipe: str) -> MetricValue | None:
+def _pipe_of_elapsed(metrics: Mapping[str, float], pipe: str) -> MetricValue | None:
     elapsed = _pipe(metrics, pipe, _ELAPSED)
-    busy = sm_share(metrics, coverage) if elapsed is not None else None
+    busy = sm_share(metrics) if elapsed is not None else None
     if elapsed is None or busy is None or busy.value <= 0:
-        return None
-    if coverage.get(elapsed.metric, 1.0) != coverage.get(SM_ACTIVE, 1.0):
         return None
     return _fraction(MetricValue(elapsed.value / busy.value, f"{elapsed.metric} / ({busy.metric})"))
 
@@ -361,8 +355,10 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
 
     Rates, percentages and ratios are weighted by duration; those per active cycle by active cycles, hit rates and
     stalls by sectors and instructions, where every launch has them. Counts (`.sum`, `.avg`, `.min`, `.max`) add up:
-    the sum of the highest over the sum of the mean is then their ratio over all launches. `launch__*` are those of the
-    longest. A launch without a duration adds nothing where others have one; where none has, each counts alike.
+    the sum of the highest over the sum of the mean is then their ratio over all launches. One that some launches lack
+    is that of the others over their share of the time, so that quotients of counts are right, whoever has them.
+    `launch__*` are those of the longest. A launch without a duration adds nothing where others have one; where none
+    has, each counts alike.
 
     Errors: ValueError without launches.
     """
@@ -433,7 +429,8 @@ class _Means:
         if not holders:
             return None
         covered = fsum(_at(self.weights, holders)) / fsum(self.weights)
-        return self._combined(metric, _at(values, holders), holders), covered
+        found = self._combined(metric, _at(values, holders), holders)
+        return found / covered if metric.endswith(_COUNTS) and covered > 0 else found, covered
 
     def _combined(self, metric: str, values: Sequence[float], holders: Sequence[int] | None) -> float:
         """The values of one metric as one; `holders`: the places of the launches that have it, None: all have it."""

@@ -96,7 +96,7 @@ def one(views: Sequence[NumberedKernel], wanted: str) -> NumberedKernel:
 
 
 def labels(kernels: Sequence[Kernel]) -> list[str]:
-    """Return the label of each kernel: its short name, with template arguments, block or chip where these differ."""
+    """Return the label of each kernel: its short name, with template arguments, block or grid where these differ."""
     names = [printable(kernel.short) for kernel in kernels]
     arguments: dict[str, set[str]] = {}
     for kernel, name in zip(kernels, names, strict=True):
@@ -107,7 +107,11 @@ def labels(kernels: Sequence[Kernel]) -> list[str]:
     ]
     names = _distinct(names, longer)
     blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
-    return _counted(_distinct(names, blocks), kernels)
+    grids = [f"{name} {_grid(kernel)}x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
+    shown = _distinct(names, blocks)
+    repeated = Counter(shown)
+    shown = [grid if repeated[name] > 1 else name for name, grid in zip(shown, grids, strict=True)]
+    return _counted(shown, kernels)
 
 
 def shared_ends(group: Collection[str]) -> tuple[int, int] | None:
@@ -170,6 +174,11 @@ def _with_arguments(kernel: Kernel) -> str:
 def _threads(kernel: Kernel) -> str:
     footprint = kernel.demand.footprint
     return "?" if footprint is None else str(footprint.threads)
+
+
+def _grid(kernel: Kernel) -> str:
+    footprint = kernel.demand.footprint
+    return "?" if footprint is None else str(footprint.blocks)
 
 
 def _fits(test: Callable[[str], bool], kernel: Kernel) -> bool:

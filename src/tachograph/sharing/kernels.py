@@ -180,18 +180,19 @@ def _shortest(sections: Sequence[str]) -> list[str]:
     return [f"--set {next(name for name, has in SETS.items() if has >= set(sections))}"]
 
 
-_SHAPE = ("launch__registers_per_thread", "launch__shared_mem_per_block", "launch__grid_size")
+_OF_BLOCK = ("launch__registers_per_thread", "launch__shared_mem_per_block")
+_WAVES = "launch__waves_per_multiprocessor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """All launches of one kernel with one number of threads in a block on one chip.
+    """All launches of one kernel that occupy the same of one chip, see `kernels_of`.
 
     short: the name without result type, template arguments and parameters. seconds: of all launches together, None
-    where no launch has one. variants: how many different grids, shapes of blocks, registers or shared memory were
-    launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`)
-    added up, `launch__*` of the longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of
-    those that have it}. missing: metrics that no launch has. problems: lines about launches that could not be used.
+    where no launch has one. variants: how many different shapes of grids and blocks were launched. metrics: as in
+    Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`) added up, `launch__*` of the
+    longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of those that have it}.
+    missing: metrics that no launch has. problems: lines about launches that could not be used.
     """
 
     name: str
@@ -212,21 +213,21 @@ class Kernel:
     ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
 
     def per_second(self, metric: str) -> float | None:
-        """Return a count of `metrics` per second of the launches that have it; None: not collected, or no duration."""
+        """Return a count of `metrics` per second; None: not collected, or no duration."""
         count = self.metrics.get(metric)
-        covered = (self.seconds or 0.0) * self.coverage.get(metric, 1.0)
-        return count / covered if count is not None and covered > 0 else None
+        return count / self.seconds if count is not None and self.seconds else None
 
 
 def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
-    """Return the kernels of launches, the longest first: one per name, size of block and chip.
+    """Return the kernels of launches, the longest first: one per name, chip, and what a launch occupies.
 
-    Unnamed chips are distinguished by report: two may be different GPUs. The order of launches does
-    not matter.
+    Launches of one name with another size of block, other registers or shared memory are kept apart; so are those with
+    another number of blocks, unless each fills the GPU. Unnamed chips are distinguished by report: two may be different
+    GPUs. The order of launches does not matter.
     """
     groups: dict[Hashable, list[Launch]] = defaultdict(list)
     for launch in launches:
-        groups[launch.kernel, _threads(launch), _chip_key(launch)].append(launch)
+        groups[launch.kernel, _chip_key(launch), *_occupies(launch)].append(launch)
     found = [_kernel(group) for group in groups.values()]
     return tuple(sorted(found, key=lambda kernel: (-(kernel.seconds or 0.0), kernel.name, *_rest(kernel))))
 
@@ -252,34 +253,34 @@ def short_name(name: str) -> str:
     return words[-1] if words and depth >= 0 and "operator" not in text else name
 
 
-def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: GpuCapacity, *, name: str,
-              seconds: float | None = None, footprint: Footprint | None = None) -> Demand:  # fmt: skip
+def demand_of(metrics: Mapping[str, float], gpu: GpuCapacity, *, name: str, seconds: float | None = None,
+              footprint: Footprint | None = None) -> Demand:  # fmt: skip
     """Return the demand of a kernel for each resource, from its metrics alone; None: not collected.
 
     Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process holds: None.
 
     >>> gpu = GpuCapacity(name="H100")
-    >>> demand = demand_of({kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}, {}, gpu, name="mm")
+    >>> demand = demand_of({kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}, gpu, name="mm")
     >>> dict(demand.cycles), demand.dram
     ({'issue': 0.75, 'fma': 0.6}, None)
     """
     issued = kernel_metrics.issue(metrics, gpu)
     cycles = {} if issued is None else {"issue": issued.value}
-    cycles |= {pipe: reading.value for pipe, reading in kernel_metrics.pipes(metrics, coverage).items()}
+    cycles |= {pipe: reading.value for pipe, reading in kernel_metrics.pipes(metrics).items()}
     delivered = kernel_metrics.l1_bandwidth(metrics)
     cycles |= {} if delivered is None else {"l1_bandwidth": delivered.value}
     return Demand(
         name=name,
         cycles=MappingProxyType(cycles),
-        dram=_value(kernel_metrics.dram(metrics, gpu, coverage)),
+        dram=_value(kernel_metrics.dram(metrics, gpu)),
         dram_of="peak",
         l2_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L2_HIT)),
         l1_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L1_HIT)),
         l2_bandwidth=_value(kernel_metrics.share(metrics, kernel_metrics.L2_BUSY)),
-        l2_bytes_per_s=_value(kernel_metrics.l2_traffic(metrics, coverage)),
+        l2_bytes_per_s=_value(kernel_metrics.l2_traffic(metrics)),
         warps=_value(kernel_metrics.warps(metrics, gpu)),
-        irregular=kernel_metrics.irregular(metrics, gpu, coverage),
-        sm_share=_value(kernel_metrics.sm_share(metrics, coverage)),
+        irregular=kernel_metrics.irregular(metrics, gpu),
+        sm_share=_value(kernel_metrics.sm_share(metrics)),
         seconds=seconds,
         footprint=footprint,
     )
@@ -291,7 +292,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
     gpu = gpu_of(longest.chip, whole.metrics)
     short = short_name(longest.kernel)
     footprint = footprint_of(longest, gpu)
-    demand = demand_of(whole.metrics, whole.coverage, gpu, name=short, seconds=whole.seconds, footprint=footprint)
+    demand = demand_of(whole.metrics, gpu, name=short, seconds=whole.seconds, footprint=footprint)
     return Kernel(
         name=longest.kernel,
         short=short,
@@ -312,16 +313,27 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
     )
 
 
-def _threads(launch: Launch) -> Hashable:
-    """How many threads a block has: in a details page that is a number, in other reports a shape."""
-    if launch.block is not None:
-        return prod(launch.block)
-    known = launch.metrics.get("launch__block_size")
-    return known if known is not None and is_measured(known) else None
+def _occupies(launch: Launch) -> tuple[Hashable, ...]:
+    """What its blocks take, and how many there are: all launches that fill the GPU count as one."""
+    waves = _measured(launch, _WAVES)
+    full = waves is not None and waves >= 1.0
+    blocks = None if full else _size(launch.grid, _measured(launch, "launch__grid_size"))
+    threads = _size(launch.block, _measured(launch, "launch__block_size"))
+    return full, blocks, threads, *(_measured(launch, name) for name in _OF_BLOCK)
+
+
+def _size(shape: tuple[int, int, int] | None, known: float | None) -> float | None:
+    """In a details page a size is a number, in other reports a shape."""
+    return known if shape is None else prod(shape)
+
+
+def _measured(launch: Launch, metric: str) -> float | None:
+    value = launch.metrics.get(metric)
+    return value if value is not None and is_measured(value) else None
 
 
 def _shape(launch: Launch) -> Hashable:
-    return launch.grid, launch.block, *(launch.metrics.get(name) for name in _SHAPE)
+    return launch.grid, launch.block, _measured(launch, "launch__grid_size")
 
 
 def _chip_key(launch: Launch) -> Hashable:
@@ -335,7 +347,7 @@ def _chip_key(launch: Launch) -> Hashable:
 
 
 def _rest(kernel: Kernel) -> tuple[str, ...]:
-    return str(kernel.block), kernel.chip.name or "", str(kernel.gpu.sms), *kernel.reports
+    return str(kernel.grid), str(kernel.block), kernel.chip.name or "", str(kernel.gpu.sms), *kernel.reports
 
 
 def _value(reading: kernel_metrics.MetricValue | None) -> float | None:

@@ -69,7 +69,7 @@ def work_of(kernel: Kernel) -> KernelWork:
     tensor = _tensor(kernel)
     if tensor is not None:
         counted["tensor"] = tensor
-    load = kernel_metrics.pipes(kernel.metrics, kernel.coverage)
+    load = kernel_metrics.pipes(kernel.metrics)
     unknown = [kind for kind in PIPE_OF if kind not in counted]
     return KernelWork(
         flop_per_s=MappingProxyType(counted),
@@ -174,7 +174,7 @@ def _traffic(kernel: Kernel) -> float | None:
     read, written = (_rate(kernel, f"dram__bytes_{way}.sum") for way in ("read", "write"))
     if read is not None and written is not None:
         return read + written
-    known = kernel_metrics.traffic(kernel.metrics, kernel.coverage)
+    known = kernel_metrics.traffic(kernel.metrics)
     return None if known is None else known.value
 
 
@@ -255,10 +255,10 @@ def achievable(share: float, calibration: Calibration) -> float:
 
 def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
     metrics = kernel.metrics
-    issue, dram = kernel_metrics.issue(metrics, kernel.gpu), kernel_metrics.dram(metrics, kernel.gpu, kernel.coverage)
+    issue, dram = kernel_metrics.issue(metrics, kernel.gpu), kernel_metrics.dram(metrics, kernel.gpu)
     loads: dict[str, MetricValue | None] = {
         "issue": issue,
-        **kernel_metrics.pipes(metrics, kernel.coverage),
+        **kernel_metrics.pipes(metrics),
         "dram": None if dram is None else MetricValue(achievable(dram.value, calibration), dram.metric),
         "l2_bandwidth": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
         "l1_bandwidth": kernel_metrics.l1_bandwidth(metrics),

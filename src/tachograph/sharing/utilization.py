@@ -75,10 +75,10 @@ def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | No
 
 
 def distribution(kernel: Kernel) -> SmDistribution | None:
-    """Return how evenly work is spread over the SMs; None: mean or highest not collected, or by different launches."""
+    """Return how evenly work is spread over the SMs; None: mean or highest not collected."""
     names = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
     mean, low, high = (kernel.metrics.get(name) for name in names)
-    if mean is None or high is None or len({kernel.coverage.get(name, 1.0) for name in names}) > 1:
+    if mean is None or high is None:
         return None
     return SmDistribution(mean, low, high)
 
@@ -183,7 +183,7 @@ def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Sensitivity:
 
 
 def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
-    reading = kernel_metrics.dram(kernel.metrics, kernel.gpu, kernel.coverage)
+    reading = kernel_metrics.dram(kernel.metrics, kernel.gpu)
     if reading is None:
         names = (kernel_metrics.DRAM,)
         return Sensitivity("dram", "unknown", None, DRAM.high, "its bandwidth is not measured", names, options(*names))
@@ -213,7 +213,7 @@ def _issue(kernel: Kernel) -> Sensitivity:
 
 def _pipes(kernel: Kernel) -> tuple[Sensitivity, ...]:
     found = []
-    for pipe, reading in kernel_metrics.pipes(kernel.metrics, kernel.coverage).items():
+    for pipe, reading in kernel_metrics.pipes(kernel.metrics).items():
         level, name = CYCLES.level(reading.value), kernel_metrics.PIPE_NAMES[pipe]
         why = {
             "high": f"it takes half of the {name} pipeline or more: two of the kind do not fit",
