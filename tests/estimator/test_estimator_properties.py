@@ -396,6 +396,17 @@ def test_half_of_the_sms_each_is_no_slower_than_in_turn() -> None:
     assert (result.gain or 0.0) >= 1.0
 
 
+@pytest.mark.parametrize("gpu", [H100_NVL, replace(H100_NVL, sms=None), GpuCapacity(name="unknown")])
+@pytest.mark.parametrize("blocks", [1, 132, 10_000])
+def test_launches_of_which_only_the_shape_is_known_have_no_slowdown(gpu: GpuCapacity, blocks: int) -> None:
+    """Unless they surely fill the GPU: then one waits for the other."""
+    kernel = Demand(name="k", seconds=1.0, footprint=Footprint(blocks, 128))
+    found = estimate([kernel, kernel], gpu=gpu)
+    full = blocks == 10_000 and gpu.sms is not None
+    assert [one.slowdown for one in found.members] == ([2.0, 2.0] if full else [None, None])
+    assert (found.gain, found.safe) == (1.0 if full else None, False)
+
+
 def test_shares_must_be_one_for_each() -> None:
     kernel = Demand(name="kernel")
     for shares in ((0.5,), (0.5, 0.0), (0.5, 1.5)):

@@ -284,9 +284,12 @@ def _launches(demands: Sequence[Demand], gpu: GpuCapacity) -> LaunchVectors:
 
 
 def occupied(launches: LaunchVectors, gpu: GpuCapacity) -> Floats:
-    """Return what launches occupy of the SM that they load least: (rows; blocks, threads, registers, shared bytes)."""
-    sms = np.nan if gpu.sms is None else float(gpu.sms)
-    count = np.fmin(np.floor(launches.blocks / sms), launches.fit)
+    """Return what launches occupy of the SM that they load least: (rows; blocks, threads, registers, shared bytes).
+
+    NaN: unknown, as where the number of SMs is.
+    """
+    on_each = np.floor(launches.blocks / _number(gpu.sms))
+    count = np.where(np.isnan(on_each), np.nan, np.fmin(on_each, launches.fit))
     return np.stack([count, count * launches.threads, count * launches.registers, count * launches.shared], axis=-1)
 
 
