@@ -14,6 +14,7 @@ from tachograph.nsight.launches import Chip, Launch
 from tachograph.sharing.kernel_names import labels
 from tachograph.sharing.kernels import Kernel, kernels_of, short_name
 from tachograph.sharing.nsight_scores import practice_gpumem
+from tachograph.sharing.utilization import sensitivities
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -277,3 +278,18 @@ def test_a_mean_lies_between_and_what_was_not_measured_stays_unknown(
     if DRAM in kernel.metrics or not both:
         assert (kernel.demand.dram is None) == (DRAM not in kernel.metrics)
     assert len(STALLS) == len(waiting())
+
+
+def test_stores_that_hit_l2_are_no_reuse() -> None:
+    """Random numbers that are written hit L2 with each sector, and pass on to DRAM: they do not live on it."""
+    stores = {L2_HIT: 99.9, "lts__throughput.avg.pct_of_peak_sustained_elapsed": 40.0, "lts__t_sectors.sum": 1e6}
+    passed = only(launch({**stores, "dram__bytes.sum": 0.98 * 32e6}))
+    read = only(
+        launch({**stores, "lts__t_sector_op_read_hit_rate.pct": 99.0, "lts__t_sectors_op_read.sum": 1e4}, number=1)
+    )
+    assert passed.demand.l2_hit == pytest.approx(0.02)
+    assert read.demand.l2_hit == pytest.approx(0.0099)
+    for kernel in (passed, read):
+        assert {one.resource: one.level for one in sensitivities(kernel)}["l2"] == "low"
+    lives_on_it = only(launch({**stores, "dram__bytes.sum": 0.1 * 32e6}))
+    assert {one.resource: one.level for one in sensitivities(lives_on_it)}["l2"] == "high"

@@ -107,6 +107,7 @@ def test_what_it_uses(name: str, found: dict[str, dict[str, Any]]) -> None:
         "dram": row["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] / 100,
         "dram_bytes_per_s": row["dram__bytes.sum.per_second"],
         "l2_hit": row["lts__t_sector_hit_rate.pct"] / 100,
+        "l2_reuse": row["lts__t_sector_hit_rate.pct"] / 100,
         "l1_hit": row["l1tex__t_sector_hit_rate.pct"] / 100,
         "flop_per_byte": sum(flop_per_s(row).values()) / row["dram__bytes.sum.per_second"],
     }

@@ -70,6 +70,7 @@ def facts_of(kernel: Kernel, work: KernelWork) -> dict[str, KernelFact]:
         KernelFact("dram_bytes_per_s", "DRAM traffic", work.bytes_per_s, "B/s",
                    kernel_metrics.DRAM_BYTES if traffic is None else traffic.metric),
         _read("l2_hit", "L2 hits", kernel_metrics.share(metrics, kernel_metrics.L2_HIT), kernel_metrics.L2_HIT),
+        _read("l2_reuse", "L2 reuse", kernel_metrics.l2_reuse(metrics), kernel_metrics.L2_READ_HIT, "at most"),
         _read("l1_hit", "L1 hits", kernel_metrics.share(metrics, kernel_metrics.L1_HIT), kernel_metrics.L1_HIT),
         KernelFact("flop_per_byte", "intensity", work.intensity, "FLOP/B", "operations / DRAM bytes",
                    note="at least" if work.at_least else ""),

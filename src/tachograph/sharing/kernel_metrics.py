@@ -24,6 +24,8 @@ DURATION = "gpu__time_duration.sum"  # ns
 SECTOR = 32.0  # bytes
 _NS_IN_S = 1e9
 L2_HIT, L1_HIT = "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct"
+L2_READ_HIT = "lts__t_sector_op_read_hit_rate.pct"
+_L2_SECTORS, _L2_READS = "lts__t_sectors.sum", "lts__t_sectors_op_read.sum"
 L2_BUSY = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
 L1_BUSY = f"l1tex__throughput.{_ACTIVE}"
 THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
@@ -179,6 +181,28 @@ def l2_traffic(metrics: Mapping[str, float]) -> MetricValue | None:
     return None
 
 
+def l2_reuse(metrics: Mapping[str, float]) -> MetricValue | None:
+    """Return the fraction of the sectors of L2 that a kernel comes back to, at most; None: its hits were not collected.
+
+    It is read, and found there. Stores hit L2 whether or not anything comes back to them, and what passes to DRAM
+    anyway is not found again, so that a stream of stores does not live on L2.
+
+    >>> stores = {L2_HIT: 99.0, L2_READ_HIT: 90.0, _L2_READS: 10.0, _L2_SECTORS: 1000.0}
+    >>> round(l2_reuse(stores).value, 3), l2_reuse({L2_HIT: 55.0}).value
+    (0.009, 0.55)
+    """
+    whole, reads = metrics.get(_L2_SECTORS), metrics.get(_L2_READS)
+    known = [hits for metric in (L2_READ_HIT, L2_HIT) if (hits := share(metrics, metric)) is not None]
+    if not known or not whole:
+        return min(known, key=lambda hits: hits.value, default=None)
+    if known[0].metric == L2_READ_HIT and reads is not None:
+        known.append(MetricValue(known[0].value * reads / whole, f"{L2_READ_HIT} x {_L2_READS} / {_L2_SECTORS}"))
+    if "dram__bytes.sum" in metrics:
+        again = 1.0 - metrics["dram__bytes.sum"] / (whole * SECTOR)
+        known.append(MetricValue(max(again, 0.0), f"1 - dram__bytes.sum / {_L2_SECTORS}"))
+    return min(known, key=lambda hits: hits.value)
+
+
 def l1_bandwidth(metrics: Mapping[str, float]) -> MetricValue | None:
     """Return the fraction of what L1 can deliver, shared memory and conflicts of its banks included.
 
@@ -328,8 +352,9 @@ _OF_THE_LONGEST = ("launch__", "device__")
 _WHILE_ACTIVE = ("_sustained_active", ".per_cycle_active")
 # a ratio is weighted by its whole, where every launch has that
 _WHOLES = {
-    "lts__t_sector_hit_rate.pct": "lts__t_sectors.sum",
-    "l1tex__t_sector_hit_rate.pct": "l1tex__t_sectors.sum",
+    L2_HIT: _L2_SECTORS,
+    L2_READ_HIT: _L2_READS,
+    L1_HIT: "l1tex__t_sectors.sum",
 }
 _WHOLES_BY_SUFFIX = {
     "_per_issue_active.ratio": "smsp__inst_issued.sum",

@@ -274,7 +274,7 @@ def demand_of(metrics: Mapping[str, float], gpu: GpuCapacity, *, name: str, seco
         cycles=MappingProxyType(cycles),
         dram=_value(kernel_metrics.dram(metrics, gpu)),
         dram_of="peak",
-        l2_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L2_HIT)),
+        l2_hit=_value(kernel_metrics.l2_reuse(metrics)),
         l1_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L1_HIT)),
         l2_bandwidth=_value(kernel_metrics.share(metrics, kernel_metrics.L2_BUSY)),
         l2_bytes_per_s=_value(kernel_metrics.l2_traffic(metrics)),

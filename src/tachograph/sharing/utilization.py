@@ -140,9 +140,15 @@ def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> 
     """Return the sensitivity of a kernel on each resource, from those shared by all SMs to those within one SM."""
     return (
         _blocks(kernel),
-        _cache(kernel, "l2", kernel_metrics.L2_HIT, kernel_metrics.L2_BUSY),
+        _cache(kernel, "l2", kernel_metrics.L2_HIT, kernel_metrics.l2_reuse(kernel.metrics), kernel_metrics.L2_BUSY),
         _dram(kernel, calibration or Calibration()),
-        _cache(kernel, "l1", kernel_metrics.L1_HIT, kernel_metrics.L1_BUSY),
+        _cache(
+            kernel,
+            "l1",
+            kernel_metrics.L1_HIT,
+            kernel_metrics.share(kernel.metrics, kernel_metrics.L1_HIT),
+            kernel_metrics.L1_BUSY,
+        ),
         _issue(kernel),
         *_pipes(kernel),
         _evenness(kernel),
@@ -163,14 +169,14 @@ def _blocks(kernel: Kernel) -> Sensitivity:
     return Sensitivity("blocks", level, lies.slots_taken, SLOTS.high, why, names)
 
 
-def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Sensitivity:
-    hits, traffic = kernel_metrics.share(kernel.metrics, hit), kernel_metrics.share(kernel.metrics, busy)
+def _cache(kernel: Kernel, resource: str, hit: str, hits: kernel_metrics.MetricValue | None, busy: str) -> Sensitivity:
+    traffic = kernel_metrics.share(kernel.metrics, busy)
     if hits is None:
         return Sensitivity(resource, "unknown", None, HITS.high, "its hits are not measured", (hit,), options(hit))
     name = _WHAT[resource]
     if traffic is not None and traffic.value < TRAFFIC:
         why = f"{name} has little to do for it: its hits there do not count"
-        return Sensitivity(resource, "low", hits.value, HITS.high, why, (hit, busy))
+        return Sensitivity(resource, "low", hits.value, HITS.high, why, (hits.metric, busy))
     level = HITS.level(hits.value)
     why = {
         "high": f"it lives on what {name} holds: others that use it turn hits into misses",
@@ -178,8 +184,8 @@ def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Sensitivity:
     }.get(level, f"{name} holds little that it comes back to")
     if traffic is None and level != "low":
         why += "; how busy the cache is was not collected"
-    return Sensitivity(resource, level, hits.value, HITS.high, why, (hit,) if traffic is None else (hit, busy),
-                          options(busy) if traffic is None else "")  # fmt: skip
+    names = (hits.metric,) if traffic is None else (hits.metric, busy)
+    return Sensitivity(resource, level, hits.value, HITS.high, why, names, options(busy) if traffic is None else "")
 
 
 def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
