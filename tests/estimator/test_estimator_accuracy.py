@@ -91,7 +91,7 @@ def test_numbers_of_other_gpus_are_those_that_were_measured() -> None:
 
 def test_tables_that_no_constant_saw_do_not_move_without_their_gpu() -> None:
     for one in tables()["all never fitted"].rows:
-        assert one.left_out == one.predicted
+        assert one.left_out["GPU"] == one.predicted
 
 
 def prototype() -> list[float]:
@@ -199,3 +199,13 @@ def test_the_command_shows_the_same_as_text_and_as_json(tmp_path_factory: pytest
     for table in document["tables"]:
         line = next(line for line in text.stdout.splitlines() if line.startswith(table["table"] + "  "))
         assert f"{table['coverage']:.0%}" in line
+
+
+def test_leaving_a_resource_out_changes_its_tables_alone() -> None:
+    found = estimator_accuracy()
+    changed = {
+        one.published.table
+        for one in (*found.twenty, *found.held_out)
+        if one.left_out["resource"] != pytest.approx(one.predicted)
+    }
+    assert changed == {"Table 2", "L1, V100", "L2, RTX 5090"}

@@ -35,9 +35,10 @@ _HELD_OUT = "Other GPUs (V100: wangpeiwen/gpu-util-interference)"
 _READ_AS = (
     "A number is a slowdown, the time beside the other over the time alone, or a gain, the time one after the other "
     "over the time together: see the third column. 'fitted': whether a constant saw a number of the table; 'GPU left "
-    "out': the error without any constant that this GPU gave. Beside it are two rules that need no model: nothing is "
-    "slowed; all are, by the largest sum of their demands. 'under upper': measured slowdowns at or under the upper "
-    "value. 'wrongly safe': pairs called safe that were slowed 1.2x or more."
+    "out', 'resource left out': the error without any constant that this GPU, or kernels on this resource, gave. "
+    "Beside it are two rules that need no model: nothing is slowed; all are, by the largest sum of their demands. "
+    "'under upper': measured slowdowns at or under the upper value. 'wrongly safe': pairs called safe that were slowed "
+    "1.2x or more."
 )
 
 

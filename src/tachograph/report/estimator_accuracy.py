@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tachograph.sharing.accuracy import (
+    LEFT_OUT,
     MATTERS,
     RULES,
     SEEN,
@@ -35,7 +36,7 @@ def summary_rows(accuracy: EstimatorAccuracy) -> list[list[str]]:
             str(len(one.rows)),
             f"{errors(one.rows).mean:.1%}",
             f"{errors(one.rows).worst:.1%}",
-            f"{errors(one.rows, left_out=True).mean:.1%}",
+            *(f"{errors(one.rows, left_out=what).mean:.1%}" for what in LEFT_OUT),
             *(f"{one.rule(name):.1%}" for name in RULES),
             f"{one.coverage:.0%}",
             str(one.wrongly_safe),
@@ -45,13 +46,13 @@ def summary_rows(accuracy: EstimatorAccuracy) -> list[list[str]]:
 
 
 SUMMARY_HEADINGS = (
-    "table", "fitted", ">numbers", ">mean error", ">worst", ">GPU left out", *(f">{name}" for name in RULES),
-    ">under upper", ">wrongly safe",
+    "table", "fitted", ">numbers", ">mean error", ">worst", *(f">{what} left out" for what in LEFT_OUT),
+    *(f">{name}" for name in RULES), ">under upper", ">wrongly safe",
 )  # fmt: skip
 
 
 def table_rows(judged: Sequence[CheckedEstimate]) -> list[list[str]]:
-    """Return a row of cells each: table, case, kind, measured, predicted, error, error with its GPU left out, bound."""
+    """Return a row of cells each: table, case, kind, measured, predicted, errors, slowdown, bound, whether safe."""
     return [
         [
             one.published.table,
@@ -60,7 +61,7 @@ def table_rows(judged: Sequence[CheckedEstimate]) -> list[list[str]]:
             f"{one.published.measured:.3f}",
             f"{one.predicted:.3f}",
             _percent(one.error),
-            _percent(one.error_left_out),
+            *(_percent(one.error_without(what)) for what in LEFT_OUT),
             f"{one.published.slowdown:.2f}",
             f"{one.upper:.2f}{'' if one.covered else ' !'}",
             "safe" if one.safe else "",
@@ -70,7 +71,8 @@ def table_rows(judged: Sequence[CheckedEstimate]) -> list[list[str]]:
 
 
 ROW_HEADINGS = (
-    "table", "case", "number", ">measured", ">predicted", ">error", ">GPU left out", ">slowdown", ">upper", "",
+    "table", "case", "number", ">measured", ">predicted", ">error", *(f">{what} left out" for what in LEFT_OUT),
+    ">slowdown", ">upper", "",
 )  # fmt: skip
 
 
@@ -103,11 +105,15 @@ def _table(one: TableErrors) -> dict[str, object]:
 
 
 def _errors(judged: Sequence[CheckedEstimate]) -> dict[str, object]:
-    found, left_out = errors(judged), errors(judged, left_out=True)
+    found = errors(judged)
     return {
         "mean_absolute_error": found.mean,
         "worst_absolute_error": found.worst,
-        "gpu_left_out": {"mean_absolute_error": left_out.mean, "worst_absolute_error": left_out.worst},
+        **{
+            f"{what.lower()}_left_out": {"mean_absolute_error": without.mean, "worst_absolute_error": without.worst}
+            for what in LEFT_OUT
+            for without in [errors(judged, left_out=what)]
+        },
     }
 
 
@@ -123,7 +129,7 @@ def _part(judged: Sequence[CheckedEstimate]) -> dict[str, object]:
                 "measured": one.published.measured,
                 "predicted": one.predicted,
                 "error": one.error,
-                "error_gpu_left_out": one.error_left_out,
+                **{f"error_{what.lower()}_left_out": one.error_without(what) for what in LEFT_OUT},
                 "slowdown": one.published.slowdown,
                 "upper": one.upper,
                 "covered": one.covered,

@@ -61,8 +61,8 @@ RTX_5090 = GpuCapacity(
 SOLO_BANDWIDTH = ((33, 0.2133), (66, 0.4012), (99, 0.5506), (132, 0.6918))
 _OF_PEAK = 0.42 / 0.6918  # 42 % of the peak where 69.18 % of the highest bandwidth of a copy was measured
 _COPY_IPC = 0.61
-# a miss in L2 over a hit of a V100 by latency, Jia et al. 2018: for where the H100 gave nothing
-_V100_L2_COST = 425 / 193
+# a miss over a hit of a V100 by latency, Jia et al. 2018 (arXiv 1804.06826): for where what was measured is left out
+_V100_L2_COST, _V100_L1_COST = 425 / 193, 193 / 28
 
 
 def fitted_curvature(alone: Sequence[tuple[float, float]] = SOLO_BANDWIDTH, *, step: float = 0.001) -> float:
@@ -400,9 +400,25 @@ def _without_h100() -> Calibration:
     return replace(of_v100, dram_curvature=0.0, l2_knee=of_v100.l1_knee, l2_miss_cost=_V100_L2_COST)
 
 
+# {resource: its constants where none was measured: latency of DRAM without load, caches of least recent use}
+_UNMEASURED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "dram": {"dram_curvature": 0.0, "achievable_share": 1.0},
+        "l2": {"l2_knee": 1.0, "l2_cliff": 1.0, "l2_miss_cost": _V100_L2_COST},
+        "l1": {"l1_knee": 1.0, "l1_cliff": 1.0, "l1_miss_cost": _V100_L1_COST},
+    }
+)
+# {table: the resource that its kernels meet on}; of the others no constant was measured
+_RESOURCE_OF: Mapping[str, str] = MappingProxyType(
+    {"Table 2": "dram", "Bandwidth": "dram", "L2, V100": "l2", "L2, RTX 5090": "l2", "L1, V100": "l1"}
+)
+LeftOut = Literal["GPU", "resource"]
+LEFT_OUT: tuple[LeftOut, ...] = ("GPU", "resource")
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedEstimate:
-    """A published number, what is predicted, and what is predicted without any constant that its GPU gave.
+    """A published number, what is predicted, and what is predicted without what its GPU, or its resource, gave.
 
     upper: bound of the slowdown that was measured. rules: {name of a rule: what it predicts}. Errors are relative:
     (predicted - measured) / measured.
@@ -412,7 +428,7 @@ class CheckedEstimate:
     predicted: float
     upper: float
     safe: bool
-    left_out: float
+    left_out: Mapping[LeftOut, float]
     rules: Mapping[str, float]
 
     @property
@@ -420,10 +436,9 @@ class CheckedEstimate:
         """Error of what is predicted."""
         return self.predicted / self.published.measured - 1.0
 
-    @property
-    def error_left_out(self) -> float:
-        """Error of what is predicted without what its GPU gave."""
-        return self.left_out / self.published.measured - 1.0
+    def error_without(self, left_out: LeftOut) -> float:
+        """Return the error of what is predicted without what its GPU, or resource, gave."""
+        return self.left_out[left_out] / self.published.measured - 1.0
 
     @property
     def covered(self) -> bool:
@@ -499,7 +514,9 @@ def estimator_accuracy(*, dominance: float = DOMINANCE) -> EstimatorAccuracy:
 
     def judged(published: PublishedNumber) -> CheckedEstimate:
         calibration = published.calibration or Calibration(dram_curvature=curvature)
-        without = published.without or (without_h100 if published.gpu == H100_NVL else calibration)
+        no_gpu = published.without or (without_h100 if published.gpu == H100_NVL else calibration)
+        no_resource = replace(calibration, **_UNMEASURED.get(_RESOURCE_OF.get(published.table, ""), {}))
+        without: dict[LeftOut, Calibration] = {"GPU": no_gpu, "resource": no_resource}
         found = predict(published, calibration, dominance=dominance)
         uppers = [member.upper or 1.0 for member in found.members]
         most = max(uppers) if published.read == "gain" else uppers[-1]
@@ -508,7 +525,7 @@ def estimator_accuracy(*, dominance: float = DOMINANCE) -> EstimatorAccuracy:
             _read(published, found),
             most,
             found.safe,
-            _read(published, predict(published, without, dominance=dominance)),
+            {name: _read(published, predict(published, one, dominance=dominance)) for name, one in without.items()},
             _rules(published, found),
         )
 
@@ -532,8 +549,8 @@ def _rules(published: PublishedNumber, found: Estimate) -> Mapping[str, float]:
     return MappingProxyType(dict(zip(RULES, read, strict=True)))
 
 
-def errors(judged: Sequence[CheckedEstimate], *, left_out: bool = False) -> ErrorSummary:
-    """Return mean and highest error, or those without what each GPU gave."""
-    each = [(abs(one.error_left_out if left_out else one.error), one.published.name) for one in judged]
+def errors(judged: Sequence[CheckedEstimate], *, left_out: LeftOut | None = None) -> ErrorSummary:
+    """Return mean and highest error, or those without what each GPU, or resource, gave."""
+    each = [(abs(one.error if left_out is None else one.error_without(left_out)), one.published.name) for one in judged]
     worst, name = max(each)
     return ErrorSummary(sum(error for error, _ in each) / len(each), worst, name)
