@@ -36,7 +36,7 @@ Value = float | int | str | Single | Instanced | None  # None: the metric is the
 
 @dataclass(frozen=True)
 class MadeMessage:
-    """A message of a rule. `kind`: 0 none, 1 ok, 2 warning, 3 error, 4 optimization. `speedup`: (1 local, 2 global; %)."""
+    """A message. kind: 0 none, 1 ok, 2 warning, 3 error, 4 optimization. speedup: 1 local, 2 global; %."""
 
     text: str
     kind: int = 4
