@@ -1,4 +1,4 @@
-"""Stored reports, written by tests/nsight_rep/made_report.py and read by the library of Nsight Compute itself."""
+"""Stored reports, written by tests/made_report.py and read by the library of Nsight Compute itself."""
 
 from __future__ import annotations
 

@@ -128,13 +128,14 @@ RULES_LEGEND = (
     "speedup: as the rule estimates it, of the run time, or local, of the use of the hardware alone; here: what is "
     "found from the metrics; not compared: not measured, or not looked for."
 )
-_WORDS_OF_A_RULE = 60  # characters of a text without a known claim
+_TEXT_OF_A_RULE = 40  # characters of a text without a known claim
 _DIFFERENCES = 4  # named in a line
 
 
 def rule_claim(rule: ComparedRule) -> str:
     """Return what a rule of Nsight Compute says, in short, and in how much of the time where that is not all."""
-    said = rule.claim if rule.claim is not None else shortened(rule.text, _WORDS_OF_A_RULE)
+    began = rule.text if len(rule.text) <= _TEXT_OF_A_RULE else f"{rule.text[: _TEXT_OF_A_RULE - 1]}…"
+    said = began if rule.claim is None else rule.claim
     return said if rule.share >= _ALL else f"{said} (in {text(rule.share, 'fraction')} of its time)"
 
 

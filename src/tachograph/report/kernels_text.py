@@ -194,9 +194,9 @@ def _rules(view: KernelView, width: int) -> Iterator[Line]:
     if not rules:
         return
     columns = [
-        TextColumn("rule", [shortened(printable(rule.rule), _RULE) for rule in rules]),
+        TextColumn("rule", [shortened(printable(rule.rule), _RULE) for rule in rules], least=_LEAST_RULE),
         TextColumn("says", [printable(sentences.rule_claim(rule)) for rule in rules], folds=True),
-        TextColumn("speedup", [sentences.rule_speedup(rule) for rule in rules], right=True, hide=1),
+        TextColumn("speedup", [sentences.rule_speedup(rule) for rule in rules], right=True),
         TextColumn("here", [rule.ours or text(None) for rule in rules], folds=True),
         TextColumn("", [sentences.AGREEMENTS[rule.agreement] for rule in rules]),
     ]
@@ -204,7 +204,7 @@ def _rules(view: KernelView, width: int) -> Iterator[Line]:
     yield from wrapped(sentences.RULES_LEGEND, width, first="  ", indent="  ", style="dim")
 
 
-_RULE = 24  # characters of the identifier of a rule
+_RULE, _LEAST_RULE = 24, 12  # characters of the identifier of a rule, at most and at least
 
 
 def _lacking(view: KernelView, width: int) -> Iterator[Line]:
