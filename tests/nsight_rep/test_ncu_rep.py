@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
 
+from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
 from tachograph.catalog.errors import InputError
 from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.nsight.ncu_rep import read_ncu_rep

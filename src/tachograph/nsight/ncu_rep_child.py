@@ -160,7 +160,8 @@ def _rules(action: Action) -> list[RuleResult]:
 
 def _rule(result: NcuRuleResult) -> RuleResult:
     message = result.rule_message()
-    estimate = result.speedup_estimation() if result.has_speedup_estimation() else {"type": 0, "speedup": None}
+    none: Mapping[str, Any] = {"type": 0, "speedup": None}
+    estimate = result.speedup_estimation() if result.has_speedup_estimation() else none
     return RuleResult.of(
         result.rule_identifier(),
         result.section_identifier(),

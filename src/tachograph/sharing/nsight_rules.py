@@ -215,7 +215,7 @@ _ONE_VERDICT = frozenset({"SOLBottleneck", "SOLFPRoofline", "HighPipeUtilization
 
 
 def _claim(rule: str, pattern: str, says: str, finder: _Finder) -> _Claim:
-    return _Claim(rule, re.compile(pattern, re.IGNORECASE), says, finder)
+    return _Claim(rule, re.compile(pattern), says, finder)
 
 
 _OVER = r"greater than [\d.,]+ ?% of the available compute or memory performance"
@@ -226,9 +226,9 @@ CLAIMS: tuple[_Claim, ...] = (
     _claim("SOLBottleneck", r"grids? (?:is|that are) too small to fill", "small grid",
            partial(_limited, by="small_grid")),
     _claim("SOLBottleneck", r"typically indicate latency issues", "latency", partial(_limited, by="latency")),
-    _claim("SOLBottleneck", r"compute is more heavily utilized", "compute", partial(_limited, by="compute")),
-    _claim("SOLBottleneck", r"memory is more heavily utilized", "memory", partial(_limited, by="memory")),
-    _claim("SOLBottleneck", r"compute and memory are well-balanced", "compute and memory alike",
+    _claim("SOLBottleneck", r"Compute is more heavily utilized", "compute", partial(_limited, by="compute")),
+    _claim("SOLBottleneck", r"Memory is more heavily utilized", "memory", partial(_limited, by="memory")),
+    _claim("SOLBottleneck", r"Compute and Memory are well-balanced", "compute and memory alike",
            partial(_limited, by="throughput")),
     _claim("SOLBottleneck", rf"{_OVER}.*Compute Workload Analysis", "compute, nearly full",
            partial(_limited, by="compute")),
@@ -243,18 +243,18 @@ CLAIMS: tuple[_Claim, ...] = (
            partial(_fact, name="occupancy_possible", below=_OCCUPANCY_LOW)),
     _claim("AchievedOccupancy", r"difference between (?:the )?calculated theoretical", "occupancy not reached",
            _occupancy_missed),
-    _claim("WorkloadImbalance", r"one or more SMs have", "uneven load of SMs", _uneven),
+    _claim("WorkloadImbalance", r"One or more SMs have", "uneven load of SMs", _uneven),
     _claim("IssueSlotUtilization", r"only issues an instruction every", "issue slots idle",
            partial(_load, of="issue", below=NEAR)),
     *(_claim("CPIStall", words, f"waits: {reason}", partial(_stalled, reason=reason))
       for reason, words in _STALL_WORDS.items()),
     _claim("ThreadDivergence", r"threads? being active per cycle", "few threads of a warp",
            partial(_fact, name="threads", below=_FEW_THREADS)),
-    _claim("HighPipeUtilization", r"all (?:compute )?pipelines are under-utilized", "pipelines idle", _pipes_idle),
+    _claim("HighPipeUtilization", r"All (?:compute )?pipelines are under-utilized", "pipelines idle", _pipes_idle),
     _claim("HighPipeUtilization", r"^(?P<pipe>[\w ()]{1,20}?) is the highest-utilized pipeline",
            "busiest pipe: {pipe}", _busiest_pipe),
-    _claim("SOLFPRoofline", r"\b(?:1[6-9]|[2-9]\d|1\d\d)% of its fp64 peak", "much FP64", partial(_fp64, used=True)),
-    _claim("SOLFPRoofline", r"\b(?:\d|1[0-5])% of its fp64 peak", "little FP64", partial(_fp64, used=False)),
+    _claim("SOLFPRoofline", r"\b(?:1[6-9]|[2-9]\d|1\d\d)% of its (?:FP|fp)64 peak", "much FP64", partial(_fp64, used=True)),
+    _claim("SOLFPRoofline", r"\b(?:\d|1[0-5])% of its (?:FP|fp)64 peak", "little FP64", partial(_fp64, used=False)),
     _claim("SharedMemoryConflicts", r"bank conflict", "bank conflicts", _L1_LOADED),
     _claim("UncoalescedSharedAccess", r"uncoalesced shared accesses", "uncoalesced shared accesses", _L1_LOADED),
     _claim("UncoalescedGlobalAccess", r"uncoalesced global accesses", "uncoalesced accesses",
