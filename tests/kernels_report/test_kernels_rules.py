@@ -44,6 +44,7 @@ METRICS = (
     (OCCUPANCY, "Achieved Occupancy", "%", "15.53", "sm__warps_active.avg.pct_of_peak_sustained_active"),
     ("Compute Workload Analysis", "Issued Ipc Active", "inst/cycle", "0.8", "sm__inst_issued.avg.per_cycle_active"),
 )  # fmt: skip
+SAMPLE = "A sample, not recorded: a GEMM made up of round numbers, with what rules say of it."
 Rule = tuple[str, str, str, str, str, str]
 RULES: tuple[Rule, ...] = (
     ("SpeedOfLight", "SOLBottleneck", "OPT", LATENCY, "", ""),
@@ -192,6 +193,11 @@ def test_information_alone_leaves_an_empty_list(tmp_path: Path) -> None:
 
 def test_the_table_has_no_rules(tmp_path: Path) -> None:
     assert kernels_csv(report(in_csv(tmp_path, *RULES))) == kernels_csv(report(in_csv(tmp_path)))
+
+
+def test_the_sample_of_the_documentation() -> None:
+    sample = Path(__file__).resolve().parents[2] / "docs" / "samples" / "rules.csv"
+    assert sample.read_text(encoding="utf-8") == f"{SAMPLE}\n{details(*RULES[:3])}"
 
 
 def test_the_command(tmp_path: Path) -> None:
