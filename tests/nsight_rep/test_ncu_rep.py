@@ -1,4 +1,4 @@
-"""Stored reports, written by tests/nsight_rep/made_report.py and read by the library of Nsight Compute itself."""
+"""Stored reports, written by tests/made_report.py and read by the library of Nsight Compute itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
 
+from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
 from tachograph.catalog.errors import InputError
 from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.nsight.ncu_rep import read_ncu_rep

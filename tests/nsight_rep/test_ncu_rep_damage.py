@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_report import FORMAT, MAGIC, Instanced, MadeLaunch, compressed, report, write
 
+from made_report import FORMAT, MAGIC, Instanced, MadeLaunch, compressed, report, write
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
 from tachograph.nsight.ncu_rep import layout, read_ncu_rep
@@ -228,6 +228,7 @@ class Action:
     def metric_names(self): return ("time", "name that is \\udcff no text")
     def metric_by_name(self, name): return IMetric()
     def nvtx_state(self): return None
+    def rule_results(self): return ()
 def load_report(path):
 """
 

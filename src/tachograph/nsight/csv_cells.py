@@ -18,6 +18,7 @@ from tachograph.nsight.launches import (
     Chip,
     Launch,
     RejectCounter,
+    RuleResult,
     capability_of,
     encodable,
 )
@@ -390,6 +391,11 @@ class GatheredLaunches:
     lost: int = 0
     summarised: int = 0  # rows of kernels of which only means over their launches were recorded
     _texts: dict[str, str] = field(default_factory=dict)
+    _rules: dict[RuleResult, RuleResult] = field(default_factory=dict)
+
+    def same_rule(self, said: RuleResult) -> RuleResult:
+        """Return the same object for the same words of a rule, which launches of one kernel share."""
+        return self._rules.setdefault(said, said)
 
     def same(self, text: str) -> str:
         """Return the same object for the same text: names repeat with each launch, and are kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,16 @@ from tachograph.nsight.csv_cells import (
     fitted,
     is_range,
 )
-from tachograph.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch, LaunchMetrics, encodable, size_from_metrics
+from tachograph.nsight.launches import (
+    DEVICE_ATTRIBUTE,
+    RULES_MAX,
+    Chip,
+    Launch,
+    LaunchMetrics,
+    RuleResult,
+    encodable,
+    size_from_metrics,
+)
 from tachograph.nsight.metrics import TEXT_METRICS, TEXTS, fits, is_whole, may_be_scaled, metric_of, unit_factor, varies
 
 UNKNOWN_LABEL = "a label that is not known"
@@ -53,6 +63,40 @@ class _Building:
     capability: str | None
     numbers: array[float] = field(default_factory=lambda: array("d"))  # in the table's order of metrics; NaN: unknown
     attributes: dict[str, float] = field(default_factory=dict)
+    rules: list[RuleResult] = field(default_factory=list)
+
+
+_RULE_COLUMNS = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
+_SPEEDUP = re.compile(r"[0-9]{1,3}(?:[.,][0-9]{1,18})?")  # a percentage: a comma groups nothing, it is decimal
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleColumns:
+    """Places of the columns of rules; those of speedups are missing in files of older versions."""
+
+    section: int | None
+    name: int
+    others: tuple[int | None, ...]  # type, description, type of speedup, speedup
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _RuleColumns | None:
+        """Return the places in these names of columns; None: rules are not among them."""
+        places = {name: place for place, name in reversed(list(enumerate(names)))}
+        if _RULE_COLUMNS[0] not in places:
+            return None
+        others = tuple(places.get(column) for column in _RULE_COLUMNS[1:])
+        return cls(places.get("Section Name"), places[_RULE_COLUMNS[0]], others)
+
+    def result_in(self, row: Sequence[str]) -> RuleResult | None:
+        """Return what a rule says in this row; None: nothing, as in rows of metrics, which may end before."""
+        if len(row) <= self.name or not row[self.name].strip():
+            return None
+        section, kind, text, of, percent = (
+            row[place] if place is not None and place < len(row) else "" for place in (self.section, *self.others)
+        )
+        known = _SPEEDUP.fullmatch(percent.strip())
+        speedup = float(known[0].replace(",", ".")) if known else None
+        return RuleResult.of(row[self.name], section, kind, text, speedup=speedup, speedup_type=of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +111,7 @@ class _Meaning:
 
 
 class DetailsPage:
-    """A table of the details page. Rows without a metric are advice of the rules of ncu; they are left out.
+    """A table of the details page: rows of metrics, and rows of what the rules of ncu say.
 
     The summary of a kernel over its launches (`--print-summary`) has means in place of values: it counts as that many
     equal launches.
@@ -83,6 +127,7 @@ class DetailsPage:
         self._unit = names.index("Metric Unit") if "Metric Unit" in names else None
         self._section = names.index("Section Name") if "Section Name" in names else None
         self._invocations = names.index("Invocations") if "Invocations" in names else None
+        self._rules = _RuleColumns.of(names)
         places = (self._metric, self._value, self._unit or 0, self._section or 0, self._invocations or 0)
         self.needed = 1 + max(*places, *self._identity.all)
         self._building: dict[object, _Building] = {}
@@ -102,6 +147,8 @@ class DetailsPage:
         label = row[self._metric].strip()
         if label:
             self._read(launch, label, row)
+        elif self._rules is not None and len(launch.rules) < RULES_MAX and (said := self._rules.result_in(row)):
+            launch.rules.append(self._gathered.same_rule(said))
 
     def finish(self, cut: Sequence[str] | None) -> None:
         """Hand over the launches, without the one that was cut."""
@@ -217,6 +264,7 @@ class DetailsPage:
             grid=building.grid,
             block=building.block,
             ranges=building.ranges,
+            rules=tuple(building.rules),
         )
 
 

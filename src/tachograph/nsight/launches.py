@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from math import nan
+from math import isfinite, nan
+from typing import Literal
 
 from tachograph.catalog.chunks import Reject
 
@@ -21,7 +23,8 @@ class Launch:
 
     `metrics`: {metric as Nsight Compute names it: value} in base units: ns, byte, hz, byte per second, instructions or
     cycles; percentages stay 0..100. What was not collected is not in it. `kernel`: the name as the report has it.
-    `ranges`: NVTX ranges around the launch, outermost first.
+    `ranges`: NVTX ranges around the launch, outermost first. `rules`: what the rules of Nsight Compute say of it, in
+    the order of the report; empty where none was applied.
     """
 
     kernel: str
@@ -32,6 +35,70 @@ class Launch:
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     ranges: tuple[str, ...] = ()
+    rules: tuple[RuleResult, ...] = ()
+
+
+RuleType = Literal["INF", "OPT", "WRN", "ERR"]
+SpeedupType = Literal["global", "local"]
+RULES_MAX = 200  # results kept of a launch; those of the full set write some 30
+_RULE_NAME_MAX, _RULE_TEXT_MAX = 100, 1000  # characters that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """One message of a rule of Nsight Compute on a launch; a rule may write several.
+
+    rule, section: their identifiers, such as SOLBottleneck and SpeedOfLight. type: information, optimization, warning,
+    error of the rule; None: not given. speedup_percent: as estimated by the rule, 0..100; None: no estimate.
+    speedup_type: global, of the run time of the kernel; local, of the use of the hardware alone.
+    """
+
+    rule: str
+    section: str
+    type: RuleType | None
+    text: str
+    speedup_percent: float | None = None
+    speedup_type: SpeedupType | None = None
+
+    @classmethod
+    def of(
+        cls, rule: str, section: str, kind: str, text: str, *, speedup: float | None = None, speedup_type: str = ""
+    ) -> RuleResult:
+        """Return the result with text cleaned and cut, and None for what is none of the known kinds or no number."""
+        counts = speedup is not None and isfinite(speedup) and speedup >= 0
+        return cls(
+            encodable(rule.strip())[:_RULE_NAME_MAX],
+            encodable(section.strip())[:_RULE_NAME_MAX],
+            _RULE_TYPES.get(kind.strip()),
+            rule_text(text),
+            speedup if counts else None,
+            _SPEEDUP_TYPES.get(speedup_type.strip().lower()) if counts else None,
+        )
+
+
+_RULE_TYPES: Mapping[str, RuleType] = {"INF": "INF", "OPT": "OPT", "WRN": "WRN", "ERR": "ERR"}
+_SPEEDUP_TYPES: Mapping[str, SpeedupType] = {"global": "global", "local": "local"}
+# links in the text of rules, as the documentation of IRuleResult.rule_message lists them
+_LINK = re.compile(
+    r"@(?:url:(?P<named>[^@:]*):(?P<url>[^@]*)|(?:section|sass):[^@:]*:(?P<place>[^@]*)"
+    r"|source:[^@:]*:[^@:]*:(?P<line>[^@]*))@"
+)
+
+
+def rule_text(text: str) -> str:
+    """Return the text of a rule in one line, its links as ncu writes them in CSV; long text is cut.
+
+    >>> rule_text("Look at @section:LaunchStats:Launch Statistics@,\\n see @url:Guide:https://docs.nvidia.com/g.html@.")
+    'Look at Launch Statistics, see Guide (https://docs.nvidia.com/g.html).'
+    """
+    raw = encodable(text[: 2 * _RULE_TEXT_MAX])
+    return " ".join(_LINK.sub(_link_text, raw).split())[:_RULE_TEXT_MAX]
+
+
+def _link_text(link: re.Match[str]) -> str:
+    if link["url"] is not None:
+        return f"{link['named']} ({link['url']})"
+    return link["place"] if link["place"] is not None else link["line"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from tachograph.nsight.launches import (
     Launch,
     LaunchMetrics,
     NcuReport,
+    RuleResult,
     capability_of,
     size_from_metrics,
 )
@@ -183,6 +184,7 @@ class _ChildOutput:
     _names: list[str] = field(default_factory=list)
     _places: dict[str, int] = field(default_factory=dict)  # of metrics among the values of a launch
     _chips: dict[tuple[object, ...], Chip] = field(default_factory=dict)
+    _rules: dict[RuleResult, RuleResult] = field(default_factory=dict)
 
     def take(self, found: ActionRecord) -> None:
         """Add one result: a launch, or a reason why it is none."""
@@ -210,6 +212,7 @@ class _ChildOutput:
             grid=size_from_metrics(values, "launch__grid_dim_"),
             block=size_from_metrics(values, "launch__block_dim_"),
             ranges=tuple(found.ranges),
+            rules=tuple(self._rules.setdefault(said, said) for said in found.rules),
         )
 
     def _chip(self, name: str | None, attributes: dict[str, float]) -> Chip:

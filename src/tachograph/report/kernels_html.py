@@ -18,6 +18,7 @@ from tachograph.sharing.advice import times
 from tachograph.sharing.demand import PIPES
 from tachograph.sharing.kernel_facts import GpuPart, KernelsReport, KernelView, pairs_of
 from tachograph.sharing.kernel_names import shortened, shortened_apart
+from tachograph.sharing.nsight_rules import compared_rules, rule_agreement
 
 SHOWN_IN_FULL = 40  # kernels that have a paragraph of their own
 LISTED = 50  # pairs of a table, files, problems; all are in JSON
@@ -130,5 +131,7 @@ def _environment() -> Environment:
         names=_named,
         legend=legend(short=False),
         pairs_of=pairs_of,
+        compared_rules=compared_rules,
+        rule_agreement=rule_agreement,
     )
     return made

@@ -20,6 +20,7 @@ from tachograph.sharing.kernel_facts import (
     pairs_of,
 )
 from tachograph.sharing.mixes import MixOutcome
+from tachograph.sharing.nsight_rules import compared_rules, rule_agreement
 from tachograph.sharing.utilization import SensitivityLevel
 
 
@@ -56,6 +57,7 @@ def _part(part: GpuPart) -> dict[str, Any]:
         "columns": [{"number": view.number, "label": view.label, "name": view.kernel.name} for view in part.columns],
         "pairs": None if part.pairs is None else [_pair(part, pair) for pair in pairs_of(part)],
         "mixed": None if part.mixed is None else _mixed(part.mixed),
+        "nsight_agreement": rule_agreement(part.kernels),
         "not_collected": part.lacking,
         "collect_with": part.command,
     }
@@ -96,6 +98,7 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "limits": {"words": limits_sentence(limits), **json_values(limits, without=("limiting",))},
         "sensitivities": judged.sensitivities,
         "pitfalls": judged.pitfalls,
+        "nsight_rules": compared_rules(view),
         "roofline": {"words": roofline_sentences(placement), **json_values(placement)},
         "demand": json_values(kernel.demand, without=("name",)),
         "not_collected": kernel.missing,

@@ -17,6 +17,7 @@ from tachograph.sharing.kernel_facts import (
 from tachograph.sharing.kernel_metrics import PIPE_NAMES
 from tachograph.sharing.kernel_names import shortened
 from tachograph.sharing.mixes import MixOutcome
+from tachograph.sharing.nsight_rules import ComparedRule, RuleAgreement
 from tachograph.sharing.roofline import KernelLimits, Limit, RooflinePlacement
 from tachograph.sharing.utilization import Pitfall, Sensitivity
 
@@ -120,6 +121,56 @@ def _capacity_text(limit: Limit) -> str:
     if limit.measured_on is not None:
         return f"what can be achieved (as measured on {limit.measured_on})"
     return "what other GPUs can achieve" if limit.resource == "dram" else "it"
+
+
+AGREEMENTS = {"agrees": "agrees", "differs": "differs", "not_comparable": "not compared"}
+RULES_LEGEND = (
+    "speedup: as the rule estimates it, of the run time, or local, of the use of the hardware alone; here: what is "
+    "found from the metrics; not compared: not measured, or not looked for."
+)
+_TEXT_OF_A_RULE = 40  # characters of a text without a known claim
+_DIFFERENCES = 4  # named in a line
+
+
+def rule_claim(rule: ComparedRule) -> str:
+    """Return what a rule of Nsight Compute says, in short, and in how much of the time where that is not all."""
+    began = rule.text if len(rule.text) <= _TEXT_OF_A_RULE else f"{rule.text[: _TEXT_OF_A_RULE - 1]}…"
+    said = began if rule.claim is None else rule.claim
+    return said if rule.share >= _ALL else f"{said} (in {text(rule.share, 'fraction')} of its time)"
+
+
+_ALL = 0.9995  # a share that is 100 % as text
+
+
+def rule_speedup(rule: ComparedRule) -> str:
+    """Return the speedup that a rule estimates."""
+    if rule.speedup_percent is None:
+        return text(None)
+    local = " local" if rule.speedup_type == "local" else ""
+    return f"{text(rule.speedup_percent / 100, 'fraction')}{local}"
+
+
+def agreement_sentence(found: RuleAgreement) -> str:
+    """Return how many of the rules' results agree with those here, and which differ.
+
+    >>> from tachograph.sharing.nsight_rules import RuleDifference
+    >>> agreement_sentence(RuleAgreement(5, 6, (RuleDifference("SOLBottleneck", "latency", (1, 2)),)))
+    "Nsight Compute's rules agree with 5 of 6 comparable results; differ: SOLBottleneck (latency: 1, 2)."
+    """
+    if not found.comparable:
+        return "Nsight Compute's rules: none of their results can be compared."
+    named = [f"{one.rule} ({one.claim}: {_numbers(one.of)})" for one in found.differ[:_DIFFERENCES]]
+    if len(found.differ) > _DIFFERENCES:
+        named.append(f"and {len(found.differ) - _DIFFERENCES} more")
+    differ = f"; differ: {', '.join(named)}" if named else ""
+    return (
+        f"Nsight Compute's rules agree with {found.agree:,} of {plural(found.comparable, 'comparable result')}{differ}."
+    )
+
+
+def _numbers(of: Sequence[int]) -> str:
+    more = [f"and {len(of) - MOST_NUMBERS} more"] if len(of) > MOST_NUMBERS else []
+    return ", ".join([*map(str, of[:MOST_NUMBERS]), *more])
 
 
 def roofline_sentences(place: RooflinePlacement) -> str:

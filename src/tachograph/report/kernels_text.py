@@ -23,6 +23,7 @@ from tachograph.sharing.kernel_facts import (
 )
 from tachograph.sharing.kernel_names import shortened, shortened_apart
 from tachograph.sharing.kernels import options_for
+from tachograph.sharing.nsight_rules import compared_rules, rule_agreement
 from tachograph.sharing.utilization import Sensitivity
 
 MOST_COLUMNS = 16  # of a matrix that is printed
@@ -111,6 +112,7 @@ def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = Fals
         ("Limits", _limits(view, width, ascii_only)),
         ("Sensitivity to co-runners", _sensitivities(view, width)),
         ("Roofline", wrapped(sentences.roofline_sentences(view.judged.placement), width, first="  ", indent="  ")),
+        ("Nsight Compute's rules", _rules(view, width)),
         ("Scores, 0 best, 100 worst", _facts(view.scores.values(), width, ascii_only)),
         ("Pitfalls", _explained_pitfalls(view, width)),
         ("Not collected", _lacking(view, width)),
@@ -184,6 +186,25 @@ def _is_unused(sensitivity: Sensitivity) -> bool:
 def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
     for pitfall in view.judged.pitfalls:
         yield from wrapped(sentences.pitfall_sentence(pitfall), width, first="  ", indent="  ")
+
+
+def _rules(view: KernelView, width: int) -> Iterator[Line]:
+    """What rules of Nsight Compute say, beside what is found here."""
+    rules = compared_rules(view)
+    if not rules:
+        return
+    columns = [
+        TextColumn("rule", [shortened(printable(rule.rule), _RULE) for rule in rules], least=_LEAST_RULE),
+        TextColumn("says", [printable(sentences.rule_claim(rule)) for rule in rules], folds=True),
+        TextColumn("speedup", [sentences.rule_speedup(rule) for rule in rules], right=True),
+        TextColumn("here", [rule.ours or text(None) for rule in rules], folds=True),
+        TextColumn("", [sentences.AGREEMENTS[rule.agreement] for rule in rules]),
+    ]
+    yield from fit_table(columns, width, indent="  ").lines
+    yield from wrapped(sentences.RULES_LEGEND, width, first="  ", indent="  ", style="dim")
+
+
+_RULE, _LEAST_RULE = 24, 12  # characters of the identifier of a rule, at most and at least
 
 
 def _lacking(view: KernelView, width: int) -> Iterator[Line]:
@@ -281,6 +302,9 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     yield from _table(part.kernels, width)
     if part.disturbers is not None:
         yield from wrapped(sentences.disturbers_sentence(part.disturbers), width)
+    agreement = rule_agreement(part.kernels)
+    if agreement is not None:
+        yield from wrapped(sentences.agreement_sentence(agreement), width)
     yield plain("")
     if part.pairs is not None:
         yield from pair_lines(report, part, width)

@@ -10,7 +10,7 @@ from math import fsum, isfinite
 from operator import mul
 from types import MappingProxyType
 
-from tachograph.nsight.launches import Launch, MetricColumns
+from tachograph.nsight.launches import Launch, MetricColumns, RuleResult
 from tachograph.sharing.demand import PIPES, GpuCapacity
 
 _ACTIVE, _ELAPSED = "avg.pct_of_peak_sustained_active", "avg.pct_of_peak_sustained_elapsed"
@@ -408,6 +408,31 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
             if covered is not None:
                 coverage[metric] = covered
     return MergedLaunches(metrics, coverage, seconds, longest, _problems(durations, coverage))
+
+
+@dataclass(frozen=True, slots=True)
+class RuledTime:
+    """What the rules of Nsight Compute say of some launches. share: of the time of those with rules, 0..1."""
+
+    share: float
+    rules: tuple[RuleResult, ...]
+
+
+def rules_by_time(launches: Sequence[Launch]) -> tuple[RuledTime, ...]:
+    """Return what rules say of launches of one kernel, of most time first; empty where rules were applied to none.
+
+    A launch without rules counts in no share: in its report they were not applied. Without a duration, it adds nothing
+    where others have one; where none has, each counts alike.
+    """
+    ruled = [(launch, duration_s(launch) or 0.0) for launch in launches if launch.rules]
+    if not any(seconds for _, seconds in ruled):
+        ruled = [(launch, 1.0) for launch, _ in ruled]
+    seconds: dict[tuple[RuleResult, ...], list[float]] = {}
+    for launch, took in ruled:
+        seconds.setdefault(launch.rules, []).append(took)
+    whole = fsum(took for _, took in ruled)
+    found = [RuledTime(fsum(parts) / whole, rules) for rules, parts in seconds.items()]
+    return tuple(sorted(found, key=lambda part: (-part.share, [each.text for each in part.rules])))
 
 
 def is_measured(value: float) -> bool:

@@ -14,7 +14,7 @@ from tachograph.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import footprint_of, gpu_of, l2_most
 from tachograph.sharing.demand import Demand, Footprint, GpuCapacity
-from tachograph.sharing.kernel_metrics import is_measured, merge_launches
+from tachograph.sharing.kernel_metrics import RuledTime, is_measured, merge_launches, rules_by_time
 from tachograph.sharing.nsight_scores import full_set_metric
 
 _SASS = r"(sm|smsp)__sass_thread_inst_executed_op"
@@ -192,7 +192,8 @@ class Kernel:
     where no launch has one. variants: how many different shapes of grids and blocks were launched. metrics: as in
     Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`) added up, `launch__*` of the
     longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of those that have it}.
-    missing: metrics that no launch has. problems: lines about launches that could not be used.
+    rules: what those of Nsight Compute say of its launches. missing: metrics that no launch has. problems: lines about
+    launches that could not be used.
     """
 
     name: str
@@ -211,6 +212,7 @@ class Kernel:
     problems: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
+    rules: tuple[RuledTime, ...] = ()
 
     def per_second(self, metric: str) -> float | None:
         """Return a count of `metrics` per second; None: not collected, or no duration."""
@@ -310,6 +312,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         problems=whole.problems,
         reports=tuple(sorted({launch.report for launch in launches})),
         ranges=longest.ranges,
+        rules=rules_by_time(launches),
     )
 
 
