@@ -197,7 +197,7 @@ def test_what_cannot_be_used_is_refused(
     assert [one.label for one in found.profiled] == ["ann/y"]
     assert len(found.refused_profiles) == 1
     assert message in found.refused_profiles[0]
-    kept = report(jobs, GivenProfile(kind, files[name], configured=True))
+    kept = report(jobs, GivenProfile(kind, files[name], source="configuration"))
     assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
 
 
@@ -221,7 +221,7 @@ def test_an_array_is_written_with_its_brackets(files: dict[str, str]) -> None:
 
 
 def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
-    kept = GivenProfile("ann/x", files["other"], configured=True)
+    kept = GivenProfile("ann/x", files["other"], source="configuration")
     (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), GivenProfile("1", files["other"])).profiled
     assert kind.profile is not None
     assert (kind.profile.kernels, kind.profile.launches) == (4, 8)
