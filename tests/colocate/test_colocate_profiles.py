@@ -231,6 +231,13 @@ def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str,
     (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), kept).profiled
     assert kind.profile is not None
     assert kind.profile.reports == (files["one"],)
+    attached = GivenProfile("1", files["one"], source="job")
+    (kind,) = report(rows("x"), attached, kept).profiled
+    assert kind.profile is not None
+    assert kind.profile.reports == (files["other"],)
+    (kind,) = report(rows("x"), attached).profiled
+    assert kind.profile is not None
+    assert kind.profile.reports == (files["one"],)
     (kind,) = report(rows("x"), kept).profiled
     assert kind.profile is not None
     assert kind.profile.kernels == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +67,7 @@ class _JobOfLake:
     key: str
     id: str
     name: str
+    gpu_model: str | None
 
     @classmethod
     def of(cls, arguments: Arguments) -> _JobOfLake:
@@ -75,7 +76,7 @@ class _JobOfLake:
 
         lake = open_lake(arguments).lake
         row = read_job_row(lake, arguments.job, cluster=arguments.cluster, run=arguments.nth).row
-        return cls(lake, row["job_key"], row["job_id"], str(row["display_id"] or row["job_id"]))
+        return cls(lake, row["job_key"], row["job_id"], str(row["display_id"] or row["job_id"]), row["gpu_model"])
 
 
 def read_job_kernels(arguments: Arguments) -> tuple[NcuReport, ...]:
@@ -104,19 +105,21 @@ def detach_reports(arguments: Arguments) -> int:
     return 0
 
 
-def attach_reports(arguments: Arguments, reports: Sequence[NcuReport]) -> int:
-    """Attach reports with launches to the job and print what became of them."""
+def attach_reports(arguments: Arguments, read: Callable[[], Sequence[NcuReport]]) -> int:
+    """Attach reports with launches to the job and print what became of them; they are read once the job is known."""
     from tachograph.lake.profiles import attach_profiles
     from tachograph.nsight.launches import encodable
     from tachograph.sharing.attached import to_attach
 
     job, now = _JobOfLake.of(arguments), datetime.now(UTC)
     given = []
-    for report in reports:
+    for report in read():
         if report.launches:
             given.append(to_attach(report, now))
         else:
             remark(encodable(f"{report.file}: not attached, {'; '.join(report.problems) or 'no kernel was profiled'}"))
+    for line in _elsewhere(given, job.gpu_model):
+        remark(line)
     new = frozenset(attach_profiles(job.lake, job.key, job.id, given))
     for profile in given:
         if left_out := profile.launches - len(profile.report.launches):
@@ -127,6 +130,21 @@ def attach_reports(arguments: Arguments, reports: Sequence[NcuReport]) -> int:
     else:
         output.print_text(f"{_sentence(given, new, job.name)}\n")
     return 0
+
+
+def _elsewhere(given: Sequence[AttachedProfile], gpu_model: str | None) -> Iterator[str]:
+    """A line for each report with kernels of another GPU than the job's, as far as both are in the catalogue."""
+    from tachograph.catalog.devices import match_device
+    from tachograph.nsight.launches import encodable
+    from tachograph.sharing.capacity import device_of
+
+    own = match_device(gpu_model)
+    for profile in given:
+        chips = {launch.chip.name: launch.chip for launch in profile.report.launches}
+        devices = {device.name for chip in chips.values() if (device := device_of(chip)) is not None}
+        if own is not None and devices - {own.name}:
+            name = Path(profile.report.file).name
+            yield encodable(f"{name}: its kernels ran on {', '.join(sorted(devices))}, the job on {own.name}")
 
 
 def _json(profile: AttachedProfile, new: frozenset[str]) -> dict[str, Any]:

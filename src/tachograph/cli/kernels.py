@@ -81,7 +81,7 @@ def run(arguments: Arguments) -> int:
         return detach_reports(arguments)
     _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
     if changes:
-        return attach_reports(arguments, _read(arguments.reports, arguments, digests=True))
+        return attach_reports(arguments, lambda: _read(arguments.reports, arguments, digests=True))
     return _report(arguments)
 
 

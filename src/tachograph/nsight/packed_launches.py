@@ -68,7 +68,7 @@ class _Places:
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
     """Return launches in their order; infinite values, and those that are NaN, count as not collected."""
     kernels, ranges, chips = _Places(), _Places(), list[Chip]()
-    metrics = sorted({name for launch in launches for name in launch.metrics})
+    metrics = sorted({name for launch in launches for name, value in launch.metrics.items() if isfinite(value)})
     packed = []
     for launch in launches:
         if launch.chip not in chips:

@@ -59,7 +59,7 @@ RETRY_S = 2  # when to come again while jobs are read
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """One version of the computed tables and of profiles: commits of each. As text the ETag of what is made of it alone.
+    """One version of computed tables and of profiles: commits of each. As text the ETag of what is made of it alone.
 
     table: id of the table of summaries, which another lake in the same place does not have.
     """
