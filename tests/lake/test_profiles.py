@@ -42,7 +42,7 @@ def launches(*milliseconds: float | None, kernel: str = "copy") -> tuple[Launch,
 
 def profile(name: str, digest: str, *milliseconds: float, kernel: str = "copy", at: datetime = NOW) -> AttachedProfile:
     found = launches(*(milliseconds or (1.0, 2.0)), kernel=kernel)
-    return AttachedProfile(NcuReport(f"/home/ann/{name}", found, digest=digest), len(found), at)
+    return AttachedProfile(NcuReport(f"/reports/ann/{name}", found, digest=digest), len(found), at)
 
 
 def attach(lake: Lake, *given: AttachedProfile, key: str = KEY) -> tuple[str, ...]:

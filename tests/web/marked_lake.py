@@ -78,7 +78,7 @@ def marked_lake(folder: Path, *, whose: str = "") -> Lake:
 def _bobs_report() -> AttachedProfile:
     metrics = {"gpu__time_duration.sum": 1e6, "launch__grid_size": 4.0}
     launch = Launch("void kernelqz(int)", metrics, Chip("chipqz"), "reportqz.csv", 0, ranges=("rangeqz",))
-    report = NcuReport("/home/reportqz.csv", (launch,), problems=("problemqz",), digest="f" * 64)
+    report = NcuReport("/profiles/reportqz.csv", (launch,), problems=("problemqz",), digest="f" * 64)
     return AttachedProfile(report, 1, _END)
 
 
