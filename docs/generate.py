@@ -17,7 +17,7 @@ from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LD
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
 from tachograph.catalog.errors import EXIT_CODES
 from tachograph.catalog.table_columns import TableColumn
-from tachograph.catalog.tables import COMPUTED, LABELS, TABLES, TIME, LakeTable
+from tachograph.catalog.tables import COMPUTED, LABELS, PROFILES, TABLES, TIME, LakeTable
 from tachograph.cli.tree import CommandText, OptionText, command_texts, common_options
 from tachograph.judge.check import FAMILIES, Check
 from tachograph.judge.checks import CHECKS
@@ -187,7 +187,7 @@ def tables_page() -> str:
         "## Recorded",
         *_tables(TABLES),
         "## Computed",
-        *_tables({**COMPUTED, LABELS.name: LABELS}),
+        *_tables({**COMPUTED, LABELS.name: LABELS, PROFILES.name: PROFILES}),
     )
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,23 @@ def test_profiles_at_the_command_and_in_the_configuration(demo: Path, tmp_path: 
     (configured,) = json.loads(done.stdout)["chosen"]
     assert configured["slowdowns"] == at_command["slowdowns"]
     assert "not on H100 SXM 80GB, 132 SMs" in done.stderr  # the third that the pattern fits
+
+
+def test_reports_attached_to_a_job_stand_for_its_group(demo: Path, tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
+    shutil.copytree(demo, tmp_path / "demo")
+    folder = tmp_path / "demo"
+    pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
+    named = [word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")]
+    (at_command,) = json.loads(run(folder, *named, *pair).stdout)["chosen"]
+    (before,) = json.loads(run(folder, *pair).stdout)["chosen"]
+    for side in ("one", "other"):
+        words = ["kernels", str(sample), "--job", before[side]["jobs"][-1]]
+        assert run_here(words, folder, dict(os.environ)).returncode == 0
+    (attached,) = json.loads(run(folder, *pair).stdout)["chosen"]
+    assert {before[side]["issue"] for side in ("one", "other")} != {"profile"}
+    assert attached["slowdowns"] == at_command["slowdowns"]
+    assert attached["one"]["profile"]["reports"] == [f"reports of job {before['one']['jobs'][-1]}"]
 
 
 def test_what_is_no_profile_ends_the_command(demo: Path) -> None:

@@ -197,7 +197,7 @@ def test_what_cannot_be_used_is_refused(
     assert [one.label for one in found.profiled] == ["ann/y"]
     assert len(found.refused_profiles) == 1
     assert message in found.refused_profiles[0]
-    kept = report(jobs, GivenProfile(kind, files[name], configured=True))
+    kept = report(jobs, GivenProfile(kind, files[name], source="configuration"))
     assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
 
 
@@ -221,7 +221,7 @@ def test_an_array_is_written_with_its_brackets(files: dict[str, str]) -> None:
 
 
 def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
-    kept = GivenProfile("ann/x", files["other"], configured=True)
+    kept = GivenProfile("ann/x", files["other"], source="configuration")
     (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), GivenProfile("1", files["other"])).profiled
     assert kind.profile is not None
     assert (kind.profile.kernels, kind.profile.launches) == (4, 8)
@@ -229,6 +229,13 @@ def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str,
     shares = {demand.name: share for share, demand in kind.profile.mix.members}
     assert shares == pytest.approx({"a": 30 / 60, "b": 10 / 60, "c": 5 / 60, "d": 15 / 60})
     (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), kept).profiled
+    assert kind.profile is not None
+    assert kind.profile.reports == (files["one"],)
+    attached = GivenProfile("1", files["one"], source="job")
+    (kind,) = report(rows("x"), attached, kept).profiled
+    assert kind.profile is not None
+    assert kind.profile.reports == (files["other"],)
+    (kind,) = report(rows("x"), attached).profiled
     assert kind.profile is not None
     assert kind.profile.reports == (files["one"],)
     (kind,) = report(rows("x"), kept).profiled

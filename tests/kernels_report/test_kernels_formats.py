@@ -121,6 +121,15 @@ def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
     assert "–" in lines(found)
 
 
+def test_the_page_shows_what_missing_metrics_mean(tmp_path: Path) -> None:
+    found = report(tmp_path, without=("lts__t_sector", "smsp__thread_inst_executed"))
+    (part,) = found.parts
+    page = html.unescape(kernels_html(found))
+    assert part.lacking
+    for lack in part.lacking:
+        assert f"<code>{lack.metric}</code>: {lack.meaning}" in page
+
+
 def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     found = report(tmp_path)
     for width in (52, 60, 70, 80, 100, 140):

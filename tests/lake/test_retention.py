@@ -28,6 +28,7 @@ from tachograph.catalog.tables import (
     JOB_SUMMARIES,
     JOBS,
     LABELS,
+    PROFILES,
     REJECTS,
     STEP_SUMMARIES,
 )
@@ -36,8 +37,10 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.labels import write_label
 from tachograph.lake.problems import lake_errors
+from tachograph.lake.profiles import AttachedProfile, attach_profiles, read_profiles
 from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
 from tachograph.lake.retention import EXPIRING, Expiry, expire, removed_before
+from tachograph.nsight.launches import NcuReport
 from tachograph.pipeline.run import analyze
 
 DAYS = 6  # of April, a job on each of two nodes a day, the second from noon to noon of the next day
@@ -235,9 +238,11 @@ def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
     first = read_summaries(lake).sort("start")["job_key"][0]
     write_label(lake, first, "11", "hung", holds=True, by="ben", at=END)
+    attach_profiles(lake, first, "11", [AttachedProfile(NcuReport("a.csv", (), digest="d"), 0, END)])
     done = by_table(expire(lake, {"job_summaries": 3}, now=END))
     assert done["job_summaries"].rows == 0
     assert done["job_summaries"].kept_back[0].why.startswith("their accounting is still there")
+    assert read_profiles(lake)["job_key"].to_list() == [first]
     keep = {"gpu_samples": 3, "job_minutes": 3, "jobs": 3, "job_summaries": 3}
     expire(lake, keep, now=END)
     later = datetime.now(END.tzinfo) + timedelta(days=2)
@@ -245,7 +250,7 @@ def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
     summarized(lake, changed(), now=END)
     assert first not in read_summaries(lake)["job_key"].to_list()
     keys = set(read_summaries(lake)["job_key"])
-    for table in (JOB_GPUS, FINDINGS, JOB_MINUTES, LABELS):
+    for table in (JOB_GPUS, FINDINGS, JOB_MINUTES, LABELS, PROFILES):
         assert set(lake.scan(table).collect()["job_key"]) <= keys, table.name
 
 

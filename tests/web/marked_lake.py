@@ -7,11 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from starlette.testclient import TestClient
 
 from madelake import held, job, make_lake, summarized, utc
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
+from tachograph.lake.profiles import AttachedProfile, attach_profiles
+from tachograph.lake.query import read_summaries
+from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.snapshot import ServedLake
@@ -23,7 +27,10 @@ BOBS_KEY = f"None:{BOBS_JOB}"
 HOSTILE = '<script>alert("x")</script>\u202e\x1b[31m'
 FORMULA = "=cmd|'/c calc'!A1"
 # what must be in no answer to others: each is a part of a value that is Bob's alone
-MARKS = (BOB, "acctqz", "nameqz", "nodeqz", "partqz", "stepqz", "submitqz", "qosqz", BOBS_JOB)
+MARKS = (
+    *(BOB, "acctqz", "nameqz", "nodeqz", "partqz", "stepqz", "submitqz", "qosqz", BOBS_JOB),
+    *("reportqz", "kernelqz", "rangeqz", "problemqz", "chipqz"),
+)
 _START = utc(23, 12)
 _END = _START + timedelta(minutes=30)
 
@@ -63,7 +70,16 @@ def marked_lake(folder: Path, *, whose: str = "") -> Lake:
         ],
     )
     summarized(lake)
+    for row in read_summaries(lake).filter(pl.col("user") == BOB).iter_rows(named=True):
+        attach_profiles(lake, row["job_key"], row["job_id"], [_bobs_report()])
     return lake
+
+
+def _bobs_report() -> AttachedProfile:
+    metrics = {"gpu__time_duration.sum": 1e6, "launch__grid_size": 4.0}
+    launch = Launch("void kernelqz(int)", metrics, Chip("chipqz"), "reportqz.csv", 0, ranges=("rangeqz",))
+    report = NcuReport("/profiles/reportqz.csv", (launch,), problems=("problemqz",), digest="f" * 64)
+    return AttachedProfile(report, 1, _END)
 
 
 def connect(

@@ -224,7 +224,7 @@ def test_the_marks_are_there_for_those_who_may_see_them(walk: Walk) -> None:
             path = (API if isinstance(entry, EndpointEntry) else "") + re.sub(r"{\w+}", place, entry.path)
             found = text_of(send(walk.clients["admin"], entry, path, {}))
             seen |= {mark for mark in MARKS if mark in found}
-    assert seen >= {BOB, "acctqz", "nameqz", "partqz", BOBS_JOB}
+    assert seen >= {BOB, "acctqz", "nameqz", "partqz", BOBS_JOB, "reportqz", "kernelqz", "problemqz"}
 
 
 def test_streams_have_events_of_jobs_that_are_visible(walk: Walk) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 
 import nsight_reports
 from tachograph.catalog import config
 from tachograph.catalog.errors import InputError, NotFoundError
 from tachograph.lake.delta import Lake
+from tachograph.lake.profiles import attach_profiles, read_attached, read_profiles
+from tachograph.lake.query import read_summaries
+from tachograph.nsight.reports import read_reports
+from tachograph.report.json_values import json_values
+from tachograph.sharing.attached import to_attach
 from tachograph.web.background import Pending
 from tachograph.web.pages import job, job_kernels
+from tachograph.web.rest import job_kernels as rest_job_kernels
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role, Viewer
 
@@ -72,3 +80,69 @@ def test_a_report_that_changes_is_read_again(demo: Path, report: Path) -> None:
     report.write_text("no report\n", encoding="utf-8")
     with pytest.raises(InputError):
         shown(view)
+
+
+@pytest.fixture
+def lake(demo: Path, tmp_path: Path) -> Path:
+    """A copy of the demo, whose lake may be written."""
+    shutil.copytree(demo, tmp_path / "demo")
+    return tmp_path / "demo"
+
+
+def attach(folder: Path, report: Path, job_id: str = "1000002") -> str:
+    """Attach a report and return the key of the job."""
+    lake = Lake.open(str(folder / "lake"))
+    (row,) = read_summaries(lake).filter(job_id=job_id).iter_rows(named=True)
+    (read,) = read_reports([report], digests=True)
+    attach_profiles(lake, row["job_key"], job_id, [to_attach(read, row["end"])])
+    return str(row["job_key"])
+
+
+def test_attached_reports_come_before_those_of_the_group(lake: Path, report: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text(nsight_reports.raw_csv(nsight_reports.PUBLISHED[:1]), encoding="utf-8")
+    attach(lake, own)
+    service = served(lake, report)
+    found = job_kernels.content(service.view(OWNER), job_kernels.PARAMETERS(key="1000002"))
+    assert (found["files"], found["attached"]) == (["own.csv"], True)
+    body = shown(service.view(OWNER))
+    assert "own.csv" in body
+    assert "fmul" not in body
+    other = job_kernels.content(service.view(ADMIN), job_kernels.PARAMETERS(key=_other_of_group(service)))
+    assert (other["files"], other["attached"]) == (["cfd.csv"], False)
+
+
+def _other_of_group(service: ServedLake) -> str:
+    jobs = (
+        service.view(ADMIN)
+        .opened.jobs(user=("user000",))
+        .filter(pl.col("name") == "cfd", pl.col("job_id") != "1000002")
+    )
+    return str(jobs["job_key"][0])
+
+
+def test_a_report_attached_later_is_on_the_page_and_in_the_answers(lake: Path, report: Path) -> None:
+    service = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {}))
+    before = service.view(OWNER)
+    assert not job.content(before, job.PARAMETERS(key="1000002"))["profiled"]
+    assert rest_job_kernels.answer(before, job.PARAMETERS(key="1000002")).values["reports"] == ()
+    key = attach(lake, report)
+    assert service.refresh()
+    view = service.view(OWNER)
+    assert str(view.version) != str(before.version)
+    assert job.content(view, job.PARAMETERS(key="1000002"))["profiled"]
+    (one,) = json_values(rest_job_kernels.answer(view, job.PARAMETERS(key="1000002")).values)["reports"]
+    assert (one["report"], one["kernels"], len(one["longest"])) == ("cfd.csv", 13, 13)
+    (short,) = view.job("1000002").json()["kernels"]
+    assert short == one | {"longest": one["longest"][:5]}
+    assert "Each kernel" in shown(view, key)
+    with pytest.raises(NotFoundError):
+        rest_job_kernels.answer(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
+
+
+def test_rows_of_reports_are_those_of_visible_jobs(lake: Path, report: Path) -> None:
+    key = attach(lake, report)
+    service = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {}))
+    for viewer, rows in ((ADMIN, 1), (OWNER, 1), (Viewer("user036", Role.USER), 0), (Viewer("", Role.USER), 0)):
+        assert read_profiles(service.view(viewer).opened.lake).height == rows
+        assert len(read_attached(service.view(viewer).opened.lake, key)) == rows

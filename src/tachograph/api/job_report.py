@@ -13,6 +13,7 @@ from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.judge.advice.bounds import LEAST_S
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, job_steps, node_memory_mib
 from tachograph.lake.delta import Lake
+from tachograph.lake.profiles import read_attached
 from tachograph.lake.query import (
     read_consistently,
     read_evidence,
@@ -25,6 +26,8 @@ from tachograph.lake.query import (
 )
 from tachograph.report.job import JobReport, build_job_report
 from tachograph.report.next_time import HostMemory, may_change_memory
+from tachograph.sharing.attached import NO_KERNELS, JobKernels, job_kernels
+from tachograph.sharing.calibration import calibration_of
 
 # by which jobs are alike, and what is recorded of those that are
 _ALIKE = (
@@ -67,6 +70,7 @@ def read_job(
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
             bound=configuration.bound,
+            kernels=_kernels(lake, chosen.row, configuration),
             runs_s=_run_times(same),
             host_memory=_host_memory(lake, summaries, same, chosen.row, own_peak)
             if may_change_memory(chosen.row, own_peak)
@@ -74,6 +78,12 @@ def read_job(
         )
 
     return read_consistently(lake, read)
+
+
+def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> JobKernels:
+    """The reports of Nsight Compute that are attached to a run; of no report no calibration is read."""
+    attached = read_attached(lake, row["job_key"])
+    return job_kernels(attached, calibration_of(configuration)) if attached else NO_KERNELS
 
 
 def _same_jobs(summaries: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import polars as pl
 
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.config import Configuration, InterferenceOptions
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
+from tachograph.lake.profiles import read_attached, read_profiles
 from tachograph.lake.query import jobs_and_intervals
-from tachograph.nsight.launches import Launch
+from tachograph.nsight.launches import Launch, NcuReport
 from tachograph.nsight.reports import read_reports
 from tachograph.sharing.calibration import calibration_of
 from tachograph.sharing.colocation import ColocateReport, build_colocate_report
@@ -41,12 +44,14 @@ def read_sharing(
 ) -> ColocateReport:
     """Return the report on co-location of the jobs that a filter selects; options are those of build_colocate_report.
 
-    `profiles`: further ones than the configuration names. `remark` is called with what is wrong with their files.
+    `profiles`: further ones than the configuration names. Where a group has neither, reports attached to its jobs
+    count. `remark` is called with what is wrong with files.
     Errors: those of filter_jobs and build_colocate_report.
     """
     settings = configuration.interference
     jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
-    kept = [GivenProfile(group, report, configured=True) for group, report in settings.profiles.items()]
+    kept = [GivenProfile(group, report, "configuration") for group, report in settings.profiles.items()]
+    attached = _AttachedReports.of(lake, jobs)
     return build_colocate_report(
         jobs,
         verdicts,
@@ -59,8 +64,8 @@ def read_sharing(
         top=top,
         pair=pair,
         matrix=matrix,
-        profiles=[*profiles, *kept],
-        read=lambda report: _launches(report, remark),
+        profiles=[*profiles, *kept, *attached.given],
+        read=lambda report: attached.launches(report) if report in attached.keys else _launches(report, remark),
         zone_name=configuration.site.time_zone,
     )
 
@@ -74,8 +79,43 @@ def read_kernels(reports: Sequence[str], configuration: Configuration) -> Kernel
     problems: list[str] = []
     found = read_reports([Path(report) for report in reports], remark=problems.append)
     found = tuple(report.named(Path(report.file).name) for report in found)
-    report = build_kernels_report(found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration)
+    report = _shown(found, configuration)
     return replace(report, problems=(*problems, *report.problems))
+
+
+def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration) -> KernelsReport:
+    """Return the kernels of the reports that are attached to a run of a job, each beside each other.
+
+    Errors: InputError where none holds a kernel.
+    """
+    return _shown([profile.report for profile in read_attached(lake, job_key)], configuration)
+
+
+def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsReport:
+    return build_kernels_report(found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration)
+
+
+@dataclass(frozen=True, slots=True)
+class _AttachedReports:
+    """Reports attached to some jobs. given: one for all those of a job id; keys: {name of it: job_keys}."""
+
+    lake: Lake
+    given: tuple[GivenProfile, ...]
+    keys: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, lake: Lake, jobs: pl.DataFrame) -> _AttachedReports:
+        attached = read_profiles(lake).select("job_key").unique()
+        rows = jobs.select(pl.coalesce("display_id", "job_id").alias("job"), "job_key")
+        of_job = rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows_by_key("job")
+        keys = {f"reports of job {job}": [key for (key,) in rows] for job, rows in of_job.items()}
+        given = [GivenProfile(job, name, "job") for job, name in zip(of_job, keys, strict=True)]
+        return cls(lake, tuple(given), keys)
+
+    def launches(self, name: str) -> list[Launch]:
+        """The launches of all reports that `name` stands for."""
+        attached = [profile for key in self.keys[name] for profile in read_attached(self.lake, key)]
+        return [launch for profile in attached for launch in profile.report.launches]
 
 
 def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:

@@ -216,7 +216,7 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job_minutes: str = ""
     job_node_minutes: str = ""
     jobs: str = ""  # the accounting: jobs, steps, allocations
-    job_summaries: str = ""  # all results of a job: job_gpus, step_summaries, findings and labels go with them
+    job_summaries: str = ""  # all results of a job, with its labels and profiles
 
     @property
     def days(self) -> dict[str, int]:

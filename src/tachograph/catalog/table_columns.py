@@ -1,4 +1,4 @@
-"""Columns of tables: what one is, and those that several computed tables have."""
+"""Tables and their columns: what they are, and the columns that several computed tables have."""
 
 from __future__ import annotations
 
@@ -21,6 +21,34 @@ class TableColumn:
     unit: str
     sentence: str
     null: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """One table of the lake."""
+
+    name: str
+    grain: str
+    key: tuple[str, ...]
+    columns: tuple[TableColumn, ...]
+    sort: tuple[str, ...] = ()
+    by_day: bool = False
+    completes: bool = True  # rows of one key complete each other; False: the last one replaces the others
+    group_rows: int | None = None  # of a row group of its files, where rows are large and read one by one
+
+    @property
+    def schema(self) -> dict[str, pl.DataType]:
+        """{column: type} in order."""
+        return {column.name: column.dtype for column in self.columns}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Columns in which null is not allowed."""
+        return tuple(column.name for column in self.columns if column.null is None)
+
+    def empty(self) -> pl.DataFrame:
+        """A frame of no rows."""
+        return pl.DataFrame(schema=self.schema)
 
 
 def real(name: str, unit: str, sentence: str, null: str = NOT_MEASURED) -> TableColumn:

@@ -7,7 +7,6 @@ using System-wide Telemetry Data" (IPDPS 2026); variations are options of the an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import polars as pl
@@ -29,36 +28,10 @@ from tachograph.catalog.table_columns import (
     text,
     waste,
 )
+from tachograph.catalog.table_columns import LakeTable as LakeTable
 
 TIME = pl.Datetime("us", "UTC")
 STORAGE_TYPES: Mapping[str, pl.DataType] = {"f32": pl.Float32(), "f64": pl.Float64(), "i64": pl.Int64()}
-
-
-@dataclass(frozen=True, slots=True)
-class LakeTable:
-    """One table of the lake."""
-
-    name: str
-    grain: str
-    key: tuple[str, ...]
-    columns: tuple[TableColumn, ...]
-    sort: tuple[str, ...] = ()
-    by_day: bool = False
-    completes: bool = True  # rows of one key complete each other; False: the last one replaces the others
-
-    @property
-    def schema(self) -> dict[str, pl.DataType]:
-        """{column: type} in order."""
-        return {column.name: column.dtype for column in self.columns}
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Columns in which null is not allowed."""
-        return tuple(column.name for column in self.columns if column.null is None)
-
-    def empty(self) -> pl.DataFrame:
-        """A frame of no rows."""
-        return pl.DataFrame(schema=self.schema)
 
 
 GPU_KEY = ("node", "gpu", "mig")  # one GPU, or one MIG slice of it
@@ -567,6 +540,28 @@ LABELS = LakeTable(
     sort=("job_key", "code"),
     completes=False,
 )
+PROFILES = LakeTable(
+    "profiles",
+    "one row per (job_key, digest): a report of Nsight Compute that a person attached to a job",
+    ("job_key", "digest"),
+    (
+        _JOB_KEY,
+        _COMPUTED_JOB_ID,
+        TableColumn("digest", pl.String(), "", "SHA-256 of the file, in hexadecimal digits.", None),
+        TableColumn("report", pl.String(), "", "File name, its last part.", None),
+        _time("at", "When it was attached.", None),
+        count("launches", "Launches in the file.", "detached"),
+        count("launches_kept", "Those in `content`: the longest ones.", "detached"),
+        TableColumn("kernels", pl.List(pl.String()), "", "Names of its kernels, to which `content` points.", None),
+        TableColumn("ranges", pl.List(pl.String()), "", "Names of its NVTX ranges, to which `content` points.", None),
+        TableColumn("problems", pl.List(pl.String()), "", "What could not be read of it, in sentences.", None),
+        text("content", "JSON object: version, metrics, chips, launches with values (docs/kernels.md).", "detached"),
+        _SEQ,
+    ),
+    sort=("job_key", "digest"),
+    completes=False,
+    group_rows=8,
+)
 ANALYSED = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES, STEPS)  # what an analysis reads
 
 
@@ -595,4 +590,4 @@ ANALYSES = LakeTable(
     sort=("seq",),
     completes=False,
 )
-ALL_TABLES = (*TABLES.values(), *COMPUTED.values(), ANALYSES, LABELS)  # in the order in which they are filled
+ALL_TABLES = (*TABLES.values(), *COMPUTED.values(), ANALYSES, LABELS, PROFILES)  # in the order in which they are filled

@@ -1,5 +1,6 @@
 """`tachograph kernels`: demand and sensitivity of kernels, and the estimated slowdown when they share a GPU.
 
+The kernels are those of reports, or of reports that were attached to a job of the lake.
 Reports from a pipe are copied to a file while they are read; messages name them stdin.
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
+from tachograph.cli.job_kernels import add_job_options, attach_reports, changes_job, detach_reports, read_job_kernels
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, configuration_of
 
@@ -37,8 +39,9 @@ _MOST_LINES = 20  # remarks on stderr
 def add_arguments(parser: Parser) -> None:
     """Declare reports, kernel filter, questions, and formats."""
     parser.add_argument(
-        "reports", nargs="+", metavar="REPORT", help="a .ncu-rep, CSV of `ncu --csv`, a folder, or - for stdin"
+        "reports", nargs="*", metavar="REPORT", help="a .ncu-rep, CSV of `ncu --csv`, a folder, or - for stdin"
     )
+    add_job_options(parser)
     chosen = parser.add_argument_group("kernel filter")
     chosen.add_argument(
         "--kernel", action="append", default=[], metavar="PATTERN",
@@ -72,11 +75,20 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Print or write the report on kernels."""
+    """Print or write the report on kernels, or attach reports to a job, or detach them."""
+    changes = changes_job(arguments)
+    if arguments.detach:
+        return detach_reports(arguments)
+    _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
+    if changes:
+        return attach_reports(arguments, lambda: _read(arguments.reports, arguments, digests=True))
+    return _report(arguments)
+
+
+def _report(arguments: Arguments) -> int:
     from tachograph.sharing.kernel_facts import KernelsRequest
     from tachograph.sharing.kernel_report import build_kernels_report
 
-    _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
     settings = configuration_of(arguments)
     exported = arguments.json or arguments.csv or arguments.html is not None
     request = KernelsRequest(
@@ -88,7 +100,7 @@ def run(arguments: Arguments) -> int:
         matrix=arguments.matrix or arguments.html is not None,
         shares=arguments.mps_share,
     )
-    reports = _read(arguments.reports, arguments)
+    reports = _attached(arguments) if arguments.job is not None else _read(arguments.reports, arguments)
     beside = _read([arguments.beside], arguments) if arguments.beside is not None else ()
     with Narrator.of(arguments).steps() as progress:
         report = build_kernels_report(reports, request, configuration=settings, beside=beside, progress=progress)
@@ -111,7 +123,11 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
     write_report(forms, arguments)
 
 
-def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
+def _attached(arguments: Arguments) -> tuple[NcuReport, ...]:
+    return _of_one_gpu(read_job_kernels(arguments), arguments)
+
+
+def _read(names: Sequence[str], arguments: Arguments, *, digests: bool = False) -> tuple[NcuReport, ...]:
     """The reports of files and folders; an unreadable one is reported and skipped, as long as another is readable."""
     from tachograph.nsight.reports import read_reports
 
@@ -119,7 +135,7 @@ def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
         paths = [kept.path if name == _STDIN else Path(name) for name in names]
         remarks: list[str] = []
         with kept.failing():
-            reports = read_reports(paths, remark=kept.renaming(remarks.append), progress=progress)
+            reports = read_reports(paths, remark=kept.renaming(remarks.append), progress=progress, digests=digests)
     if not arguments.quiet:
         _remark_some(remarks, more="these files were left out, or read once")
     return _of_one_gpu(tuple(kept.named(report) for report in reports), arguments)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import date
 from functools import partial
+from itertools import accumulate
 from types import MappingProxyType
 
 import polars as pl
@@ -18,6 +19,7 @@ from tachograph.lake.problems import lake_errors
 
 ENOUGH_ROWS = 1 << 17  # a file of so many stays as it is
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
+LARGE_ROWS = 64  # of a table whose rows are large, so many are read at a time: a few hundred MiB at most
 REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 
 Counting = Callable[[pl.LazyFrame], pl.LazyFrame]  # rows of a table -> those of them that may still count
@@ -53,7 +55,8 @@ def compact(
     """Rewrite what needs it in each table, and delete files replaced more than `vacuum_hours` ago.
 
     `counting`: for tables whose rows are superseded by something else than their key, what is left of them. Rows of
-    one key and different `seq` are not merged there: only who reads them knows which one counts.
+    one key and different `seq` are not merged there: only who reads them knows which one counts. Of a table whose rows
+    are large a part of the small files is rewritten at a time.
     Killed at any moment, a day is either as before or done. Nothing to do is nothing written.
     """
     done = []
@@ -100,7 +103,7 @@ class _TableCompaction:
 
     def whole(self) -> Compaction:
         for _ in range(REPLACE_ATTEMPTS):
-            files = self.lake.files(self.table)
+            files = self._together(self.lake.files(self.table))
             if len(files) <= FEW_FILES and not self._is_superseded(files):
                 break
             frame, merged = self._read(self.lake.read_files(self.table, files))
@@ -109,6 +112,14 @@ class _TableCompaction:
                 return _done(self.table, 0, files, [frame.height for _, frame in kept], merged)
         files = self.lake.files(self.table)
         return Compaction(self.table.name, 0, len(files), len(files), _rows(files), _rows(files))
+
+    def _together(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """The files that are read and rewritten together: all, or where rows are large the smallest ones."""
+        if self.table.group_rows is None:
+            return files
+        smallest = sorted(files, key=lambda file: file.rows)
+        rows = accumulate(file.rows for file in smallest)
+        return [file for file, total in zip(smallest, rows, strict=True) if total <= LARGE_ROWS]
 
     def _one_day(self, day: date) -> Compaction | None:
         """Rewrite a day; None where another process did it."""

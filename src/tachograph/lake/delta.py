@@ -481,7 +481,7 @@ class Lake:
             frame,
             compression="zstd",
             compression_level=level,
-            row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
+            row_group_size=table.group_rows or ROW_GROUP_ROWS[table is GPU_SAMPLES],
         )
         return _add_action(path, size, day, frame, data_change=data_change)
 

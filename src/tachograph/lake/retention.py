@@ -26,6 +26,7 @@ from tachograph.catalog.tables import (
     JOBS,
     LABELS,
     NODE_SAMPLES,
+    PROFILES,
     STEP_SUMMARIES,
     STEPS,
     TIME,
@@ -48,13 +49,13 @@ EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "job_minutes": (JOB_MINUTES,),
     "job_node_minutes": (JOB_NODE_MINUTES,),
     "jobs": (ALLOCATIONS, STEPS, JOBS),  # an allocation without its job would be a job of its own
-    "job_summaries": (LABELS, JOB_SUMMARIES),  # compaction drops what belonged to a summary
+    "job_summaries": (LABELS, PROFILES, JOB_SUMMARIES),  # compaction drops what belonged to a summary
 }
 
 _WITH_SUMMARIES = (JOB_GPUS, STEP_SUMMARIES, FINDINGS)
 
 Progress = Callable[[str, int, int], None]
-_RESULTS = (LABELS, JOB_SUMMARIES)
+_RESULTS = (LABELS, PROFILES, JOB_SUMMARIES)
 _IDS = ("cluster", "job_id", "submit")
 
 
@@ -365,7 +366,7 @@ class _TableExpiry:
         return rows.select(chosen).to_series(), kept if back.height else []
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
-        """Which summaries go, or the labels of which: of jobs that are over and no longer in the accounting."""
+        """Which summaries go, or what is of them: of jobs that are over and no longer in the accounting."""
         columns = ("job_key", *_IDS, "start", "end", "state", "as_of")
         summaries = self.lake.latest(JOB_SUMMARIES, columns)
         old = summaries.filter(_is_over() & (pl.col("as_of") < pl.lit(_midnight(self.before), dtype=TIME)))

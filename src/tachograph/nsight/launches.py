@@ -115,12 +115,16 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class NcuReport:
-    """What one file gave. `problems`: messages about the file as a whole, errors of the profiler among them."""
+    """What one file gave. `problems`: messages about the file as a whole, errors of the profiler among them.
+
+    `digest`: SHA-256 of the file in hexadecimal digits; "" where it was not requested.
+    """
 
     file: str
     launches: tuple[Launch, ...]
     rejects: tuple[Reject, ...] = ()
     problems: tuple[str, ...] = ()
+    digest: str = ""
 
     def named(self, name: str) -> NcuReport:
         """Return the report as if its file were called `name`."""

@@ -9,7 +9,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -319,12 +319,13 @@ def read_reports(
     *,
     remark: Callable[[str], None] = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
+    digests: bool = False,
 ) -> tuple[NcuReport, ...]:
     """Return a report per file, in the order named, also of files of which nothing could be read: they have problems.
 
     A folder stands for the reports under it. A file that is there twice, under any name, is read once, so that its
     launches do not count twice. `remark`: takes lines about what was left out. `progress`: takes the step, the bytes
-    read so far, and all bytes.
+    read so far, and all bytes. `digests`: those of files with launches are computed.
 
     Errors: InputError when no launch could be read from any of them; it names each file.
     """
@@ -346,7 +347,7 @@ def read_reports(
         if found and not report.launches and not path.name.endswith(_NAMED_AS_REPORTS):
             left_out.append(report)
             continue
-        reports.append(report)
+        reports.append(replace(report, digest=seen.digest(path)) if digests and report.launches else report)
     steps.begin(0)
     if not any(report.launches for report in reports):
         raise InputError(_nothing([*reports, *left_out]), do=_DO)
@@ -506,7 +507,7 @@ class _Seen:
     """Files by size and, of those of one size, by content."""
 
     _by_size: dict[int, list[Path]] = field(default_factory=dict)
-    _digests: dict[Path, bytes] = field(default_factory=dict)
+    _digests: dict[Path, str] = field(default_factory=dict)
 
     def same_as(self, path: Path) -> Path | None:
         """Return the earlier file with the same content."""
@@ -514,16 +515,17 @@ class _Seen:
             if not path.is_file():
                 return None
             earlier = self._by_size.setdefault(path.stat().st_size, [])
-            same = next((other for other in earlier if self._digest(other) == self._digest(path)), None)
+            same = next((other for other in earlier if self.digest(other) == self.digest(path)), None)
         except OSError:
             return None
         earlier.append(path)
         return same
 
-    def _digest(self, path: Path) -> bytes:
+    def digest(self, path: Path) -> str:
+        """Return the SHA-256 of a file in hexadecimal digits. Errors: OSError."""
         if path not in self._digests:
             with path.open("rb") as file:
-                self._digests[path] = hashlib.file_digest(file, "sha256").digest()
+                self._digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
         return self._digests[path]
 
 

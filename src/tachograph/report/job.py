@@ -49,6 +49,7 @@ from tachograph.report.json_values import json_values, public_row
 from tachograph.report.next_time import HostMemory, NextTime, next_time
 from tachograph.report.steps import steps_json
 from tachograph.report.verdict import verdict_sentence, worst_first
+from tachograph.sharing.attached import NO_KERNELS, JobKernels
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
 EXTREMES = 4  # of more GPUs: so many least and most busy ones
@@ -125,6 +126,7 @@ class JobReport:
     timeline: JobTimeline
     steps: JobSteps
     other_runs: tuple[Mapping[str, Any], ...] = ()
+    kernels: JobKernels = NO_KERNELS
 
     @property
     def running(self) -> bool:
@@ -230,12 +232,13 @@ def build_job_report(
     bound: BoundOptions | None = None,
     runs_s: Sequence[float] = (),
     host_memory: HostMemory | None = None,
+    kernels: JobKernels = NO_KERNELS,
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see job_steps;
     `other_runs` are the summaries of its other runs, where it was requeued. `evidence`: see read_evidence. `bound`:
-    what counts as near a peak; `runs_s`, `host_memory`: see next_time.
+    what counts as near a peak; `runs_s`, `host_memory`: see next_time. `kernels`: of reports attached to it.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
     culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
@@ -268,6 +271,7 @@ def build_job_report(
         timeline=timeline,
         steps=steps or JobSteps(),
         other_runs=tuple(other_runs),
+        kernels=kernels,
     )
 
 
@@ -344,11 +348,11 @@ def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) ->
 
 
 def job_json(report: JobReport) -> dict[str, Any]:
-    """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`, `steps`.
+    """Return the summary's columns and `findings`, `verdicts`, `evidence`, `per_gpu`, `timeline`, `steps`, `kernels`.
 
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are reported; `verdicts`:
     every check. `culprit`: likely culprit of a hang of several GPUs, or why none is named. `evidence` is {code: {name:
-    number}} of `findings`. Null: not measured.
+    number}} of `findings`. `kernels`: the attached reports of Nsight Compute. Null: not measured.
     """
     timeline = report.timeline
     units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
@@ -371,6 +375,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
                 "means": timeline.means,
             },
             "steps": steps_json(report.steps),
+            "kernels": report.kernels.reports,
             "caveats": report.caveats,
             "other_runs": [other["job_key"] for other in report.other_runs],
         }

@@ -22,6 +22,13 @@ from tachograph.figures.style import DRAWING
 from tachograph.figures.timeline import Mark, Series
 from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
+from tachograph.report.attached_kernels import (
+    COLUMNS,
+    TEXT_COLUMNS,
+    kernel_rows,
+    kernels_sentence,
+    report_sentence,
+)
 from tachograph.report.findings import check_text, checks_text, evidence_texts
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_over_time import floats, hover_json, over_time
@@ -81,6 +88,11 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         "step_texts": [place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
         "step_rows": step_rows,
         "step_gaps": [gap_sentence(gap, steps, report.zone_name) for gap in shown_gaps(steps)],
+        "kernels_sentence": kernels_sentence,
+        "kernel_columns": COLUMNS,
+        "kernel_texts": TEXT_COLUMNS,
+        "kernel_rows": kernel_rows,
+        "report_sentence": report_sentence,
         "check_text": check_text,
         "checks_text": checks_text,
         "evidence_texts": evidence_texts,

@@ -8,6 +8,7 @@ from tachograph.catalog.columns import share_text
 from tachograph.catalog.units import capitalized, gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
+from tachograph.report.attached_kernels import kernels_sentence
 from tachograph.report.findings import (
     check_text,
     checks_text,
@@ -153,11 +154,12 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
         ("Energy", report.energy),
         ("Host", report.host),
         ("Steps", steps_headline(report.steps) if report.steps.divide_job else None),
+        ("Kernels", kernels_sentence(report.kernels, report.job)),
         ("Data", " ".join(report.caveats)),
         ("Unknown", report.unchecked),
     ]
     if row.get("attribution") == "ambiguous" or not number(row, "samples"):  # the verdict has said why
-        facts = [fact for fact in facts if fact[0] in ("Host", "Steps", "Data")]
+        facts = [fact for fact in facts if fact[0] in ("Host", "Steps", "Kernels", "Data")]
     for label, message in facts:
         if message and label not in without:
             yield from wrapped(message, width, indent=" " * _LABEL, first=f"  {label:<{_LABEL - 2}}")

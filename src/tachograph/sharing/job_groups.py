@@ -321,13 +321,16 @@ LaunchReader = Callable[[str], Sequence[Launch]]
 class GivenProfile:
     """A report of Nsight Compute, and the job group it was given for: user/name, a job's id, a pattern.
 
-    configured: it is from the configuration. Then a missing job group is no error, and profiles
-    named at the command for the same group take precedence.
+    source: of several for one group, those of the first source count. Only at the command a missing job group is an
+    error; those of a job were attached to it.
     """
 
     kind: str
     report: str
-    configured: bool = False
+    source: Literal["command", "configuration", "job"] = "command"
+
+
+_SOURCES = ("command", "configuration", "job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,18 +350,22 @@ def profiled(found: GroupCandidates, given: Sequence[GivenProfile], read: Launch
     launches = _Launches(read, problems)
     kinds = []
     for kind in found.kinds:
-        own = [one for one in given if _is_of(kind, one)]
-        own = [one for one in own if not one.configured] or own
+        own = _first_source([one for one in given if _is_of(kind, one)])
         usable = [report for report in dict.fromkeys(one.report for one in own) if launches.of(report)]
         try:
             kinds.append(replace(kind, profile=profile_of(kind, usable, launches.of)) if usable else kind)
         except TachographError as problem:
             problems.append(problem)
             kinds.append(kind)
-    wanted = any(not one.configured for one in given)
+    wanted = any(one.source == "command" for one in given)
     if wanted and problems and not any(kind.profile for kind in kinds):
         raise problems[0]
     return ProfiledGroups(tuple(kinds), tuple(dict.fromkeys(map(str, problems))))
+
+
+def _first_source(given: Sequence[GivenProfile]) -> list[GivenProfile]:
+    """The profiles of the first source that has any."""
+    return next((own for source in _SOURCES if (own := [one for one in given if one.source == source])), [])
 
 
 def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
@@ -391,7 +398,7 @@ def _pattern(kind: str) -> str:
 def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:
     """Why profiles named at the command are of no evaluated job group."""
     for one in given:
-        if one.configured or any(_is_of(kind, one) for kind in found.kinds):
+        if one.source != "command" or any(_is_of(kind, one) for kind in found.kinds):
             continue
         try:
             named(found, one.kind)

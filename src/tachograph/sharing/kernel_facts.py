@@ -179,9 +179,8 @@ class JudgedKernel:
 
     @property
     def limited_by(self) -> str | None:
-        """The resource that is nearly full, or `small_grid` or `latency`; None: undetermined."""
-        limiting = self.limits.limiting
-        return self.limits.bound if limiting is None else limiting.resource
+        """As KernelLimits has it."""
+        return self.limits.limited_by
 
 
 def judge_kernel(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:

@@ -295,10 +295,17 @@ def _problems(reports: Sequence[NcuReport], found: Sequence[Kernel]) -> tuple[st
     phrases = []
     for report in reports:
         phrases += [f"{report.file}: {problem}" for problem in report.problems]
-        for reject in report.rejects:
-            example = f", such as {reject.example}" if reject.example else ""
-            of = "" if reject.column is None else f" of {reject.column}"
-            what = plural(reject.count, "value" if of else "row")
-            phrases.append(f"{report.file}: left out {what}{of}: {reject.reason}{example}")
+        phrases += [f"{report.file}: {sentence}" for sentence in reject_sentences(report)]
     phrases += [f"{kernel.short}: {problem}" for kernel in found for problem in kernel.problems]
     return tuple(dict.fromkeys(phrases))
+
+
+def reject_sentences(report: NcuReport) -> list[str]:
+    """Return a line for each reason for which values or rows of a report were left out."""
+    sentences = []
+    for reject in report.rejects:
+        example = f", such as {reject.example}" if reject.example else ""
+        of = "" if reject.column is None else f" of {reject.column}"
+        what = plural(reject.count, "value" if of else "row")
+        sentences.append(f"left out {what}{of}: {reject.reason}{example}")
+    return sentences

@@ -222,6 +222,11 @@ class KernelLimits:
     stall: Stall | None
     small_grid: tuple[int, int] | None = None
 
+    @property
+    def limited_by(self) -> str | None:
+        """The resource that is nearly full, or `small_grid` or `latency`; None: undetermined."""
+        return self.bound if self.limiting is None else self.limiting.resource
+
 
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
     """Return what a kernel uses of each resource, and what limits it. Ties: in the order of resources."""

@@ -101,6 +101,7 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs/{key}/node_minutes", "job_node_minutes", "Counters of its nodes by minute.", Role.USER),
     EndpointEntry("/jobs/{key}/findings", "job_findings", "What was checked in a job, and the results.", Role.USER),
     EndpointEntry("/jobs/{key}/steps", "job_steps", "The steps of a job, and what they did with its GPUs.", Role.USER),
+    EndpointEntry("/jobs/{key}/kernels", "job_kernels", "Kernels of the reports attached to a job.", Role.USER),
     EndpointEntry("/users/{name}", "user", "What a user used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/accounts/{name}", "account", "What an account used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/now", "now", "Every visible GPU as it is now.", Role.USER, versioned=False),

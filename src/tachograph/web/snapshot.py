@@ -20,7 +20,16 @@ from tachograph.api.choices import JobChoice, job_filter
 from tachograph.api.open_lake import JobPage, OpenLake
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import ALLOCATIONS, ANALYSES, COMPUTED, FINDINGS, JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    ANALYSES,
+    COMPUTED,
+    FINDINGS,
+    JOB_SUMMARIES,
+    JOBS,
+    PROFILES,
+    LakeTable,
+)
 from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.filters import JOB_NAMES
@@ -50,7 +59,7 @@ RETRY_S = 2  # when to come again while jobs are read
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """One version of the computed tables: commits of each. As text it is the ETag of what is made of it alone.
+    """One version of computed tables and of profiles: commits of each. As text the ETag of what is made of it alone.
 
     table: id of the table of summaries, which another lake in the same place does not have.
     """
@@ -59,10 +68,11 @@ class LakeVersion:
     summaries: int
     findings: int
     analyses: int
+    profiles: int
 
     def __str__(self) -> str:
-        """`table-summaries-findings-analyses`."""
-        return f"{self.table}-{self.summaries}-{self.findings}-{self.analyses}"
+        """`table-summaries-findings-analyses-profiles`."""
+        return f"{self.table}-{self.summaries}-{self.findings}-{self.analyses}-{self.profiles}"
 
 
 class LakeMoment(Lake):
@@ -73,7 +83,7 @@ class LakeMoment(Lake):
         of_tables = {JOB_SUMMARIES: summaries, FINDINGS: findings}
         self._files = {
             table.name: list(of_tables[table]) if table in of_tables else lake.files(table)
-            for table in (*COMPUTED.values(), ALLOCATIONS)
+            for table in (*COMPUTED.values(), ALLOCATIONS, PROFILES)
         }
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
         self._logs: dict[str, tuple[int, DeltaTable | None]] = {}
@@ -362,7 +372,7 @@ class ServedLake:
 
     def _version(self) -> LakeVersion:
         delta = self.lake.delta(JOB_SUMMARIES)
-        versions = (self.lake.version(table) for table in (FINDINGS, ANALYSES))
+        versions = (self.lake.version(table) for table in (FINDINGS, ANALYSES, PROFILES))
         return (
             LakeVersion("", -1, *versions)
             if delta is None

@@ -49,6 +49,7 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     values = job_values(report, view.background.drawings)
     if parameters.every == "gpu":
         values["tables"] = [("", report.gpus)]
+    given = view.configuration.interference.profiles
     on_timeline = parameters.tab in ("timeline", "all")
     return {
         **values,
@@ -56,7 +57,7 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
         "title": f"Job {report.job}",
         "tab": parameters.tab,
         "tabs": TABS,
-        "profiled": bool(reports_given(report.summary, view.configuration.interference.profiles)),
+        "profiled": bool(report.kernels.reports or reports_given(report.summary, given)),
         "parameters": parameters,
         "hover": hover_text(report) if on_timeline else "",
         "counters": _counters(report.timeline.means, report.summary) if on_timeline else [],

@@ -9,6 +9,7 @@ from tachograph.judge.culprit import Culprit
 from tachograph.judge.finding import Finding
 from tachograph.web.answers import ObjectAnswer
 from tachograph.web.parameters import JobParameters
+from tachograph.web.rest.job_kernels import reports_schema
 from tachograph.web.rest.job_steps import steps_schemas
 from tachograph.web.shapes import (
     COUNT,
@@ -59,6 +60,7 @@ def _properties() -> dict[str, Any]:
         "per_gpu": described("A row per GPU.", list_of(TableShape(public_columns(JOB_GPUS)).row_schema())),
         "timeline": described("Activity in bins of equal length.", object_of(timeline)),
         "steps": described("Its steps.", object_of(steps_schemas())),
+        "kernels": reports_schema(),
         "caveats": described("What limits these numbers.", list_of(TEXT)),
         "other_runs": described("job_key of each other run of a requeued job.", list_of(TEXT)),
     }

@@ -1,0 +1,114 @@
+"""Reports that are attached to a job: what of them is kept, and their kernels in short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import fsum
+
+from tachograph.lake.profiles import AttachedProfile
+from tachograph.nsight.launches import NcuReport
+from tachograph.sharing.demand import Calibration
+from tachograph.sharing.kernel_metrics import duration_s
+from tachograph.sharing.kernel_names import labels
+from tachograph.sharing.kernel_report import reject_sentences
+from tachograph.sharing.kernels import Kernel, kernels_of
+from tachograph.sharing.roofline import limits
+
+MOST_LAUNCHES = 1000  # of a report that are attached: the longest ones
+SHOWN_KERNELS = 5  # of a report, on the page of a job
+
+
+@dataclass(frozen=True, slots=True)
+class ShortKernel:
+    """A kernel in short. share: of the time of all kernels; limited_by: as KernelLimits has it; None: not known."""
+
+    name: str
+    launches: int
+    seconds: float | None
+    share: float | None
+    limited_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedReport:
+    """A report that is attached to a job. launches: in the file; `launches_kept` of them were attached.
+
+    kernels, seconds: of those kept; longest: those that took most time. problems: what could not be read.
+    """
+
+    report: str
+    digest: str
+    attached: datetime
+    launches: int
+    launches_kept: int
+    kernels: int
+    seconds: float | None
+    longest: tuple[ShortKernel, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobKernels:
+    """Reports that are attached to a job, the first attached first. kernels, longest: of all of them together."""
+
+    reports: tuple[AttachedReport, ...] = ()
+    kernels: int = 0
+    longest: ShortKernel | None = None
+
+
+NO_KERNELS = JobKernels()
+
+
+def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> AttachedProfile:
+    """Return what of a report is attached: its `most` longest launches, in their order.
+
+    Of more launches those without a duration are left out first. What was rejected of it is among its problems.
+    """
+    launches = report.launches
+    by_time = sorted(range(len(launches)), key=lambda place: (-(duration_s(launches[place]) or 0.0), place))
+    kept = tuple(launches[place] for place in sorted(by_time[:most]))
+    problems = (*report.problems, *reject_sentences(report))
+    return AttachedProfile(replace(report, launches=kept, rejects=(), problems=problems), len(launches), at)
+
+
+def job_kernels(
+    attached: Sequence[AttachedProfile], calibration: Calibration, *, most: int = SHOWN_KERNELS
+) -> JobKernels:
+    """Return reports that are attached to a job in short; `most`: kernels of a report that are listed."""
+    reports = [_in_short(profile, calibration, most) for profile in attached]
+    found = kernels_of(launch for profile in attached for launch in profile.report.launches)
+    return JobKernels(tuple(reports), len(found), next(iter(_shortened(found, calibration, 1)), None))
+
+
+def _in_short(profile: AttachedProfile, calibration: Calibration, most: int) -> AttachedReport:
+    report = profile.report
+    found = kernels_of(report.launches)
+    seconds = [kernel.seconds for kernel in found if kernel.seconds is not None]
+    return AttachedReport(
+        report=report.file,
+        digest=report.digest,
+        attached=profile.at,
+        launches=profile.launches,
+        launches_kept=len(report.launches),
+        kernels=len(found),
+        seconds=fsum(seconds) if seconds else None,
+        longest=_shortened(found, calibration, most),
+        problems=report.problems,
+    )
+
+
+def _shortened(found: Sequence[Kernel], calibration: Calibration, most: int) -> tuple[ShortKernel, ...]:
+    """The first of some kernels, which are in the order of their time."""
+    whole = fsum(kernel.seconds or 0.0 for kernel in found)
+    return tuple(
+        ShortKernel(
+            name=label,
+            launches=kernel.launches,
+            seconds=kernel.seconds,
+            share=kernel.seconds / whole if kernel.seconds else None,
+            limited_by=limits(kernel, calibration=calibration).limited_by,
+        )
+        for kernel, label in list(zip(found, labels(found), strict=True))[:most]
+    )

@@ -1,0 +1,181 @@
+"""Reports attached to a job by the command: attached once, shown as the file is, on the job's report, detached."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from in_process import run_here
+from madelake import held, job, make_lake, summarized, utc
+from nsight_reports import PUBLISHED, raw_csv, sample
+from tachograph.catalog.tables import PROFILES
+from tachograph.lake.delta import Lake
+from tachograph.sharing.attached import MOST_LAUNCHES
+
+JOB = "1000002"
+
+
+@pytest.fixture
+def folder(demo: Path, tmp_path: Path) -> Path:
+    """A copy of the demo with two reports in it."""
+    shutil.copytree(demo, tmp_path / "demo")
+    (tmp_path / "demo/good.csv").write_text(sample(), encoding="utf-8")
+    (tmp_path / "demo/copy.csv").write_text(raw_csv(PUBLISHED[:1], launches=3), encoding="utf-8")
+    return tmp_path / "demo"
+
+
+def run(folder: Path, *words: str) -> CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    return run_here(words, folder, environment | {"COLUMNS": "130"})
+
+
+def kernels(folder: Path, *words: str) -> str:
+    """What the command prints; remarks are that the kernels ran on another GPU."""
+    done = run(folder, "kernels", *words)
+    assert done.returncode == 0, done.stderr
+    assert all("kernels ran on H100 NVL 94GB, the job on A100 SXM 80GB" in line for line in done.stderr.splitlines())
+    return done.stdout
+
+
+def failed(folder: Path, *words: str) -> tuple[int, str]:
+    done = run(folder, "kernels", *words)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.returncode, done.stderr
+
+
+def test_an_attached_report_is_shown_as_its_file_is(folder: Path) -> None:
+    assert kernels(folder, "good.csv", "--job", JOB) == "Attached 13 kernels, 13 launches of good.csv to job 1000002\n"
+    (folder / "good.csv").rename(folder / "elsewhere.csv")
+    for options in ([], ["--explain", "copy"], ["--together", "copy", "fmul<4, 256>"], ["--matrix", "--csv"]):
+        expected = kernels(folder, "elsewhere.csv", *options).replace("elsewhere.csv", "good.csv")
+        assert kernels(folder, "--job", JOB, *options) == expected
+    values = [json.loads(kernels(folder, *given, "--json")) for given in (["elsewhere.csv"], ["--job", JOB])]
+    assert values[0]["gpus"][0]["pairs"] == values[1]["gpus"][0]["pairs"]
+    assert [kernel["uses"] for kernel in values[0]["gpus"][0]["kernels"]] == [
+        kernel["uses"] for kernel in values[1]["gpus"][0]["kernels"]
+    ]
+    assert values[1]["files"] == [{"file": "good.csv", "launches": 13, "rejected": {}, "problems": []}]
+    kernels(folder, "--job", JOB, "--html", "page.html", "--quiet")
+    assert "good.csv" in (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_attached_again_nothing_changes(folder: Path) -> None:
+    kernels(folder, "good.csv", "--job", JOB)
+    before = Lake.open(str(folder / "lake")).version(PROFILES)
+    again = kernels(folder, "good.csv", "--job", JOB)
+    assert again == "Attached before: 13 kernels, 13 launches of good.csv of job 1000002\n"
+    assert Lake.open(str(folder / "lake")).version(PROFILES) == before
+    both = kernels(folder, "good.csv", "copy.csv", "--job", JOB)
+    assert both == (
+        "Attached 1 kernel, 3 launches of copy.csv to job 1000002; "
+        "Attached before: 13 kernels, 13 launches of good.csv of job 1000002\n"
+    )
+    values = json.loads(kernels(folder, "copy.csv", "good.csv", "--job", JOB, "--json"))
+    assert [(one["report"], one["new"], one["launches"], one["kernels"]) for one in values["attached"]] == [
+        ("copy.csv", False, 3, 1), ("good.csv", False, 13, 13)
+    ]  # fmt: skip
+
+
+def test_the_report_of_the_job_has_the_same_numbers_in_every_form(folder: Path) -> None:
+    kernels(folder, "copy.csv", "--job", JOB)
+    text = " ".join(run(folder, "job", JOB).stdout.split())
+    sentence = "1 kernel in 1 attached report; longest copy (100 % of the time, limited by latency)."
+    assert f"Kernels {sentence} See tachograph kernels --job 1000002." in text
+    (report,) = json.loads(run(folder, "job", JOB, "--json").stdout)["kernels"]
+    assert (report["report"], report["launches"], report["launches_kept"], report["kernels"]) == ("copy.csv", 3, 3, 1)
+    assert report["seconds"] == pytest.approx(3 * PUBLISHED[0].ms / 1000)
+    assert report["longest"] == [
+        {"name": "copy", "launches": 3, "seconds": report["seconds"], "share": 1.0, "limited_by": "latency"}
+    ]
+    run(folder, "job", JOB, "--html", "job.html")
+    page = (folder / "job.html").read_text(encoding="utf-8")
+    assert sentence in " ".join(page.split())
+    assert "copy.csv: 1 kernel, 3 launches, 36 ms; attached 20" in " ".join(page.split())
+    other = json.loads(run(folder, "job", "1000001", "--json").stdout)
+    assert other["kernels"] == []
+    assert "Kernels" not in run(folder, "job", "1000001").stdout
+
+
+def test_reports_are_detached(folder: Path) -> None:
+    kernels(folder, "copy.csv", "good.csv", "--job", JOB)
+    assert kernels(folder, "copy.csv", "--job", JOB, "--detach") == "Detached 1 report from job 1000002: copy.csv\n"
+    assert json.loads(kernels(folder, "--job", JOB, "--json"))["files"][0]["file"] == "good.csv"
+    gone = json.loads(kernels(folder, "--job", JOB, "--detach", "--json"))
+    assert gone == {"job_key": gone["job_key"], "detached": ["good.csv"]}
+    assert kernels(folder, "--job", JOB, "--detach") == "Detached 0 reports from job 1000002\n"
+    assert "no report is attached to job 1000002; attach one with" in failed(folder, "--job", JOB)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["good.csv", "--job", "99"], 6, "no job '99'"),
+        (["missing.csv", "--job", "99"], 6, "no job '99'"),  # before any report is read
+        (["--job", JOB], 6, "no report is attached to job 1000002"),
+        (["none.csv", "--job", JOB, "--detach"], 6, "no report 'none.csv' is attached to this job; attached: none"),
+        ([], 2, "no report; name a report of Nsight Compute, or a job with --job ID"),
+        (["--detach"], 2, "--detach without a job; name it with --job ID"),
+        (["good.csv", "--cluster", "sim"], 2, "--cluster without a job"),
+        (["good.csv", "--job", JOB, "--explain", "1"], 2, "--explain does not go with attaching a report"),
+        (["--job", JOB, "--detach", "--with", "good.csv"], 2, "--with does not go with --detach"),
+    ],
+)
+def test_errors_are_one_line(folder: Path, words: list[str], code: int, message: str) -> None:
+    found, line = failed(folder, *words)
+    assert (found, message in line) == (code, True), line
+
+
+def test_a_report_without_kernels_is_left_out(folder: Path) -> None:
+    (folder / "empty.csv").write_text("", encoding="utf-8")
+    done = run(folder, "kernels", "empty.csv", "copy.csv", "--job", JOB)
+    assert done.stdout == "Attached 1 kernel, 3 launches of copy.csv to job 1000002\n"
+    assert "empty.csv: not attached, the file is empty" in done.stderr
+
+
+def test_of_many_launches_the_longest_are_attached(folder: Path) -> None:
+    one, short = PUBLISHED[0], PUBLISHED[10]
+    (folder / "many.csv").write_text(raw_csv([one] * 3 + [short] * MOST_LAUNCHES), encoding="utf-8")
+    done = run(folder, "kernels", "many.csv", "--job", JOB)
+    assert done.stdout == "Attached 2 kernels, 1,000 launches of many.csv to job 1000002\n"
+    assert "many.csv: 3 of 1,003 launches left out, the longest 1,000 are attached" in done.stderr
+    values = json.loads(run(folder, "kernels", "--job", JOB, "--json").stdout)
+    assert values["problems"] == ["many.csv: 3 of 1,003 launches are left out: the longest were attached"]
+    assert {kernel["label"]: kernel["launches"] for kernel in values["gpus"][0]["kernels"]} == {
+        "copy": 3, "mm_1024": MOST_LAUNCHES - 3
+    }  # fmt: skip
+    (report,) = json.loads(run(folder, "job", JOB, "--json").stdout)["kernels"]
+    assert (report["launches"], report["launches_kept"]) == (1003, 1000)
+
+
+def test_a_job_id_of_several_clusters_needs_the_cluster(tmp_path: Path) -> None:
+    start, end = utc(1), utc(1, 1)
+    jobs = [job("7", start, end, cluster=cluster, user="ann", gpus=1) for cluster in ("a", "b")]
+    held_by = {cluster: held("7", f"n{cluster}", [0], start, end) for cluster in ("a", "b")}
+    lake = make_lake(
+        tmp_path / "lake",
+        jobs=jobs,
+        allocations=[row | {"cluster": name} for name, rows in held_by.items() for row in rows],
+    )
+    summarized(lake)
+    (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
+    code, line = failed(tmp_path, "good.csv", "--job", "7", "--lake", "lake")
+    assert (code, "clusters" in line) == (2, True), line
+    assert kernels(tmp_path, "good.csv", "--job", "7", "--cluster", "b", "--lake", "lake").startswith("Attached 13")
+    assert "no report is attached" in failed(tmp_path, "--job", "7", "--cluster", "a", "--lake", "lake")[1]
+    assert "13 kernels" in kernels(tmp_path, "--job", "7", "--cluster", "b", "--lake", "lake")
+
+
+def test_a_report_from_a_pipe_in_a_process_of_its_own(folder: Path) -> None:
+    command = [sys.executable, "-m", "tachograph", "kernels"]
+    for words, given in ((["-", "--job", JOB], sample()), (["--job", JOB, "--json"], "")):
+        done = subprocess.run([*command, *words], cwd=folder, input=given, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files"][0] == {"file": "stdin", "launches": 13, "rejected": {}, "problems": []}
