@@ -1,8 +1,9 @@
 """Launches as one JSON object with names beside it: all that was read of them, without the file.
 
-The object has `version`, `metrics` (names), `chips`, and `launches`. A launch has the places of its kernel and of its
-NVTX ranges in the lists of names, and of its chip in `chips`; its `values` are in the order of `metrics`, null where
-one was not collected. Names that a person gave are not in the object, so they can be replaced without reading it.
+The object has `version`, `metrics` (names), `chips`, `rules`, and `launches`. A launch has the places of its kernel and
+of its NVTX ranges in the lists of names, and those of its chip and of what rules say in `chips` and `rules`; its `values`
+are in the order of `metrics`, null where one was not collected. Names that a person gave are not in the object, so they
+can be replaced without reading it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import isfinite, nan
 import msgspec
 
 from tachograph.catalog.errors import InputError
-from tachograph.nsight.launches import Chip, Launch, LaunchMetrics, encodable
+from tachograph.nsight.launches import Chip, Launch, LaunchMetrics, RuleResult, encodable
 
 VERSION = 1
 
@@ -42,6 +43,7 @@ class _PackedLaunch(msgspec.Struct, frozen=True):
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     ranges: tuple[int, ...]
+    rules: tuple[int, ...]
     values: list[float | None]
 
 
@@ -52,6 +54,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 class _Content(_Versioned, frozen=True):
     metrics: list[str]
     chips: list[_PackedChip]
+    rules: list[RuleResult]
     launches: list[_PackedLaunch]
 
 
@@ -68,6 +71,7 @@ class _Places:
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
     """Return launches in their order; infinite values, and those that are NaN, count as not collected."""
     kernels, ranges, chips = _Places(), _Places(), list[Chip]()
+    rules: dict[RuleResult, int] = {}
     metrics = sorted({name for launch in launches for name, value in launch.metrics.items() if isfinite(value)})
     packed = []
     for launch in launches:
@@ -81,10 +85,11 @@ def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
                 grid=launch.grid,
                 block=launch.block,
                 ranges=tuple(map(ranges, launch.ranges)),
+                rules=tuple(rules.setdefault(result, len(rules)) for result in launch.rules),
                 values=list(_values(launch.metrics, metrics)),
             )
         )
-    content = _Content(VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), packed)
+    content = _Content(VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), list(rules), packed)
     return PackedLaunches(tuple(kernels.of), tuple(ranges.of), msgspec.json.encode(content).decode())
 
 
@@ -111,6 +116,7 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
                 grid=launch.grid,
                 block=launch.block,
                 ranges=tuple(packed.ranges[place] for place in launch.ranges),
+                rules=tuple(content.rules[place] for place in launch.rules),
             )
             for launch in content.launches
         )
