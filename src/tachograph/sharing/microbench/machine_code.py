@@ -153,7 +153,7 @@ def _decoded(text: bytes, place: int, generation: int) -> MachineInstruction:
     opcode = low & 0xFFF
     code = opcode & _OPERATION
     own = _SINCE_BLACKWELL if generation >= _BLACKWELL else _OF_VOLTA if generation < _TURING else {}
-    operation, pipe = own.get(code) or _OPERATIONS.get(code, (None, None))
+    operation, pipe = own.get(code) or _OPERATIONS.get(code) or (None, None)
     target = place + 1 + _distance(low, high, generation) if operation == _BRANCH else None
     return MachineInstruction(opcode, operation, pipe, target)
 
