@@ -45,7 +45,11 @@ SOME = CalibrationFile(
         BenchRow("fp64-3", "streams", "gain", 1.37, None, 1.356, 1.3, 1.4, 1.356),
         BenchRow("l2-16", "mps", "both", problem="no room"),
         BenchRow(
-            "fp64-3", "mps", "gain", 1.5, launches=[LaunchTimes("dmul", 0, 7, 9, 0.5, [0.5, 0.25])] * 2,
+            "fp64-3",
+            "mps",
+            "gain",
+            1.5,
+            launches=[LaunchTimes("dmul", 0, 7, 9, 0.5, [0.5, 0.25])] * 2,
             times=PairTimes([0.5], [0.5], [0.75], [1.0]),
         ),
         BenchRow("issue-all", "streams", "gain", launches=[LaunchTimes("fmul", 0, 7, 9, 0.5)]),
@@ -109,7 +113,10 @@ GOOD = (
     [
         ("", "gpu"),
         ("gpu = ", "invalid TOML"),
-        (GOOD.replace("= 3.0", '= "3"'), r"Expected 'float \| null', got 'str' - at 'calibration\.l2_miss_cost\.value'"),
+        (
+            GOOD.replace("= 3.0", '= "3"'),
+            r"Expected 'float \| null', got 'str' - at 'calibration\.l2_miss_cost\.value'",
+        ),
         (GOOD.replace("= 3.0", "= -3.0"), r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000"),
         (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
         (GOOD.replace("= 3.0", "= 0.5"), "between 1 and 1000"),

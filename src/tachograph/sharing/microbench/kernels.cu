@@ -171,10 +171,11 @@ extern "C" __global__ void tensor_4(const unsigned *factors, float *results, lon
     tensor<4>(factors, results, rounds, pace);
 }
 
+// Relaxed: the same instruction as of ld.global.cg, but the assembler keeps several of them in their order.
 __device__ __forceinline__ uint4 loaded_past_l1(const uint4 *at)
 {
     uint4 value;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(at)
                  : "memory");
@@ -249,7 +250,7 @@ extern "C" __global__ void copy_4(const unsigned *from, unsigned *to, long long 
 }
 
 // Bandwidth of L2: the whole grid reads one array again and again, READ_LOADS loads of 16 bytes under way in a thread:
-// no sum can begin before the last of them has come, so that no compiler reuses the registers of the first earlier.
+// the majority of bits, which is not associative, begins with the last of them, so that none is used before it.
 extern "C" __global__ void read_l2(const unsigned *from, unsigned *results, long long floats, long long rounds,
                                    long long *pace)
 {
@@ -269,9 +270,13 @@ extern "C" __global__ void read_l2(const unsigned *from, unsigned *results, long
 #pragma unroll
             for (int k = 0; k < READ_LOADS; ++k)
                 value[k] = loaded_past_l1(source + i + k * step);
+            asm volatile("xor.b32 %0, %0, %1;" : "+r"(sum) : "r"(value[READ_LOADS - 1].x));
 #pragma unroll
             for (int k = 0; k < READ_LOADS; ++k)
-                sum ^= value[READ_LOADS - 1].x & value[k].x ^ value[k].y ^ value[k].z ^ value[k].w;
+            {
+                asm volatile("lop3.b32 %0, %0, %1, %2, 0xE8;" : "+r"(sum) : "r"(value[k].x), "r"(value[k].y));
+                asm volatile("lop3.b32 %0, %0, %1, %2, 0xE8;" : "+r"(sum) : "r"(value[k].z), "r"(value[k].w));
+            }
         }
 #pragma unroll 1
         for (; i < vectors; i += step)
