@@ -211,9 +211,9 @@ class FakeGpu:
             return rounds * size * (blocks if cache == "l1" else 1) * hit_s * (1 + missed * (cost - 1))
         if kernel == "read_l2":
             return rounds * 4.0 * arguments[2] / (L2_BANDWIDTH * min(1.0, blocks / 2 / sms))
-        name, chains = kernel.split("_")
-        each = CYCLES[name] * (int(chains) if name == "shared" else 1)
-        count = COUNTS[name] * (1 if name == "shared" else int(chains))
+        name, number = kernel.split("_")
+        each = CYCLES[name] * (int(number) if name == "shared" else 1)
+        count = COUNTS[name] * (1 if name == "shared" else int(number))
         latency = LATENCY[name] * COUNTS[name] / (8 if name == "shared" else 1)
         return rounds * max(latency, count * each * 4 * warps / (1 if name == "shared" else 4)) / CLOCK_HZ
 

@@ -16,7 +16,7 @@ from fake_gpu import FakeGpu
 from tachograph.catalog.errors import InputError
 from tachograph.cli import interference
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
-from tachograph.sharing.calibration import BenchRow, read_calibration_file, write_calibration
+from tachograph.sharing.calibration import BenchRow, CalibrationFile, read_calibration_file, write_calibration
 from tachograph.sharing.demand import H100_NVL
 from tachograph.sharing.microbench.calibrate import Bench
 from tachograph.sharing.microbench.conditions import Conditions
@@ -142,7 +142,7 @@ def test_a_file_of_another_gpu_or_plan_is_refused(tmp_path: Path) -> None:
         measure(FakeGpu(), tmp_path, *ONLY)
 
 
-def replace_plan(folder: Path) -> object:
+def replace_plan(folder: Path) -> CalibrationFile:
     """The file without its plan, as files of the format before."""
     import msgspec
 

@@ -95,7 +95,9 @@ def test_operations_and_branches_are_what_nvdisasm_says(arch: str, tmp_path: Pat
     words = [program, "-hex", "-c", str(tmp_path / "k.cubin")]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     for kernel in KERNELS:
-        labels, lines, waiting = {}, [], []
+        labels: dict[str, int] = {}
+        lines: list[str] = []
+        waiting: list[str] = []
         body = printed[printed.index(f".text.{kernel}:") :]
         body = re.split(r"\n\s*\.section", body)[0]
         for line in body.splitlines():
@@ -241,7 +243,8 @@ def conflicts(words: list[int], width: int) -> int:
 
 def test_the_multiplication_has_no_conflicts_of_banks() -> None:
     pitch = formula("LEFT_PITCH")
-    left, right = set(), set()
+    left: set[tuple[int, int]] = set()
+    right: set[tuple[int, int]] = set()
     for warp in range(8):
         for part in range(4):
             threads = range(warp * 32, warp * 32 + 32)
