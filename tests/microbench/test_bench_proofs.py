@@ -106,9 +106,7 @@ def test_names_of_other_versions_and_chips() -> None:
     elapsed = "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_elapsed"
     launches = [
         Launch("tensor_4", {name: 45.0}, Chip(), "x", 0),
-        Launch(
-            "void alu_4(unsigned int const*, unsigned int*, long long)", {elapsed: 60.0}, Chip(), "x", 1
-        ),
+        Launch("void alu_4(unsigned int const*, unsigned int*, long long)", {elapsed: 60.0}, Chip(), "x", 1),
     ]
     found = {one.kernel: one for one in proofs(launches)}
     assert (found["tensor_4"].metric, found["tensor_4"].verdict) == (name, "reached")

@@ -287,9 +287,11 @@ def _compile(arguments: Arguments) -> int:
     program = compile_kernels(arguments.compile)
     if arguments.json:
         output.print_json({"arch": program.arch, "kind": program.kind, "bytes": len(program.image),
-                           "kernels": dict(program.codes)})  # fmt: skip
+                           "kernels": {name: _code_json(code) for name, code in program.codes.items()}})  # fmt: skip
         return 0
     output.print_text(f"{program.arch}: {program.kind} of {len(program.image)} bytes\n")
+    for counted in {code.arch for code in program.codes.values() if not code.loaded}:
+        output.print_text(f"the driver compiles it; instructions are those of {counted}\n")
     if program.codes:
         rows = [
             [code.kernel, None if code.registers is None else str(code.registers), str(code.shared_bytes),
@@ -299,6 +301,18 @@ def _compile(arguments: Arguments) -> int:
         headings = ("kernel", ">registers", ">shared B", ">instructions", ">in loop", "by pipeline")
         output.print_table(headings, rows, no_color=arguments.no_color)
     return 0
+
+
+def _code_json(code: Code) -> dict[str, object]:
+    """`loop`: what an iteration of the loop that works issues; null where no loop is known."""
+    from tachograph.sharing.microbench.workloads import KERNELS
+
+    loop = code.working_loop(KERNELS[code.kernel].operation)
+    return {
+        "registers": code.registers, "shared_bytes": code.shared_bytes, "instructions": code.instructions,
+        "arch": code.arch, "loaded": code.loaded,
+        "loop": None if loop is None else {"issued": len(loop.instructions), "pipes": dict(loop.pipes)},
+    }  # fmt: skip
 
 
 def _loop_cells(code: Code) -> tuple[str | None, str | None]:

@@ -126,7 +126,7 @@ class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
         text = f"measured: {', '.join(measured)}" if measured else "published"
         values = {name: entry.value for name, entry in self.calibration.items() if entry.value is not None}
         measured_on = self.gpu if measured else Calibration().measured_on
-        return replace(Calibration(), **values, measured_on=measured_on, source=text)  # type: ignore[arg-type]
+        return replace(Calibration(), **values, measured_on=measured_on, source=text)
 
 
 def calibration_of(configuration: Configuration) -> Calibration:
