@@ -18,7 +18,7 @@ from tachograph.sharing.microbench.workloads import KERNELS
 CLOCK_HZ = 1.7e9
 CURVATURE, SLOPE = 0.571, 0.2133 * (1 + 0.571 * 0.2133**2) / 33  # of u (1 + c u^2) = k b
 BANDWIDTH = 2.4e12  # achieved, byte/s
-L2_HIT_S, L1_HIT_S = 1 / 2.5e12, 1 / 6e12  # per byte
+L2_HIT_S, L1_HIT_S = 1 / 2.5e12, 1 / 1.2e12  # per byte
 L2_BANDWIDTH = 5.2e12  # read, byte/s
 L2_COST, L1_COST = 3.0, 5.0
 L2_LAW, L1_LAW = (0.85, 1.4), (0.8, 1.7)  # knee, cliff

@@ -72,9 +72,10 @@ def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapac
 def _rates(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity, code: CodeOf) -> dict[str, float]:
     found: dict[str, float] = {}
     for pipe, kernel in _SHOWN_BY.items():
-        for workload, alone in measured:
+        shown = [pair for pair in measured if pair[0].kernel == kernel]
+        for workload, alone in shown:
             work, units = unit_of_work(workload, code(kernel)), units_per_cycle(workload, alone, gpu)
-            if workload.kernel == kernel and work is not None and units is not None:
+            if work is not None and units is not None:
                 found[pipe] = max(found.get(pipe, 0.0), units * work.pipes.get(pipe, 0.0))
     return {pipe: rate for pipe, rate in found.items() if rate > 0}
 

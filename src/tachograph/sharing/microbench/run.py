@@ -99,7 +99,7 @@ class BenchPlan:
         >>> from tachograph.sharing.demand import H100_NVL
         >>> from tachograph.sharing.microbench.experiments import experiments
         >>> BenchPlan(runs=50).within(480.0, experiments(H100_NVL)).runs
-        15
+        13
         """
         for runs in range(self.runs, FEWEST_RUNS, -1):
             fewer = replace(self, runs=runs)
