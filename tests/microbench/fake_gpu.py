@@ -8,19 +8,25 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp
 from types import MappingProxyType
 
 from tachograph.sharing.demand import H100_NVL, GpuCapacity
-from tachograph.sharing.microbench.device import Code, HangingError, Lanes, LaunchError, MemoryFullError
+from tachograph.sharing.microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
+from tachograph.sharing.microbench.machine_code import Code, CodeLoop, MachineInstruction
+from tachograph.sharing.microbench.workloads import KERNELS
 
 CLOCK_HZ = 1.7e9
 CURVATURE, SLOPE = 0.571, 0.2133 * (1 + 0.571 * 0.2133**2) / 33  # of u (1 + c u^2) = k b
 BANDWIDTH = 2.4e12  # achieved, byte/s
-L2_HIT_S, L1_HIT_S = 1 / 2.5e12, 1 / 6e12  # per byte
+L2_HIT_S, L1_HIT_S = 1 / 2.5e12, 1 / 1.2e12  # per byte
+L2_BANDWIDTH = 5.2e12  # read, byte/s
 L2_COST, L1_COST = 3.0, 5.0
+L2_LAW, L1_LAW = (0.85, 1.4), (0.8, 1.7)  # knee, cliff
 _LANES = Lanes(128, 64)
-CAPACITIES = MappingProxyType({"copy": H100_NVL.l2_bytes or 0.0, "copy_own": H100_NVL.l1_bytes or 0.0})
+CAPACITIES = MappingProxyType({"l2": H100_NVL.l2_bytes or 0.0, "l1": H100_NVL.l1_bytes or 0.0})
+CYCLES = MappingProxyType({"alu": 2.0, "xu": 8.0, "tensor": 8.0, "shared": 4.0})  # of a scheduler, per instruction
+LATENCY = MappingProxyType({"alu": 5.0, "xu": 20.0, "tensor": 33.0, "shared": 30.0})
+COUNTS = MappingProxyType({"alu": 128, "xu": 64, "tensor": 16, "shared": 16})  # instructions of a chain in a round
 
 
 @dataclass(eq=False)
@@ -47,11 +53,33 @@ def utilisation(blocks: float, curvature: float = CURVATURE, slope: float = SLOP
     return low
 
 
-def stays(filled: float) -> float:
-    share = 0.0
-    for _ in range(300):
-        share = exp(-(1 - share) * filled)
-    return 1.0 if filled <= 1 else share
+def stays(filled: float, law: tuple[float, float]) -> float:
+    knee, cliff = law
+    return min(1.0, max(0.0, (cliff - filled) / (cliff - knee)))
+
+
+def loop_of(kernel: str) -> CodeLoop:
+    """A loop as of sm_90, with what the laws here count."""
+    name, chains = kernel.partition("_")[0], int(kernel[-1]) if kernel[-1].isdigit() else 1
+    work = {
+        "sleep": (("NANOSLEEP", "other", 16), ("ISETP", "alu", 5)),
+        "copy": (("LDG", "lsu", 4), ("STG", "lsu", 4), ("IADD3", "alu", 30), ("IMAD", "fma", 8)),
+        "sweep": (("LDG", "lsu", 1), ("LOP3", "alu", 2), ("IADD3", "alu", 8)),
+        "read": (("LDG", "lsu", 8), ("LOP3", "alu", 24), ("IADD3", "alu", 36)),
+        "shared": (("LDS", "lsu", 16), ("LOP3", "alu", 32), ("ISETP", "alu", 6)),
+        "matmul": (
+            ("FFMA", "fma", 256),
+            ("LDS", "lsu", 32),
+            ("LDG", "lsu", 8),
+            ("STS", "lsu", 8),
+            ("IADD3", "alu", 31),
+        ),
+        "alu": (("LOP3", "alu", 64 * chains), ("SHF", "alu", 64 * chains), ("UISETP", "uniform", 6)),
+    }
+    pipe = {"fmul": "fma", "dmul": "fp64", "xu": "xu", "tensor": "tensor"}.get(name)
+    steps = 16 if name == "tensor" else 64
+    made = work.get(name, ((KERNELS[kernel].operation, pipe, steps * chains), ("UISETP", "uniform", 6)))
+    return CodeLoop(tuple(MachineInstruction(0, op, of, None) for op, of, count in made for _ in range(count)))
 
 
 @dataclass(eq=False)
@@ -80,7 +108,7 @@ class FakeGpu:
         self.random = random.Random(7)
 
     def code(self, kernel: str) -> Code | None:
-        return Code(kernel, 22, 0, 100)
+        return Code(kernel, 22, 0, 100, self.arch, (loop_of(kernel),))
 
     def free_bytes(self) -> int:
         return self.memory - sum(self.sizes.values())
@@ -169,15 +197,25 @@ class FakeGpu:
             return rounds * 64 * max(8.0, int(kernel[-1]) * warps * 2.0) / CLOCK_HZ
         if kernel == "matmul":
             return rounds * 1e-4
-        if kernel == "copy":
+        if kernel.startswith("copy"):
             size = 8.0 * arguments[2]
-            if size > 4 * CAPACITIES["copy"]:
-                slow = 1 / (BANDWIDTH * utilisation(blocks))
-                return rounds * size * (max(slow, L2_HIT_S * L2_COST) if size < 2e9 else slow)
-            return rounds * size * L2_HIT_S * (1 + (1 - stays(size / CAPACITIES["copy"])) * (L2_COST - 1))
-        size = 8.0 * arguments[2]
-        missed = 1 - stays(size / CAPACITIES["copy_own"])
-        return rounds * size * blocks * L1_HIT_S * (1 + missed * (L1_COST - 1))
+            if size > 4 * CAPACITIES["l2"]:
+                return rounds * size / self.copied(kernel, blocks)
+            return rounds * size * L2_HIT_S * (1 + (1 - stays(size / CAPACITIES["l2"], L2_LAW)) * (L2_COST - 1))
+        if kernel in ("sweep_l2", "sweep_l1"):
+            cache, law, cost, hit_s = {
+                "sweep_l2": ("l2", L2_LAW, L2_COST, L2_HIT_S), "sweep_l1": ("l1", L1_LAW, L1_COST, L1_HIT_S)
+            }[kernel]  # fmt: skip
+            size = 4.0 * arguments[2]
+            missed = 1 - stays(size / CAPACITIES[cache], law)
+            return rounds * size * (blocks if cache == "l1" else 1) * hit_s * (1 + missed * (cost - 1))
+        if kernel == "read_l2":
+            return rounds * 4.0 * arguments[2] / (L2_BANDWIDTH * min(1.0, blocks / 2 / sms))
+        name, number = kernel.split("_")
+        each = CYCLES[name] * (int(number) if name == "shared" else 1)
+        count = COUNTS[name] * (1 if name == "shared" else int(number))
+        latency = LATENCY[name] * COUNTS[name] / (8 if name == "shared" else 1)
+        return rounds * max(latency, count * each * 4 * warps / (1 if name == "shared" else 4)) / CLOCK_HZ
 
     def rate(self, one: FakeLaunch, others: list[FakeLaunch]) -> float:
         """Of its rate alone."""
@@ -189,13 +227,17 @@ class FakeGpu:
         if one.kernel == "sleep":
             fits = one.blocks + other.blocks <= 2 * (self.gpu.sms or 1)
             return 1.0 if fits or self._first(one) else 0.0
-        if one.kernel == other.kernel == "copy":
-            size = 8.0 * one.arguments[2]
-            if size > 4 * CAPACITIES["copy"]:
-                return utilisation(one.blocks + other.blocks) / 2 / utilisation(one.blocks)
-            filled = size / CAPACITIES["copy"]
-            return (1 + (1 - stays(filled)) * (L2_COST - 1)) / (1 + (1 - stays(2 * filled)) * (L2_COST - 1))
+        if one.kernel == other.kernel == "copy_1" and 8.0 * one.arguments[2] > 4 * CAPACITIES["l2"]:
+            return utilisation(one.blocks + other.blocks) / 2 / utilisation(one.blocks)
+        if one.kernel == other.kernel and one.kernel.startswith("sweep"):
+            cache, law, cost = {"sweep_l2": ("l2", L2_LAW, L2_COST), "sweep_l1": ("l1", L1_LAW, L1_COST)}[one.kernel]
+            filled = 4.0 * one.arguments[2] / CAPACITIES[cache]
+            return (1 + (1 - stays(filled, law)) * (cost - 1)) / (1 + (1 - stays(2 * filled, law)) * (cost - 1))
         return 1.0
+
+    def copied(self, kernel: str, blocks: int) -> float:
+        """Bandwidth of a copy of a large array, byte/s."""
+        return BANDWIDTH if kernel == "copy_4" else BANDWIDTH * utilisation(blocks)
 
     def _first(self, one: FakeLaunch) -> bool:
         return bool(self.streams[0]) and self.streams[0][0] is one

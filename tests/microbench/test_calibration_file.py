@@ -17,6 +17,9 @@ from tachograph.sharing.calibration import (
     BenchRow,
     CalibrationFile,
     CalibrationValue,
+    LaunchTimes,
+    PairTimes,
+    PlanRecord,
     calibration_of,
     read_calibration,
     read_calibration_file,
@@ -31,11 +34,25 @@ SOME = CalibrationFile(
     calibration={
         "dram_curvature": CalibrationValue(0.43, "measured", "bandwidth", 0.01),
         "l1_miss_cost": CalibrationValue(4.0, "published"),
+        "l2_bytes_per_s": CalibrationValue(None, "published", note="not measured"),
     },
+    arch="sm_90",
+    sms=132,
+    versions={"python": "3.11", "cuda.core": "1"},
+    plan=PlanRecord(10, 7, 50.0, ["fp64-3", "l2-16"], mps=True),
     knees={"l2_array_bytes_alone": 24e6},
     experiments=[
         BenchRow("fp64-3", "streams", "gain", 1.37, None, 1.356, 1.3, 1.4, 1.356),
         BenchRow("l2-16", "mps", "both", problem="no room"),
+        BenchRow(
+            "fp64-3",
+            "mps",
+            "gain",
+            1.5,
+            launches=[LaunchTimes("dmul", 0, 7, 9, 0.5, [0.5, 0.25])] * 2,
+            times=PairTimes([0.5], [0.5], [0.75], [1.0]),
+        ),
+        BenchRow("issue-all", "streams", "gain", launches=[LaunchTimes("fmul", 0, 7, 9, 0.5)]),
     ],
 )
 
@@ -96,7 +113,10 @@ GOOD = (
     [
         ("", "gpu"),
         ("gpu = ", "invalid TOML"),
-        (GOOD.replace("= 3.0", '= "3"'), r"Expected 'float', got 'str' - at 'calibration\.l2_miss_cost\.value'"),
+        (
+            GOOD.replace("= 3.0", '= "3"'),
+            r"Expected 'float \| null', got 'str' - at 'calibration\.l2_miss_cost\.value'",
+        ),
         (GOOD.replace("= 3.0", "= -3.0"), r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000"),
         (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
         (GOOD.replace("= 3.0", "= 0.5"), "between 1 and 1000"),
@@ -115,6 +135,21 @@ def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, messa
     with pytest.raises(InputError, match=message) as found:
         read_calibration(tmp_path / "c.toml")
     assert "c.toml" in str(found.value)
+
+
+def test_files_of_the_format_before_are_read(tmp_path: Path) -> None:
+    rows = '[[experiments]]\nname = "fp64-3"\nmode = "streams"\ncompared = "gain"\nmeasured = 1.36\n'
+    (tmp_path / "c.toml").write_text(GOOD + "[knees]\nl2_array_bytes_alone = 2.4e7\n" + rows)
+    found = read_calibration_file(tmp_path / "c.toml")
+    assert found.values.l2_miss_cost == 3.0
+    assert (found.plan, found.experiments[0].measured, found.experiments[0].launches) == (None, 1.36, [])
+    assert found.values.l2_knee == Calibration().l2_knee
+
+
+def test_what_was_measured_has_a_value(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(GOOD.replace("value = 3.0\n", ""))
+    with pytest.raises(InputError, match=r"calibration\.l2_miss_cost is measured and has no value"):
+        read_calibration(tmp_path / "c.toml")
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from tachograph.catalog.errors import UsageError
 from tachograph.sharing.demand import H100_NVL
 from tachograph.sharing.microbench import mps
 from tachograph.sharing.microbench.device import LaunchError
-from tachograph.sharing.microbench.experiments import BenchWorkload, Experiment, chosen, experiments
+from tachograph.sharing.microbench.experiments import Experiment, chosen, experiments
 from tachograph.sharing.microbench.mps import MpsPairs, require_daemon
 from tachograph.sharing.microbench.run import BenchPlan
 from tachograph.sharing.microbench.worker import serve
+from tachograph.sharing.microbench.workloads import BenchWorkload
 
 WORKER = Path(__file__).with_name("mps_worker.py")
 
@@ -93,7 +94,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_orders_are_lines_of_json() -> None:
-    workload = {"kernel": "fmul_1", "blocks": 132, "threads": 128, "floats": 0, "stride": 0}
+    workload = {"kernel": "fmul_1", "blocks": 132, "threads": 128, "floats": 0}
     orders = [
         {"do": "load", "workload": workload},
         {"do": "tune", "target_s": 0.01},

@@ -1,33 +1,28 @@
-"""Results of the experiments: measured values, demands of the workloads, and the calibration fitted to them."""
+"""Results of the experiments: measured and expected values, and the calibration fitted to launches alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
-from tachograph.sharing.calibration import BenchRow, CalibrationFile, CalibrationValue, Compared, published_entry
-from tachograph.sharing.capacity import computed_fit
+from tachograph.sharing.calibration import (
+    BenchRow,
+    CalibrationFile,
+    CalibrationValue,
+    Compared,
+    LaunchTimes,
+    PairTimes,
+    published_entry,
+)
 from tachograph.sharing.contention import curve_errors, dram_load, residency
-from tachograph.sharing.demand import (
-    PIPES,
-    BandwidthBasis,
-    Calibration,
-    CorunMode,
-    Demand,
-    Estimate,
-    Footprint,
-    GpuCapacity,
-)
-from tachograph.sharing.microbench.device import Code, Lanes
-from tachograph.sharing.microbench.experiments import (
-    KERNELS,
-    WARP,
-    BenchWorkload,
-    Experiment,
-    resident_blocks,
-)
+from tachograph.sharing.demand import CorunMode, Estimate, GpuCapacity
+from tachograph.sharing.microbench.device import Lanes
+from tachograph.sharing.microbench.experiments import Experiment
+from tachograph.sharing.microbench.launch_demand import FAR, CodeOf, References, cycles, references, seconds_per_byte
 from tachograph.sharing.microbench.measure import AloneRun, PairedRun
+from tachograph.sharing.microbench.workloads import BenchWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +89,12 @@ class Bench:
     results: tuple[ExperimentResult, ...]
     stuck: bool = False  # a kernel did not end
 
+    @property
+    def measured_alone(self) -> tuple[tuple[BenchWorkload, AloneRun], ...]:
+        """All launches that ran alone on the whole GPU."""
+        streams = [one for one in self.results if one.mode == "streams"]
+        return tuple(pair for one in streams for pair in zip(one.experiment.workloads, one.alone, strict=False))
+
     def alone(self, group: str) -> tuple[tuple[Experiment, AloneRun], ...]:
         """Experiments of a group, as long as the first of their launches took alone."""
         return tuple(
@@ -153,163 +154,6 @@ def ended(seconds: tuple[float, float], slowdowns: tuple[float, float], gain: fl
     return (first, max(first, last)) if first <= second else (max(second, last), second)
 
 
-# pipelines whose rate for these instructions, per cycle, is not published
-_UNPUBLISHED_RATES = {"copy": ("alu", "fma", "lsu", "uniform"), "copy_own": ("alu", "fma", "lsu", "uniform"),
-           "matmul": ("alu", "lsu", "uniform")}  # fmt: skip
-_FAR = 4.0  # times L2: an array this large has no hits there
-_WAITS_FOR_MEMORY = ("copy", "copy_own")
-_WAITS_FOR_BARRIERS = ("matmul",)
-
-
-@dataclass(frozen=True, slots=True)
-class References:
-    """What launches are compared with. None: was not measured.
-
-    bandwidth: the most that any copy achieved, byte/s. l2_hit, l1_hit: seconds per byte copied where all accesses hit
-    that cache, of the smallest arrays.
-    """
-
-    bandwidth: float | None = None
-    l2_hit: float | None = None
-    l1_hit: float | None = None
-
-
-def seconds_per_byte(workload: BenchWorkload, alone: AloneRun) -> float | None:
-    """Return the time of one byte read or written; None where nothing is copied."""
-    size = workload.copied_bytes(alone.rounds)
-    return None if not size or alone.seconds <= 0 else alone.seconds / size
-
-
-def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity) -> References:
-    """Return what the launches of these measurements are compared with."""
-    large: list[tuple[float, float]] = []
-    small: list[tuple[float, float]] = []
-    own: list[tuple[float, float]] = []
-    for workload, alone in measured:
-        per_byte, footprint = seconds_per_byte(workload, alone), workload.footprint_bytes
-        if per_byte is None or footprint is None:
-            continue
-        if workload.kind == "copy_own":
-            own.append((footprint, per_byte))
-        elif gpu.l2_bytes is not None:
-            (large if footprint > _FAR * gpu.l2_bytes else small).append((footprint, per_byte))
-    return References(
-        bandwidth=1 / min(per_byte for _, per_byte in large) if large else None,
-        l2_hit=_fitting(small, gpu.l2_bytes),
-        l1_hit=_fitting(own, gpu.l1_bytes),
-    )
-
-
-def _fitting(points: Sequence[tuple[float, float]], capacity: float | None) -> float | None:
-    """Seconds per byte of the smallest footprint, if it fits twice into the cache."""
-    footprint, per_byte = min(points, default=(None, None))
-    return None if footprint is None or capacity is None or 2 * footprint > capacity else per_byte
-
-
-def demand_of(
-    workload: BenchWorkload,
-    alone: AloneRun,
-    *,
-    gpu: GpuCapacity,
-    lanes: Lanes,
-    code: Code | None,
-    against: References,
-    calibration: Calibration,
-) -> Demand:
-    """Return the demand of a launch, from its time alone; values that this does not determine are absent."""
-    dram, dram_of = _dram(workload, alone, gpu, against, calibration)
-    warps = resident_blocks(workload, gpu) * workload.threads / WARP / gpu.schedulers
-    own = workload.kind == "copy_own"
-    per_sm = (workload.footprint_bytes or 0.0) * resident_blocks(workload, gpu)
-    return Demand(
-        name=workload.words,
-        cycles=cycles(workload, alone, gpu, lanes),
-        dram=dram,
-        dram_of=dram_of,
-        l2_hit=None if own else _l2_hit(workload, alone, gpu, against, calibration),
-        l2_bytes=workload.footprint_bytes if workload.kind == "copy" else None,
-        l1_hit=_hit(workload, alone, against.l1_hit, calibration.l1_miss_cost) if own else 0.0,
-        l1_bytes=per_sm if own else 0.0,
-        warps=max(1.0, warps),
-        irregular=_irregular(workload),
-        sm_share=min(1.0, workload.blocks / (gpu.sms or 1)),
-        seconds=alone.seconds,
-        hbm_bytes=float(workload.bytes_needed),
-        footprint=footprint(workload, gpu, code),
-    )
-
-
-def cycles(workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, lanes: Lanes) -> Mapping[str, float]:
-    """Return {issue, pipelines: fraction 0..1 of an SM's cycles}, from instructions and the clock of an SM.
-
-    What the compiled code does not use at all is 0; a pipeline whose rate is not published is not in it.
-    """
-    kernel = KERNELS[workload.kernel]
-    used = min(workload.blocks, gpu.sms or workload.blocks)
-    if alone.cycles <= 0:
-        return {}
-    units = workload.units(alone.rounds) / used / alone.cycles  # of an SM in a cycle
-    unknown = _UNPUBLISHED_RATES.get(kernel.kind, ())
-    found = {pipe: 0.0 for pipe in PIPES if pipe not in unknown and pipe != kernel.pipe}
-    found["issue"] = min(1.0, units * kernel.instructions / gpu.schedulers)
-    width = lanes.fp64 if kernel.pipe == "fp64" else lanes.fp32
-    if kernel.pipe is not None and width:
-        found[kernel.pipe] = min(1.0, units * kernel.of_pipe * WARP / width)
-    return found
-
-
-def _dram(
-    workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, against: References, calibration: Calibration
-) -> tuple[float | None, BandwidthBasis]:
-    """Share of the bandwidth, and of which one; 0 for what copies nothing."""
-    per_byte = seconds_per_byte(workload, alone)
-    if per_byte is None:
-        return 0.0, "achievable"
-    hit = 1.0 if workload.kind == "copy_own" else _l2_hit(workload, alone, gpu, against, calibration)
-    if hit is None:
-        return None, "achievable"
-    missed = 1.0 - hit
-    if against.bandwidth is not None:
-        return min(1.0, missed / per_byte / against.bandwidth), "achievable"
-    if gpu.dram_bytes_per_s is not None:
-        return min(1.0, missed / per_byte / gpu.dram_bytes_per_s), "peak"
-    return None, "peak"
-
-
-def _l2_hit(
-    workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, against: References, calibration: Calibration
-) -> float | None:
-    """Hit rate of L2, 0..1: 0 for a footprint far larger than L2, for any measured time."""
-    if (workload.footprint_bytes or 0.0) > _FAR * (gpu.l2_bytes or float("inf")):
-        return 0.0
-    return _hit(workload, alone, against.l2_hit, calibration.l2_miss_cost)
-
-
-def _hit(workload: BenchWorkload, alone: AloneRun, hit_s: float | None, miss_cost: float) -> float | None:
-    """Hit rate of a cache, 0..1, from the time of a byte relative to that of a hit; 0 where nothing is copied."""
-    per_byte = seconds_per_byte(workload, alone)
-    if per_byte is None:
-        return 0.0
-    if hit_s is None or miss_cost <= 1:
-        return None
-    return min(1.0, max(0.0, 1.0 - (per_byte / hit_s - 1.0) / (miss_cost - 1.0)))
-
-
-def _irregular(workload: BenchWorkload) -> float | None:
-    """None for a kernel that waits for barriers: its irregularity was not measured."""
-    if workload.kind in _WAITS_FOR_BARRIERS:
-        return None
-    return 1.0 if workload.kind in _WAITS_FOR_MEMORY else 0.0
-
-
-def footprint(workload: BenchWorkload, gpu: GpuCapacity, code: Code | None) -> Footprint:
-    """Return what the blocks of a launch occupy; registers and shared memory only where the compiled code is known."""
-    if code is None or code.registers is None:
-        return Footprint(workload.blocks, workload.threads)
-    taken = Footprint(workload.blocks, workload.threads, code.registers, float(code.shared_bytes))
-    return replace(taken, blocks_per_sm=computed_fit(taken, gpu))
-
-
 _MOST = 8.0  # curvature that is tried: no GPU is near it
 _SATURATED = 0.97  # of the bandwidth: above it, more load has no visible effect
 _POINTS = 3  # that a curve of two unknowns needs, and one to see whether it fits
@@ -326,14 +170,16 @@ class LatencyCurve:
     residual: float
 
 
-def calibrate(bench: Bench, *, lanes: Lanes) -> CalibrationFile:
+def calibrate(bench: Bench, *, lanes: Lanes, code: CodeOf) -> CalibrationFile:
     """Return the calibration of a GPU, with the source of each value, and all expected and measured values."""
+    against = references(bench.measured_alone, bench.gpu, code)
     entries = {
-        "dram_curvature": _curvature(bench),
-        "achievable_share": _achievable(bench),
-        "issue_capacity": _issue(bench, lanes),
-        "l2_miss_cost": _miss_cost(bench, "l2", bench.gpu.l2_bytes),
-        "l1_miss_cost": _miss_cost(bench, "l1", bench.gpu.l1_bytes),
+        "dram_curvature": _curvature(bench, against),
+        "achievable_share": _achievable(bench, against),
+        "issue_capacity": _issue(bench, lanes, code, against),
+        "l2_bytes_per_s": _l2_bytes_per_s(against),
+        **_cache(bench, "l2", bench.gpu.l2_bytes),
+        **_cache(bench, "l1", bench.gpu.l1_bytes),
     }
     return CalibrationFile(
         gpu=bench.gpu.name,
@@ -341,7 +187,7 @@ def calibrate(bench: Bench, *, lanes: Lanes) -> CalibrationFile:
         date=bench.date,
         calibration=entries,
         knees=dict(_knees(bench)),
-        experiments=[_row(one) for one in bench.results if one.experiment.second is not None],
+        experiments=[bench_row(one) for one in bench.results],
     )
 
 
@@ -367,16 +213,8 @@ def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:
     return LatencyCurve(best, slope, residual)
 
 
-def _most(bench: Bench) -> float | None:
-    """Highest bandwidth of a copy, byte/s; None unless every SM was full of copying threads once."""
-    if not any(experiment.name == "bandwidth-all" for experiment, _ in bench.alone("bandwidth")):
-        return None
-    pairs = [(one.first, alone) for one, alone in bench.alone("bandwidth")]
-    return references(pairs, bench.gpu).bandwidth
-
-
-def _curvature(bench: Bench) -> CalibrationValue:
-    most = _most(bench)
+def _curvature(bench: Bench, against: References) -> CalibrationValue:
+    most = _most(bench, against)
     if most is None:
         return published_entry("dram_curvature", _NOT_RUN)
     points = [
@@ -393,8 +231,14 @@ def _curvature(bench: Bench) -> CalibrationValue:
     )
 
 
-def _achievable(bench: Bench) -> CalibrationValue:
-    most, peak = _most(bench), bench.gpu.dram_bytes_per_s
+def _most(bench: Bench, against: References) -> float | None:
+    """Highest bandwidth of a copy, byte/s; None unless every SM was full of copying threads once."""
+    full = any(experiment.name == "bandwidth-all" for experiment, _ in bench.alone("bandwidth"))
+    return against.bandwidth if full else None
+
+
+def _achievable(bench: Bench, against: References) -> CalibrationValue:
+    most, peak = _most(bench, against), bench.gpu.dram_bytes_per_s
     if most is None or not peak:
         return published_entry("achievable_share", _NOT_RUN if most is None else "the peak of this GPU is unknown")
     note = f"{most / 1e9:.0f} of {peak / 1e9:.0f} GB/s"
@@ -403,61 +247,130 @@ def _achievable(bench: Bench) -> CalibrationValue:
     return CalibrationValue(most / peak, "measured", "bandwidth-all", None, note)
 
 
-def _issue(bench: Bench, lanes: Lanes) -> CalibrationValue:
+def _issue(bench: Bench, lanes: Lanes, code: CodeOf, against: References) -> CalibrationValue:
     found = [
-        cycles(one.first, alone, bench.gpu, lanes).get("issue")
+        cycles(one.first, alone, bench.gpu, lanes, code(one.first.kernel), against).get("issue")
         for one, alone in bench.alone("issue")
         if one.name == "issue-all"
     ]
     if not found or found[0] is None:
         return published_entry("issue_capacity", _NOT_RUN)
-    return CalibrationValue(
-        found[0], "measured", "issue-all", None, f"{found[0] * bench.gpu.schedulers:.2f} of 4 per cycle"
-    )
+    note = f"{found[0] * bench.gpu.schedulers:.2f} of {bench.gpu.schedulers} per cycle"
+    return CalibrationValue(found[0], "measured", "issue-all", None, note)
 
 
-def _copies(bench: Bench, group: str) -> list[tuple[float, float]]:
-    """(bytes of what is come back to, seconds per byte), by size."""
+def _l2_bytes_per_s(against: References) -> CalibrationValue:
+    if against.l2_bandwidth is None:
+        return published_entry("l2_bytes_per_s", _NOT_RUN)
+    return CalibrationValue(against.l2_bandwidth, "measured", "l2-read", None, "the most that was read, no stores")
+
+
+def _sweep(bench: Bench, group: str) -> list[tuple[float, float]]:
+    """(bytes that come back again and again, seconds per byte) of the sweeps of a group alone, by size."""
     return sorted(
         (footprint, per_byte)
         for one, alone in bench.alone(group)
-        if (footprint := one.first.footprint_bytes) and (per_byte := seconds_per_byte(one.first, alone))
+        if one.first.kind.startswith("sweep")
+        and (footprint := one.first.footprint_bytes)
+        and (per_byte := seconds_per_byte(one.first, alone))
     )
 
 
-def _miss_cost(bench: Bench, group: str, capacity: float | None) -> CalibrationValue:
-    name = f"{group}_miss_cost"
-    points = _copies(bench, group)
-    if capacity is None or len(points) < 2 or 2 * points[0][0] > capacity or points[-1][0] < 4 * capacity:
-        return published_entry(name, _NOT_RUN)
-    hit, miss = points[0][1], points[-1][1]
-    if miss <= hit:
-        return published_entry(name, "large arrays were copied as fast as small ones")
+def _cache(bench: Bench, group: str, capacity: float | None) -> dict[str, CalibrationValue]:
+    """Cost of a miss, knee and cliff of a cache, from a sweep over arrays of well below to well above its size."""
+    names = miss_cost, knee, cliff = tuple(f"{group}_{what}" for what in ("miss_cost", "knee", "cliff"))
+    points = _sweep(bench, group)
+    if capacity is None or len(points) < 2 or 2 * points[0][0] > capacity or points[-1][0] < _FAR_ENOUGH * capacity:
+        return {name: published_entry(name, _NOT_RUN) for name in names}
+    law = fit_residency(tuple((footprint / capacity, per_byte) for footprint, per_byte in points))
+    if law is None:
+        return {name: published_entry(name, "large arrays took no longer than small ones") for name in names}
+    found = {miss_cost: CalibrationValue(law.cost, "measured", f"{group}-miss", law.residual, _OF_TIMES)}
+    if law.between < _BETWEEN:
+        why = f"{law.between} sizes between all and nothing stays: {_BETWEEN} show where it begins and ends"
+        return found | {name: published_entry(name, why) for name in (knee, cliff)}
+    note = f"{_OF_TIMES}; {law.between} of them between knee and cliff"
+    return found | {
+        knee: CalibrationValue(law.knee, "measured", group, law.residual, note),
+        cliff: CalibrationValue(law.cliff, "measured", group, law.residual, note),
+    }
+
+
+_FAR_ENOUGH = 0.99 * FAR  # times the cache, sizes are rounded down
+_OF_TIMES = "residual: of the times of all sizes, alone"
+_LEAST_COST = 1.05  # a smaller one is within the noise
+_BETWEEN = 2  # sizes of which a part stays, for the two ends of a line
+_KNEES, _CLIFFS = (0.2, 2.0), (0.3, 3.9)  # where they are looked for, times the size of the cache
+_GRID = 24  # steps of a search along each
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyLaw:
+    """t = hit (1 + (1 - residency) (cost - 1)): time of a byte of arrays around the size of a cache.
+
+    `knee`, `cliff`: over that size, see contention.residency. `residual`: of the times, worst, relative. `between`:
+    sizes of which a part stays.
+    """
+
+    cost: float
+    knee: float
+    cliff: float
+    residual: float
+    between: int
+
+
+@lru_cache(maxsize=4)  # the file is written after every experiment, and few of them change a sweep
+def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | None:
+    """Return the law of (array over cache, time of a byte), least squares of relative errors; None: nothing is lost.
+
+    The first size hits always, the last never.
+
+    >>> times = [(x, 2 * (1 + (1 - residency(x, 0.9, 1.6)) * 3)) for x in (0.2, 0.8, 1.0, 1.2, 1.4, 1.8, 4.0)]
+    >>> law = fit_residency(tuple(times))
+    >>> round(law.cost, 2), round(law.knee, 2), round(law.cliff, 2), law.between
+    (4.0, 0.9, 1.6, 3)
+    """
+    ordered = sorted(points)
+    hit, miss = ordered[0][1], ordered[-1][1]
     cost = miss / hit
-    knee, cliff = getattr(Calibration(), f"{group}_knee"), getattr(Calibration(), f"{group}_cliff")
-    errors = [
-        abs((1 + (1 - residency(footprint / capacity, knee, cliff)) * (cost - 1)) * hit / per_byte - 1)
-        for footprint, per_byte in points
-    ]
-    return CalibrationValue(
-        cost, "measured", f"{group}-miss", max(errors), "residual: of the times of all sizes, alone"
-    )
+    if cost < _LEAST_COST:
+        return None
+
+    def errors(knee: float, cliff: float) -> list[float]:
+        return [hit * (1 + (1 - residency(x, knee, cliff)) * (cost - 1)) / time - 1 for x, time in ordered]
+
+    def squares(place: tuple[float, float]) -> float:
+        return sum(error * error for error in errors(*place))
+
+    ranges = _KNEES, _CLIFFS
+    best = (1.0, 1.0)
+    while max(high - low for low, high in ranges) > 1e-4:  # every round refines the search around the best place
+        knees, cliffs = ([low + (high - low) * step / _GRID for step in range(_GRID + 1)] for low, high in ranges)
+        best = min(((knee, cliff) for knee in knees for cliff in cliffs if knee < cliff), key=squares)
+        ranges = tuple(
+            (max(least, at - (high - low) / 6), min(most, at + (high - low) / 6))
+            for at, (low, high), (least, most) in zip(best, ranges, (_KNEES, _CLIFFS), strict=True)
+        )  # type: ignore[assignment]
+    between = sum(best[0] < x < best[1] for x, _ in ordered)
+    return ResidencyLaw(cost, *best, max(map(abs, errors(*best))), between)
 
 
 def _knees(bench: Bench) -> Sequence[tuple[str, float]]:
-    """(where, bytes of the array of the GPU, or of a block) above which copies alone take longer than from a cache."""
+    """(where, bytes of the array of the GPU, or of a block) above which sweeps alone take longer than from a cache."""
     found = []
     for group in ("l2", "l1"):
-        points = _copies(bench, group)
+        points = _sweep(bench, group)
         beyond = [footprint for footprint, per_byte in points if per_byte > _KNEE * points[0][1]]
         below = [footprint for footprint, _ in points if beyond and footprint < beyond[0]]
         if below:
-            found.append((f"{group}_array_bytes_alone", below[-1] / 2))
+            found.append((f"{group}_array_bytes_alone", below[-1]))
     return found
 
 
-def _row(result: ExperimentResult) -> BenchRow:
-    measured = result.measured
+def bench_row(result: ExperimentResult) -> BenchRow:
+    """Return an experiment as it stands in the file: what was expected apart from what was measured."""
+    measured, runs = result.measured, result.runs
+    turns = [run.in_turn for run in runs if run.in_turn is not None]
     return BenchRow(
         name=result.experiment.name,
         mode=result.mode,
@@ -469,6 +382,19 @@ def _row(result: ExperimentResult) -> BenchRow:
         high=None if measured is None else measured.high,
         published=result.published,
         problem=result.problem,
+        launches=[
+            LaunchTimes(workload.words, workload.floats, one.rounds, one.cycles, one.seconds, list(one.each_s))
+            for workload, one in zip(result.experiment.workloads, result.alone, strict=False)
+        ],
+        times=None
+        if not runs
+        else PairTimes(
+            first_alone_s=[run.alone[0] for run in runs],
+            second_alone_s=[run.alone[1] for run in runs],
+            in_turn_s=turns,
+            first_together_s=[run.together.first_s for run in runs],
+            second_together_s=[run.together.second_s for run in runs],
+        ),
     )
 
 

@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from types import MappingProxyType
@@ -18,7 +18,8 @@ from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
 from tachograph.nsight.launches import Chip
 from tachograph.sharing.capacity import gpu_of
 from tachograph.sharing.demand import GpuCapacity
-from tachograph.sharing.microbench.device import Code, HangingError, Lanes, LaunchError, Mark, MemoryFullError, codes
+from tachograph.sharing.microbench.device import HangingError, Lanes, LaunchError, Mark, MemoryFullError
+from tachograph.sharing.microbench.machine_code import Code, codes
 
 INSTALL = "pip install 'tachograph[cuda]'"
 _OLDEST = 70  # Volta: its threads can sleep
@@ -27,7 +28,8 @@ _STANDARD = "--std=c++17"
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """All kernels for one architecture. A cubin is machine code (see `codes` for resources of kernels), ptx is not."""
+    """All kernels for one architecture. A cubin is machine code, ptx is not: `codes` are then those of the same sources
+    for the architecture of the PTX, and none of them is `loaded`."""
 
     arch: str  # such as sm_90 or compute_90
     kind: Literal["cubin", "ptx"]
@@ -57,9 +59,12 @@ def compile_kernels(arch: str) -> CompiledProgram:
     if number not in known:
         arch = f"compute_{max(one for one in known if one <= number)}"
     image = _compiled(nvrtc, arch)
-    if arch.startswith("compute"):
-        return CompiledProgram(arch, "ptx", image, MappingProxyType({}))
-    return CompiledProgram(arch, "cubin", image, codes(image))
+    if not arch.startswith("compute"):
+        return CompiledProgram(arch, "cubin", image, codes(image, arch))
+    nearest = arch.replace("compute", "sm")
+    counted = codes(_compiled(nvrtc, nearest), nearest)
+    unloaded = {name: replace(one, registers=None, loaded=False) for name, one in counted.items()}
+    return CompiledProgram(arch, "ptx", image, MappingProxyType(unloaded))
 
 
 def _compiled(nvrtc: Any, arch: str) -> bytes:
@@ -147,7 +152,7 @@ class CudaDevice:
         os._exit(code)
 
     def code(self, kernel: str) -> Code | None:
-        """Resources of the compiled kernel; None: unknown."""
+        """The compiled kernel; None: unknown."""
         return self._program.codes.get(kernel)
 
     def free_bytes(self) -> int:

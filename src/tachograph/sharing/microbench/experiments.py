@@ -1,179 +1,32 @@
-"""Workloads of the micro-benchmarks, the experiments made of them, and the GPUs they are planned for."""
+"""Experiments of the micro-benchmarks, and the GPUs they are planned for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Literal
 
 from tachograph.catalog import devices
 from tachograph.catalog.errors import UsageError
 from tachograph.sharing.calibration import Compared
 from tachograph.sharing.capacity import device_called, gpu_of_device
 from tachograph.sharing.demand import H100_NVL, GpuCapacity
-
-WARP = 32  # threads
-FLOAT = 4  # bytes
-MATRIX = 1024  # rows of the matrices that are multiplied
-_TILE, _DEPTH, MATRIX_THREADS = 64, 16, 256  # as in kernels.cu
-_MULTIPLICATIONS = 64  # of a chain in a round, as in kernels.cu
-_CHAINS = 4  # factors in memory, of which a kernel takes as many as it has chains
-
-WorkloadKind = Literal["sleep", "copy", "copy_own", "fmul", "dmul", "matmul"]
-
-
-@dataclass(frozen=True, slots=True)
-class BenchKernel:
-    """One kernel of kernels.cu.
-
-    `instructions`: that a warp issues for one unit of work: an element of 32 threads copied, a round of
-    multiplications, a tile of a matrix; as NVRTC 12.9 compiles it for sm_90. `of_pipe`: how many of these go to `pipe`.
-    """
-
-    kind: WorkloadKind
-    instructions: float
-    pipe: str | None = None
-    of_pipe: int = 0
-
-
-def _chained(kind: Literal["fmul", "dmul"], pipe: str) -> dict[str, BenchKernel]:
-    """Six instructions are those of the loop."""
-    sizes = {chains: _MULTIPLICATIONS * chains for chains in range(1, 5)}
-    return {f"{kind}_{chains}": BenchKernel(kind, size + 6.0, pipe, size) for chains, size in sizes.items()}
-
-
-KERNELS: Mapping[str, BenchKernel] = MappingProxyType(
-    {
-        "sleep": BenchKernel("sleep", 21 / 16),
-        "copy": BenchKernel("copy", 11.5),
-        "copy_own": BenchKernel("copy_own", 11.0),
-        **_chained("fmul", "fma"),
-        **_chained("dmul", "fp64"),
-        "matmul": BenchKernel("matmul", 328.0, "fma", 256),
-    }
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchWorkload:
-    """A kernel with its launch configuration. `floats`: copied, of the whole array (copy) or of a block (copy_own).
-
-    `stride`: floats from one block's array to the next one's.
-    """
-
-    kernel: str
-    blocks: int
-    threads: int
-    floats: int = 0
-    stride: int = 0
-
-    @property
-    def kind(self) -> WorkloadKind:
-        """Kind of the workload."""
-        return KERNELS[self.kernel].kind
-
-    @property
-    def words(self) -> str:
-        """The launch in words for people.
-
-        >>> BenchWorkload(kernel="copy", blocks=66, threads=1024, floats=2_000_000).words
-        'copy 66x1024, 8 MB'
-        """
-        size = self.floats * FLOAT
-        whole = f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
-        shown = whole if self.kind == "copy" else f"{size / 1024:.0f} KiB a block"
-        return f"{self.kernel} {self.blocks}x{self.threads}" + (f", {shown}" if size else "")
-
-    @property
-    def array_bytes(self) -> tuple[tuple[int, bool], ...]:
-        """(bytes, whether they are doubles) of each array, in the order of the kernel's parameters."""
-        if self.kind == "sleep":
-            return ()
-        if self.kind == "copy":
-            return ((self.floats * FLOAT, False), (self.floats * FLOAT, False))
-        if self.kind == "copy_own":
-            size = self.blocks * self.stride * FLOAT
-            return ((size, False), (size, False))
-        if self.kind == "matmul":
-            return ((MATRIX * MATRIX * FLOAT, False),) * 3
-        width = 8 if self.kind == "dmul" else FLOAT
-        double = self.kind == "dmul"
-        return ((_CHAINS * width, double), (self.blocks * self.threads * width, double))
-
-    @property
-    def bytes_needed(self) -> int:
-        """Memory of the GPU that it takes."""
-        return sum(size for size, _ in self.array_bytes)
-
-    def numbers(self, rounds: int) -> tuple[int, ...]:
-        """Arguments of the kernel after its arrays."""
-        if self.kind == "copy":
-            return (self.floats, rounds)
-        if self.kind == "copy_own":
-            return (self.floats, self.stride, rounds)
-        return (MATRIX, rounds) if self.kind == "matmul" else (rounds,)
-
-    def units(self, rounds: int) -> float:
-        """Units of work of all warps, see Kernel.instructions.
-
-        >>> BenchWorkload(kernel="fmul_4", blocks=132, threads=128).units(10)
-        5280.0
-        """
-        warps = self.blocks * self.threads / WARP
-        if self.kind == "copy":
-            return self.floats / WARP * rounds
-        if self.kind == "copy_own":
-            return self.floats / WARP * self.blocks * rounds
-        return warps * rounds * (MATRIX // _DEPTH if self.kind == "matmul" else 1)
-
-    def copied_bytes(self, rounds: int) -> float | None:
-        """Bytes read and written; None where it copies nothing."""
-        if self.kind == "copy":
-            return 2.0 * self.floats * FLOAT * rounds
-        return 2.0 * self.floats * FLOAT * self.blocks * rounds if self.kind == "copy_own" else None
-
-    @property
-    def footprint_bytes(self) -> float | None:
-        """Bytes that a copy reuses: of the GPU (copy), of a block (copy_own)."""
-        return 2.0 * self.floats * FLOAT if self.floats else None
-
-
-def matmul() -> BenchWorkload:
-    """Return the multiplication of two matrices."""
-    return BenchWorkload(kernel="matmul", blocks=(MATRIX // _TILE) ** 2, threads=MATRIX_THREADS)
-
-
-def copy_of(gpu_bytes: float, blocks: int, threads: int = 1024) -> BenchWorkload:
-    """Return a copy of an array of about so many bytes.
-
-    >>> copy_of(8e6, 66).floats
-    1999872
-    """
-    return BenchWorkload(kernel="copy", blocks=blocks, threads=threads, floats=int(gpu_bytes / FLOAT) // 1024 * 1024)
-
-
-def resident_blocks(workload: BenchWorkload, gpu: GpuCapacity) -> int:
-    """Return how many blocks an SM has at once, by threads and blocks alone.
-
-    >>> from tachograph.sharing.demand import H100_NVL
-    >>> resident_blocks(BenchWorkload(kernel="sleep", blocks=264, threads=1024), H100_NVL)
-    2
-    """
-    sms = gpu.sms or 1
-    room = (gpu.threads_per_sm or 2048) // workload.threads
-    return max(1, min(-(-workload.blocks // sms), room, gpu.blocks_per_sm or room))
-
+from tachograph.sharing.microbench.workloads import FLOAT, KERNELS, BenchWorkload, matmul, over
 
 _LARGE = 4 << 30  # bytes of the array that is copied to measure bandwidth
 _LEAST = 64 << 20  # smaller ones would measure L2
 _RESERVE = 0.8  # of the memory that is free: what is allocated at most
-_L2_SHARES = (0.16, 0.32, 0.45, 0.48, 0.64, 0.8)  # array over L2: 8 to 40 MB of the H100's 50, and 22.5
-_L1_STEPS = range(4, 17)  # array of a block in 32nds of L1: 32 to 128 KiB of the H100's 256, by 8
-_L2_PUBLISHED = {0.45: 1.79}
+# array over L2; two of them are read together up to 1.3, where nothing of a pair stays for long
+_L2_PAIRS = (0.15, 0.3, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 1.0, 1.3)
+_L2_ALONE = (0.9, 1.15, 1.5, 1.8, 2.2)
+_L2_PUBLISHED = 0.45, 1.79  # arrays of 22.5 MB in the H100's 50
+_L1_PAIRS = (4, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40)  # array of a block in 32nds of L1
+_L1_ALONE = (26, 30, 36, 48, 56, 64)
+_MISSES = 4  # times the size of the cache: an array of which nothing stays
 _BANDWIDTH = ((1, 1.06), (2, 1.14), (3, 1.23), (4, 1.36))  # quarters of the SMs
 _ISSUE = (1.915, 1.896, 1.893, 1.65)
 _FP64 = (1.988, 1.977, 1.356, 1.018)
+WIDE = 256  # threads of a block with many loads under way: their registers leave room for five of them and more
+_L2_READ = 0.2  # array over L2: two of them stay there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,33 +60,56 @@ class Experiment:
 
 
 def experiments(gpu: GpuCapacity, free_bytes: float | None = None) -> tuple[Experiment, ...]:
-    """Return all experiments for `gpu`, in their order; large arrays take what of `free_bytes` is there.
+    """Return all experiments for `gpu`, those first that calibrate; large arrays take what of `free_bytes` is there.
 
     Errors: UsageError for a GPU with an unknown number of SMs.
     """
     if not gpu.sms:
         raise UsageError(f"unknown number of SMs of the {gpu.name}", do="name another GPU with --as")
     wide = half_of_an_sm(gpu)
-    large = copy_of(_large(gpu, free_bytes), gpu.sms, wide)
+    large = _large(gpu, free_bytes)
+    copying = over("copy_1", large, gpu.sms, wide)
+    full = full_loads(gpu, large)
     return (
-        *_blocks(gpu.sms, wide),
-        *_bandwidth(gpu.sms, large),
+        *_bandwidth(gpu.sms, copying, full["copy_4"]),
         *_l2(gpu, wide),
         *_l1(gpu),
-        *_issue(gpu.sms, large),
+        *_issue(gpu.sms, copying),
         *_fp64(gpu.sms),
+        *_resources(gpu.sms, full),
+        *_blocks(gpu.sms, wide),
         *_matmul(gpu.sms),
-        *_pitfalls(gpu.sms, large),
+        *_pitfalls(gpu.sms, copying),
     )
 
 
 def half_of_an_sm(gpu: GpuCapacity) -> int:
-    """Return the threads of a block of which two fill an SM, 1024 at most.
+    """Return the threads of a block of which two fit into an SM, or as many as a block may have.
 
-    >>> half_of_an_sm(GpuCapacity(name="NVIDIA A40", threads_per_sm=1536))
+    >>> half_of_an_sm(GpuCapacity(name="RTX 4090", threads_per_sm=1536))
     768
     """
     return min(1024, (gpu.threads_per_sm or 2048) // 2)
+
+
+def full_loads(gpu: GpuCapacity, large: float | None = None) -> dict[str, BenchWorkload]:
+    """Return {kernel: a launch that loads its resource in full}, each alone; `large`: bytes of the array of copies.
+
+    Two of a kind find room on every SM.
+    """
+    sms, wide = gpu.sms or 1, half_of_an_sm(gpu)
+    l2, l1 = gpu.l2_bytes or _LEAST, gpu.l1_bytes or float(1 << 17)
+    arrays = {
+        "copy_1": over("copy_1", _large(gpu, None) if large is None else large, sms, wide),
+        "copy_4": over("copy_4", _large(gpu, None) if large is None else large, 2 * sms, WIDE),
+        "read_l2": over("read_l2", _L2_READ * l2, 2 * sms, WIDE),
+        "sweep_l2": over("sweep_l2", _L2_READ * l2, sms, wide),
+        "sweep_l1": _in_l1(l1 / 4, sms),
+        "sleep": BenchWorkload(kernel="sleep", blocks=sms, threads=wide),
+        "matmul": matmul(),
+    }
+    chains = {name: BenchWorkload(kernel=name, blocks=sms, threads=512) for name in KERNELS if name not in arrays}
+    return {name: (arrays | chains)[name] for name in KERNELS}
 
 
 def chosen(every: Sequence[Experiment], names: Sequence[str]) -> tuple[Experiment, ...]:
@@ -277,75 +153,80 @@ def _blocks(sms: int, wide: int) -> Iterator[Experiment]:
         )  # fmt: skip
 
 
-def _bandwidth(sms: int, large: BenchWorkload) -> Iterator[Experiment]:
-    for quarters, published in _BANDWIDTH:
-        copying = replace(large, blocks=max(1, sms * quarters // 4))
-        yield Experiment(
-            name=f"bandwidth-{25 * quarters}", group="bandwidth", first=copying, second=copying, compared="both",
-            question=f"bandwidth: copies of {copying.blocks} blocks each", shares=(0.5, 0.5),
-            published_shares=published,
-        )  # fmt: skip
+def _bandwidth(sms: int, copying: BenchWorkload, full: BenchWorkload) -> Iterator[Experiment]:
     yield Experiment(
-        name="bandwidth-all", group="bandwidth", first=replace(large, blocks=2 * sms), second=None,
-        question="the most bandwidth that is achieved: every SM full of copying threads",
+        name="bandwidth-all", group="bandwidth", first=full, second=None,
+        question="the most bandwidth that is achieved: every SM copies, many loads under way",
     )  # fmt: skip
+    for quarters, published in _BANDWIDTH:
+        one = replace(copying, blocks=max(1, sms * quarters // 4))
+        yield Experiment(
+            name=f"bandwidth-{25 * quarters}", group="bandwidth", first=one, second=one, compared="both",
+            question=f"latency of DRAM: copies of {one.blocks} blocks each, a load of a thread under way",
+            shares=(0.5, 0.5), published_shares=published,
+        )  # fmt: skip
 
 
 def _l2(gpu: GpuCapacity, wide: int) -> Iterator[Experiment]:
     if gpu.l2_bytes is None or gpu.sms is None:
         return
     half = max(1, gpu.sms // 2)
-    for share in _L2_SHARES:
-        copying = copy_of(share * gpu.l2_bytes, half, wide)
+    for share in sorted((*_L2_PAIRS, *_L2_ALONE, _MISSES)):
+        one = over("sweep_l2", share * gpu.l2_bytes, half, wide)
+        pair = share in _L2_PAIRS
         yield Experiment(
-            name=f"l2-{share * 100:.0f}", group="l2", first=copying, second=copying, compared="both",
-            question=f"L2: arrays of {share * 100:.0f} % of it, on different SMs", published=_L2_PUBLISHED.get(share),
-            shares=(0.5, 0.5),
+            name="l2-miss" if share == _MISSES else f"l2-{share * 100:.0f}", group="l2", first=one,
+            second=one if pair else None, compared="both", shares=(0.5, 0.5) if pair else None,
+            question=f"L2: arrays of {share * 100:.0f} % of it are read again and again"
+            + (", on different SMs" if pair else ", one alone"),
         )  # fmt: skip
+    share, published = _L2_PUBLISHED
+    one = over("copy_1", share * gpu.l2_bytes, half, wide)
     yield Experiment(
-        name="l2-miss", group="l2", first=copy_of(4 * gpu.l2_bytes, half, wide), second=None,
-        question="what a miss of L2 costs: an array of four times its size",
+        name="l2-copy", group="l2", first=one, second=one, compared="both", published=published, shares=(0.5, 0.5),
+        question=f"L2: arrays of {share * 100:.0f} % of it are copied, on different SMs",
     )  # fmt: skip
 
 
 def _l1(gpu: GpuCapacity) -> Iterator[Experiment]:
     if gpu.l1_bytes is None or gpu.sms is None:
         return
-    step = int(gpu.l1_bytes) // 32
-    for size in (*(step * number for number in _L1_STEPS), 2 * int(gpu.l1_bytes)):
-        one = BenchWorkload(
-            kernel="copy_own", blocks=gpu.sms, threads=64, floats=size // FLOAT,
-            stride=max(size, int(gpu.l1_bytes)) // FLOAT,
-        )  # fmt: skip
-        missing = size > gpu.l1_bytes
+    step = gpu.l1_bytes / 32
+    for number in sorted((*_L1_PAIRS, *_L1_ALONE, 32 * _MISSES)):
+        one = _in_l1(number * step, gpu.sms)
+        size, pair = one.floats * FLOAT, number in _L1_PAIRS
         yield Experiment(
-            name="l1-miss" if missing else f"l1-{size // 1024}", group="l1", first=one, second=None if missing else one,
-            compared="both",
-            question="what a miss of L1 costs: twice its size a block" if missing
-            else f"L1: blocks copy {size // 1024} KiB of their own, two share an SM",
+            name="l1-miss" if number == 32 * _MISSES else f"l1-{size // 1024}", group="l1", first=one,
+            second=one if pair else None, compared="both",
+            question=f"L1: blocks read {size // 1024} KiB again and again, "
+            + ("two share an SM" if pair else "one alone"),
         )  # fmt: skip
+
+
+def _in_l1(size: float, sms: int) -> BenchWorkload:
+    return over("sweep_l1", size, sms, 64)
 
 
 def _chains(count: int) -> str:
     return "1 chain" if count == 1 else f"{count} chains"
 
 
-def _issue(sms: int, large: BenchWorkload) -> Iterator[Experiment]:
+def _issue(sms: int, copying: BenchWorkload) -> Iterator[Experiment]:
+    yield Experiment(
+        name="issue-all", group="issue", second=None,
+        first=BenchWorkload(kernel="fmul_4", blocks=2 * sms, threads=copying.threads),
+        question="the most instructions that are issued",
+    )  # fmt: skip
     for chains, published in enumerate(_ISSUE, start=1):
         yield Experiment(
-            name=f"issue-{chains}", group="issue", second=large, published=published,
+            name=f"issue-{chains}", group="issue", second=copying, published=published,
             first=BenchWorkload(kernel=f"fmul_{chains}", blocks=sms, threads=128),
             question=f"issue slots: {_chains(chains)} of multiplications in each warp, beside a copy",
         )  # fmt: skip
     yield Experiment(
-        name="issue-4x2", group="issue", second=large, published=1.001,
+        name="issue-4x2", group="issue", second=copying, published=1.001,
         first=BenchWorkload(kernel="fmul_4", blocks=sms, threads=256),
         question="issue slots: twice the warps, which need every slot",
-    )  # fmt: skip
-    yield Experiment(
-        name="issue-all", group="issue", second=None,
-        first=BenchWorkload(kernel="fmul_4", blocks=2 * sms, threads=large.threads),
-        question="the most instructions that are issued",
     )  # fmt: skip
 
 
@@ -358,6 +239,42 @@ def _fp64(sms: int) -> Iterator[Experiment]:
         )  # fmt: skip
 
 
+def _resources(sms: int, full: dict[str, BenchWorkload]) -> Iterator[Experiment]:
+    """Each resource with itself, at a part of the load and in full, and beside a kernel that needs another one."""
+    few = {
+        "dram": replace(full["copy_4"], blocks=max(1, sms // 8)),
+        "l2-read": replace(full["read_l2"], blocks=max(1, sms // 2)),
+        "shared": BenchWorkload(kernel="shared_1", blocks=sms, threads=32),
+        "tensor": BenchWorkload(kernel="tensor_1", blocks=sms, threads=128),
+        "alu": BenchWorkload(kernel="alu_1", blocks=sms, threads=128),
+        "xu": BenchWorkload(kernel="xu_1", blocks=sms, threads=128),
+        "fma": BenchWorkload(kernel="fmul_2", blocks=sms, threads=128),
+    }
+    pairs = (
+        ("dram", "copy_4", "tensor_4"), ("l2-read", "read_l2", "alu_4"), ("shared", "shared_1", "xu_4"),
+        ("tensor", "tensor_4", "shared_1"), ("alu", "alu_4", "tensor_4"), ("xu", "xu_4", "fmul_4"),
+        ("fma", "fmul_4", "alu_4"),
+    )  # fmt: skip
+    for name, kernel, beside in pairs:
+        for load, first, second, words in (
+            ("part", few[name], few[name], "with itself, a part of the load"),
+            ("full", full[kernel], full[kernel], "with itself, all of the load"),
+            ("beside", full[kernel], full[beside], f"beside {KERNELS[beside].words}"),
+        ):
+            yield Experiment(
+                name=f"{name}-{load}", group=name, first=first, second=second, compared="both",
+                question=f"{KERNELS[kernel].words}: {words}",
+            )  # fmt: skip
+    yield Experiment(
+        name="shared-conflicts", group="shared", first=full["shared_1"], second=full["shared_8"], compared="both",
+        question="bandwidth of shared memory: beside reads with eight conflicts of banks",
+    )  # fmt: skip
+    yield Experiment(
+        name="fp64-beside", group="fp64", first=full["dmul_4"], second=full["alu_4"], compared="both",
+        question="FP64 pipeline: beside ALU pipeline",
+    )  # fmt: skip
+
+
 def _matmul(sms: int) -> Iterator[Experiment]:
     words = "matrix multiplication (our own; torch.mm where published)"
     yield Experiment(name="matmul-matmul", group="matmul", first=matmul(), second=matmul(), compared="both",
@@ -367,12 +284,12 @@ def _matmul(sms: int) -> Iterator[Experiment]:
                      question=f"{words} beside multiplications")  # fmt: skip
 
 
-def _pitfalls(sms: int, large: BenchWorkload) -> Iterator[Experiment]:
+def _pitfalls(sms: int, copying: BenchWorkload) -> Iterator[Experiment]:
     yield Experiment(
         name="pitfall-roofline",
         group="pitfalls",
-        first=BenchWorkload(kernel="fmul_4", blocks=sms, threads=large.threads),
-        second=large,
+        first=BenchWorkload(kernel="fmul_4", blocks=sms, threads=copying.threads),
+        second=copying,
         compared="second",
         published=2.0,
         question="bound by compute and bound by memory, and yet in each other's way",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tachograph.sharing.microbench.device import BenchDevice, HangingError, LaunchError, Mark, MemoryFullError
-from tachograph.sharing.microbench.experiments import WARP, BenchWorkload
+from tachograph.sharing.microbench.workloads import WARP, BenchWorkload
 
 _PACE = 16  # bytes of what a kernel writes: cycles of an SM, and the ns in which they passed
 _CURTAIN = 500  # us, rounds of `sleep`
@@ -32,11 +32,15 @@ class LoadedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class AloneRun:
-    """One launch without another: its time, and the cycles of an SM in that time; 0 where not reported."""
+    """One launch without another: its time, and the cycles of an SM in that time; 0 where not reported.
+
+    `each_s`: times of all launches of which it is the one of the median time; empty where it is the only one.
+    """
 
     rounds: int
     seconds: float
     cycles: int
+    each_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,8 @@ def middle(device: BenchDevice, one: LoadedWorkload, rounds: int, *, runs: int) 
     for _ in range(runs):
         found.append(alone(device, one, rounds, limit_s=limit_s))
         limit_s = time_limit(found[0].seconds)
-    return sorted(found, key=lambda each: each.seconds)[(runs - 1) // 2]
+    chosen = sorted(found, key=lambda each: each.seconds)[(runs - 1) // 2]
+    return replace(chosen, each_s=tuple(each.seconds for each in found))
 
 
 def in_turn(device: BenchDevice, launches: Sequence[tuple[LoadedWorkload, int]], *, limit_s: float) -> float:

@@ -1,14 +1,13 @@
-"""Runs of the experiments, one after the other, and the conditions of the GPU they ran under."""
+"""Runs of the experiments, one after the other, within a time, and continued where they were interrupted."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Protocol
+from math import inf
+from typing import Protocol
 
 from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
 from tachograph.sharing.microbench.calibrate import (
@@ -16,14 +15,12 @@ from tachograph.sharing.microbench.calibrate import (
     ExpectedOutcome,
     ExperimentResult,
     ExperimentRun,
-    References,
     calibrate,
-    demand_of,
     expected,
-    references,
 )
 from tachograph.sharing.microbench.device import BenchDevice, HangingError, LaunchError, MemoryFullError
 from tachograph.sharing.microbench.experiments import Experiment, smaller
+from tachograph.sharing.microbench.launch_demand import References, demand_of, references
 from tachograph.sharing.microbench.measure import (
     AloneRun,
     LoadedWorkload,
@@ -36,95 +33,15 @@ from tachograph.sharing.microbench.measure import (
     tune,
 )
 
-# why clocks are lower than they could be; idle and settings of the user are left out
-_HELD_BACK: Mapping[int, str] = MappingProxyType(
-    {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
-)
-_MPS_SERVER = "nvidia-cuda-mps-server"
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """How the GPU is now. None: unknown. `others`: processes on it that are not this one. `mig`: it is divided."""
-
-    sm_clock_mhz: int | None = None
-    max_sm_clock_mhz: int | None = None
-    others: tuple[int, ...] = ()
-    held_back: tuple[str, ...] = ()
-    driver: str | None = None
-    mig: bool = False
-
-    def warnings(self) -> tuple[str, ...]:
-        """Conditions that may have affected the measurement, in sentences.
-
-        >>> Conditions(others=(17,), held_back=("power cap",)).warnings()[1]
-        'the clock of the SMs was held back: power cap'
-        """
-        sentences = []
-        if self.others:
-            numbers = ", ".join(map(str, self.others))
-            sentences.append(f"other processes are on this GPU ({numbers}): times may be theirs as well")
-        if self.held_back:
-            sentences.append(f"the clock of the SMs was held back: {', '.join(self.held_back)}")
-        if self.mig:
-            sentences.append("MIG divides this GPU: what is measured is true of this instance, beside quiet ones, only")
-        return tuple(sentences)
-
-
-def conditions(pci_bus_id: str, library: Any = None) -> Conditions:
-    """Return the conditions of the GPU at this address now; values that NVML does not report are None.
-
-    `library`: the module pynvml, or one like it.
-    """
-    import pynvml
-
-    nvml: Any = library or pynvml
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return Conditions()
-    try:
-        handle = nvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
-    except nvml.NVMLError:
-        nvml.nvmlShutdown()
-        return Conditions()
-
-    def reported(query: Callable[[], Any], otherwise: Any = None) -> Any:
-        """The result; `otherwise` where a GPU or a MIG instance does not report it, so that other values remain."""
-        try:
-            return query()
-        except nvml.NVMLError:
-            return otherwise
-
-    reasons = reported(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle), 0)
-    found = Conditions(
-        sm_clock_mhz=reported(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        max_sm_clock_mhz=reported(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        others=_others(
-            [one.pid for one in reported(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), [])],
-            lambda number: str(reported(lambda: nvml.nvmlSystemGetProcessName(number), "")),
-        ),
-        held_back=tuple(words for bit, words in _HELD_BACK.items() if reasons & bit),
-        driver=reported(lambda: str(nvml.nvmlSystemGetDriverVersion())),
-        mig=reported(lambda: nvml.nvmlDeviceGetMigMode(handle), (0, 0))[0] == 1,
-    )
-    nvml.nvmlShutdown()
-    return found
-
-
-def _others(found: Sequence[int], name: Callable[[int], str]) -> tuple[int, ...]:
-    """Processes that are neither this one nor the server of MPS, through which this one may run.
-
-    Within a container NVML reports process ids of the host, unknown inside: a single one is taken as this process.
-    """
-    if len(found) == 1 and os.getpid() not in found and not Path(f"/proc/{found[0]}").exists():
-        return ()
-    return tuple(sorted(one for one in found if one != os.getpid() and _MPS_SERVER not in name(one)))
-
-
 _STUCK = "not run: a kernel before it did not end"
+TIME_UP = "not run: the time was up; the same command goes on with it"
 _EQUAL = 0.02  # relative difference of two times that counts as none
 _MODES = ("first", "second", "in turn", "together")
+FEWEST_RUNS = 3  # of which a median means something
+_TUNING = 5  # launches of about the target time until the rounds are found
+_OF_A_PAIR = 6  # times of a launch in a run of a pair: each alone, both in turn, and together up to two of them
+_SETUP_S = 0.25  # of an experiment: arrays are allocated and filled
+_RESERVE = 0.9  # of the time: what is planned
 
 
 class Predictor(Protocol):
@@ -157,27 +74,95 @@ class BenchPlan:
     runs: int = 10
     target_s: float = 0.05
 
+    def alone_s(self, experiment: Experiment) -> float:
+        """Return how long it takes to measure the launches of an experiment alone."""
+        return _SETUP_S + len(experiment.workloads) * (_TUNING + self.runs) * self.target_s
+
+    def pair_s(self, experiment: Experiment) -> float:
+        """Return how long it takes to measure an experiment together; 0 where it is of one launch."""
+        return 0.0 if experiment.second is None else _SETUP_S + (2 + _OF_A_PAIR * self.runs) * self.target_s
+
+    def seconds(self, wanted: Sequence[Experiment], *, mps: bool = False) -> float:
+        """Return how long all of it takes.
+
+        >>> from tachograph.sharing.demand import H100_NVL
+        >>> from tachograph.sharing.microbench.experiments import experiments
+        >>> BenchPlan().seconds(experiments(H100_NVL)) < 8 * 60
+        True
+        """
+        shared = [one for one in wanted if mps and one.shares is not None]
+        return sum(self.alone_s(one) + self.pair_s(one) for one in wanted) + sum(self.pair_s(one) for one in shared)
+
+    def within(self, seconds: float, wanted: Sequence[Experiment], *, mps: bool = False) -> BenchPlan:
+        """Return the plan with as many runs as fit into the time, `FEWEST_RUNS` or all that were asked for at least.
+
+        >>> from tachograph.sharing.demand import H100_NVL
+        >>> from tachograph.sharing.microbench.experiments import experiments
+        >>> BenchPlan(runs=50).within(480.0, experiments(H100_NVL)).runs
+        13
+        """
+        for runs in range(self.runs, FEWEST_RUNS, -1):
+            fewer = replace(self, runs=runs)
+            if fewer.seconds(wanted, mps=mps) <= _RESERVE * seconds:
+                return fewer
+        return replace(self, runs=min(self.runs, FEWEST_RUNS))
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When measuring ends, by a clock in s."""
+
+    at_s: float = inf
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def after(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> Deadline:
+        """Return the end of so many seconds from now."""
+        return cls(clock() + seconds, clock)
+
+    def leaves(self, seconds: float) -> bool:
+        """Return whether there is as much time."""
+        return self.clock() + seconds <= self.at_s
+
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of the run; once a kernel hangs nothing more is started."""
+    """Progress of the run; once a kernel hangs nothing more is started. `results`: all, as they are now."""
 
     report: Callable[[str, int, int], None]
+    deadline: Deadline
+    save: Callable[[Bench], None]
+    begun: Bench
+    results: list[ExperimentResult]
     total: int
     done: int = 0
-    stuck: bool = False
+    stuck: bool = field(default=False)
+
+    @property
+    def bench(self) -> Bench:
+        """All results so far."""
+        return replace(self.begun, results=tuple(self.results), stuck=self.stuck)
 
     def each(
-        self, results: Iterable[ExperimentResult], action: Callable[[ExperimentResult], ExperimentResult]
-    ) -> list[ExperimentResult]:
-        """The results after `action`; one that fails holds the reason."""
-        return [self._one(one, action) for one in results]
+        self, seconds: Callable[[ExperimentResult], float], action: Callable[[ExperimentResult], ExperimentResult]
+    ) -> None:
+        """Act on every result, `seconds` long each, and save all after it; 0: it is done, or has nothing to be done."""
+        for place, one in enumerate(self.results):
+            needed = seconds(one)
+            if needed <= 0:
+                continue
+            self.report(one.experiment.name, self.done, self.total)
+            self.done += 1
+            self.results[place] = self._one(one, needed, action)
+            self.save(self.bench)
 
-    def _one(self, one: ExperimentResult, action: Callable[[ExperimentResult], ExperimentResult]) -> ExperimentResult:
-        self.report(one.experiment.name, self.done, self.total)
-        self.done += 1
+    def _one(
+        self, one: ExperimentResult, needed: float, action: Callable[[ExperimentResult], ExperimentResult]
+    ) -> ExperimentResult:
         if one.problem is not None or self.stuck:
             return replace(one, problem=one.problem or _STUCK)
+        if not self.deadline.leaves(needed):
+            return replace(one, problem=TIME_UP)
         try:
             return action(one)
         except LaunchError as problem:
@@ -193,33 +178,64 @@ def bench(
     predictor: Predictor,
     processes: MpsProcesses | None = None,
     progress: Callable[[str, int, int], None] = lambda doing, done, total: None,
+    before: Sequence[ExperimentResult] = (),
+    date: str | None = None,
+    deadline: Deadline | None = None,
+    save: Callable[[Bench], None] = lambda found: None,
 ) -> Bench:
     """Return the results of all chosen experiments; one that fails holds the reason, the others continue.
 
-    `progress` is called with the current step, steps done, steps in all.
+    All launches run alone first: only then pairs are predicted, and only then they run. `progress` is called with the
+    current step, steps done, steps in all. `before`: results that are not measured again. `save`: called after each.
     """
-    pairs = sum(one.second is not None for one in chosen)
-    steps = _Progress(progress, len(chosen) + pairs)
-    results = steps.each(
-        (ExperimentResult(experiment=one, mode="streams") for one in chosen), lambda one: _alone(device, one, plan)
-    )
-    begun = Bench(gpu=device.gpu, driver=device.driver, date=_now(), results=tuple(results))
-    foresight = _Foresight.after(device, begun, predictor)
-    if processes is not None:
-        under = [replace(one, mode="mps") for one in results if one.experiment.shares is not None]
-        results += under
-        steps.total += len(under)
-    waiting = [foresight.of(one) for one in results]
+    results = _all_results(chosen, before, mps=processes is not None)
+    begun = Bench(gpu=device.gpu, driver=device.driver, date=date or _now(), results=tuple(results))
+
+    def alone_s(one: ExperimentResult) -> float:
+        return 0.0 if one.mode == "mps" or one.alone else plan.alone_s(one.experiment)
+
+    def pair_s(one: ExperimentResult) -> float:
+        return 0.0 if one.runs else plan.pair_s(one.experiment)
+
+    steps = _Progress(progress, deadline or Deadline(), save, begun, results, 0)
+    steps.total = sum((alone_s(one) > 0) + (pair_s(one) > 0) for one in results)
+    steps.each(alone_s, lambda one: _alone(device, one, plan))
+    _share(steps.results)
+    if any(one.problem == TIME_UP for one in steps.results):  # predictions wait for all launches alone
+        return steps.bench
+    foresight = _Foresight.after(device, steps.bench, predictor)
+    steps.results[:] = [foresight.of(one) for one in steps.results]
+    save(steps.bench)
 
     def pair(one: ExperimentResult) -> ExperimentResult:
-        if one.experiment.second is None:
-            return one
         if one.mode == "mps" and processes is not None:
             tuned, runs = processes.measure(one.experiment, plan)
             return replace(one, alone=tuned, runs=_against_all(device, one.experiment, tuned, runs, plan))
         return _paired(device, one, plan)
 
-    return replace(begun, results=tuple(steps.each(waiting, pair)), stuck=steps.stuck)
+    steps.each(pair_s, pair)
+    return steps.bench
+
+
+def _all_results(
+    chosen: Sequence[Experiment], before: Sequence[ExperimentResult], *, mps: bool
+) -> list[ExperimentResult]:
+    """Results to be filled, with what was measured before; those under MPS follow all in streams."""
+    had = {(one.experiment.name, one.mode): one for one in before}
+    results = [
+        had.get((one.name, "streams")) or ExperimentResult(experiment=one, mode="streams") for one in chosen
+    ]  # fmt: skip
+    shared = [one for one in chosen if mps and one.shares is not None]
+    return results + [had.get((one.name, "mps")) or ExperimentResult(experiment=one, mode="mps") for one in shared]
+
+
+def _share(results: list[ExperimentResult]) -> None:
+    """Give those under MPS that have not run what was measured alone in streams, which their predictions rest on."""
+    streams = {one.experiment.name: one for one in results if one.mode == "streams"}
+    for place, one in enumerate(results):
+        if one.mode == "mps" and not one.runs:
+            had = streams[one.experiment.name]
+            results[place] = replace(one, experiment=had.experiment, alone=had.alone, problem=had.problem)
 
 
 def _alone(device: BenchDevice, result: ExperimentResult, plan: BenchPlan) -> ExperimentResult:
@@ -309,13 +325,12 @@ class _Foresight:
     @classmethod
     def after(cls, device: BenchDevice, begun: Bench, predictor: Predictor) -> _Foresight:
         """Expectations from the launches that ran alone."""
-        measured = [pair for one in begun.results for pair in zip(one.experiment.workloads, one.alone, strict=False)]
-        own = calibrate(begun, lanes=device.lanes).values
-        return cls(device, predictor, references(measured, device.gpu), Calibration(), own)
+        own = calibrate(begun, lanes=device.lanes, code=device.code).values
+        return cls(device, predictor, references(begun.measured_alone, device.gpu, device.code), Calibration(), own)
 
     def of(self, result: ExperimentResult) -> ExperimentResult:
-        """The result with its expected values."""
-        if result.problem is not None or len(result.alone) < 2:
+        """The result with its expected values; those of a pair that has run stay as they were."""
+        if result.problem is not None or len(result.alone) < 2 or result.runs:
             return result
         return replace(
             result, expected=self._expected(result, self.published), calibrated=self._expected(result, self.own)

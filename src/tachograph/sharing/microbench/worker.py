@@ -16,8 +16,8 @@ import msgspec
 
 from tachograph.catalog.errors import TachographError
 from tachograph.sharing.microbench.device import BenchDevice
-from tachograph.sharing.microbench.experiments import BenchWorkload
 from tachograph.sharing.microbench.measure import LoadedWorkload, alone, loaded, tune
+from tachograph.sharing.microbench.workloads import BenchWorkload
 
 Order = dict[str, Any]
 
