@@ -1,7 +1,7 @@
 """Launches as one JSON object with names beside it: all that was read of them, without the file.
 
 The object has `version`, `metrics` (names), `chips`, `rules`, and `launches`. A launch has the places of its kernel and
-of its NVTX ranges in the lists of names, and those of its chip and of what rules say in `chips` and `rules`; its `values`
+of its NVTX ranges in the lists of names, and its chip and what rules say of it in `chips` and `rules`; its `values`
 are in the order of `metrics`, null where one was not collected. Names that a person gave are not in the object, so they
 can be replaced without reading it.
 """
