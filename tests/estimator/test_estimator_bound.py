@@ -8,7 +8,7 @@ import pytest
 
 from tachograph.nsight.launches import Chip, Launch
 from tachograph.sharing.capacity import l2_most
-from tachograph.sharing.demand import CYCLES, H100_NVL, Demand, Footprint
+from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint
 from tachograph.sharing.estimate import estimate
 from tachograph.sharing.kernels import kernels_of
 
@@ -68,3 +68,22 @@ def test_less_than_one_sm_is_none() -> None:
         [Launch("add", metrics, Chip("NVIDIA A100-SXM4-40GB", "8.0"), "a.csv", 0, (1, 1, 1), (32, 1, 1))]
     )
     assert kernel.gpu.sms == 108
+
+
+def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_measured() -> None:
+    """A profiler counts shares of a peak that no L2 reaches."""
+    kernel = Demand(
+        name="k", cycles={"issue": 0.1, "fma": 0.0, "lsu": 0.1, "l1_bandwidth": 0.1}, dram=0.0, l2_bandwidth=0.44,
+        l2_hit=1.0, l2_bytes=1e6, l1_hit=0.0, l1_bytes=0.0, warps=8.0, irregular=1.0, seconds=1.0,
+        footprint=Footprint(66, 128, 32, 1024.0),
+    )  # fmt: skip
+    unmeasured = replace(H100_NVL, l2_bytes_per_s=None)
+    found = estimate([kernel, kernel], gpu=unmeasured)
+    assert not found.safe
+    assert found.members[0].upper == pytest.approx(2 * 1.05)  # in turn
+    assert any("what its L2 can deliver was not measured" in sentence for sentence in found.unknown)
+    known = estimate([kernel, kernel], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=5.5e12))
+    assert known.safe
+    half = replace(kernel, l2_bytes_per_s=2.75e12)  # of what was measured, whatever the peak is
+    slow = estimate([half, half], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=4e12))
+    assert slow.members[0].slowdown == pytest.approx(2.75 / 2)

@@ -23,6 +23,7 @@ _REGULAR = 0.1  # irregular waiting, 0..1, up to which a kernel waits for arithm
 # the share of what stays in a cache by the estimate that surely does
 _L2_COST_AT_MOST, _L1_COST_AT_MOST = 3.0, 12.0
 _SURELY = 0.75
+_L2_DELIVERED = 0.5  # of the peak that a profiler counts: any L2 delivers as much, where it was not measured
 _LEAST = 1e-9  # a share below this is none
 
 # places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
@@ -90,13 +91,14 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    return np.column_stack([requested, waits, stands, *columns, takes, needs, *_at_most(vectors, gpu)])
+    return np.column_stack([requested, waits, stands, *columns, takes, needs, *_at_most(vectors, gpu, calibration)])
 
 
-def _at_most(of: Vectors, gpu: GpuCapacity) -> list[Floats]:
+def _at_most(of: Vectors, gpu: GpuCapacity, calibration: Calibration) -> list[Floats]:
     """Columns of a row OWN for upper values: what was not measured is taken to be all there is."""
     l2, l1 = of.in_l2, of.in_l1
-    busy = np.where(np.isnan(of.l2_bandwidth), l2.uses, of.l2_bandwidth)
+    delivered = 1.0 if vectors.l2_measured(gpu, calibration) else _L2_DELIVERED
+    busy = np.where(np.isnan(of.l2_bandwidth), l2.uses, np.minimum(of.l2_bandwidth / delivered, 1.0))
     return [
         np.nan_to_num(of.dram, nan=1.0),
         busy,

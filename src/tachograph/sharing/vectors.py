@@ -231,11 +231,12 @@ def _l2_traffic(
     """Share of what L2 delivers, and its traffic as a share of what DRAM can achieve; NaN: not known.
 
     Each follows from the other where both capacities are known. Without either the traffic is that with DRAM over the
-    share of misses.
+    share of misses. Where the capacity was measured, the share is that of it, whatever a profiler takes for the peak.
     """
-    capacity = _number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
+    measured, capacity = _number(calibration.l2_bytes_per_s), _number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
     achievable = _number(gpu.dram_bytes_per_s) * calibration.achievable_share
     share, moved = _column(demands, lambda one: one.l2_bandwidth), _column(demands, lambda one: one.l2_bytes_per_s)
+    share = np.where(np.isnan(moved / measured), share, moved / measured)
     moved = np.where(np.isnan(moved), share * capacity, moved)
     missed = np.where(1.0 - hit < _FEW, np.nan, 1.0 - hit)
     traffic = np.where(np.isnan(moved), dram / missed, moved / achievable)
@@ -321,6 +322,11 @@ def unmeasured_in_sm(demands: Vectors, gpu: GpuCapacity) -> Flags:
     known = np.isfinite(demands.cycles)
     one, pipes, l1 = known[:, 0], known[:, 1:-1].any(axis=1), known[:, -1] | ~demands.in_l1.uses
     return ~(one & pipes & l1 & room_known(demands.launches, gpu))
+
+
+def l2_measured(gpu: GpuCapacity, calibration: Calibration) -> bool:
+    """Return whether the bandwidth that L2 can deliver is known, and not only the peak that a profiler counts."""
+    return (calibration.l2_bytes_per_s or gpu.l2_bytes_per_s) is not None
 
 
 def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
@@ -416,3 +422,5 @@ def _of_gpu(vectors: Vectors, gpu: GpuCapacity, calibration: Calibration) -> Ite
     if calibration.measured_on != gpu.name and np.count_nonzero(np.nan_to_num(vectors.dram) > 0) > 1:
         of = calibration.measured_on or "another GPU"
         yield f"{gpu.name}: latency of DRAM under load was not measured on it; that of {of} is taken"
+    if not l2_measured(gpu, calibration) and np.count_nonzero(np.nan_to_num(vectors.l2_bandwidth) > 0) > 1:
+        yield f"{gpu.name}: what its L2 can deliver was not measured"
