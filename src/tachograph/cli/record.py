@@ -37,7 +37,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--interval", metavar="S", type=_interval, default=1.0, help="seconds between samples, from 0.1"
     )
-    parser.add_argument("--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml (default: the best)")
+    parser.add_argument(
+        "--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml, pm-sampling (default: the best)"
+    )
     parser.add_argument(
         "--url", metavar="URL", action="append", default=[], help="address of an exporter or of Prometheus; repeatable"
     )
