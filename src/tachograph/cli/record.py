@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tachograph.service.record.spooling import RecordPlan, SpoolResult
 
 SHORTEST_S = 0.1  # between two samples: counters update no faster
+_SHOWN_PROBLEMS = 3  # of the source; the note beside the recording has them all
 _SHORT_S = 5.0  # a source may take so long to start
 
 
@@ -199,11 +200,13 @@ def _finish(
     reports = not arguments.quiet and is_reporting_task(os.environ)
     if reports and not arguments.json:
         Narrator.of(arguments).say(_reading(kept, ended, plan, _command(arguments)))
-    from tachograph.service.record.commit import commit_spool
+    from tachograph.service.record.commit import commit_spool, source_problems
 
     commit_spool(kept.spool, plan.folder, cluster=configuration.site.cluster)
     if reports:
         _report(plan, configuration, arguments)
+    for problem in source_problems(kept.spool)[:_SHOWN_PROBLEMS]:
+        narrate.remark(f"while it was recorded: {problem}")
     if kept.problem:
         narrate.remark(f"the recording is incomplete: {kept.problem}")
     if kept.lost:

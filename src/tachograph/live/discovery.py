@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
@@ -156,7 +156,7 @@ class SourceOpeners:
 
     here: Mapping[str, SourceOpener]
     beyond: Mapping[str, SourceOpener]
-    named: Mapping[str, SourceOpener] = MappingProxyType({"pm-sampling": _pm_sampling})
+    named: Mapping[str, SourceOpener] = field(default_factory=lambda: {"pm-sampling": _pm_sampling})
     recording: SourceOpener = _recording
     simulated: SourceOpener = _simulated
 

@@ -33,7 +33,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.sources.pm_sampling.sums import PmSums, sums_of, warps_of
+from tachograph.sources.pm_sampling.sums import PmSums, joined, sums_of, warps_of
 
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
@@ -109,7 +109,7 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
 class SpooledRecording:
     """What a spool has reported so far. gpus: {place: what was reported last of that GPU}.
 
-    scores: {(place, minute): sums of PM samples}; bursts: (place, sums of one).
+    scores: {(place, minute): sums of PM samples}; bursts: {place: sums of each}.
     """
 
     head: SpoolDocument
@@ -118,7 +118,7 @@ class SpooledRecording:
     problems: list[str] = field(default_factory=list)
     about: SpoolDocument | None = None
     scores: dict[tuple[int, int], PmSums] = field(default_factory=dict)
-    bursts: list[tuple[int, PmSums]] = field(default_factory=list)
+    bursts: dict[int, list[PmSums]] = field(default_factory=dict)
     cut: dict[int, str] = field(default_factory=dict)
 
     def take(self, document: SpoolDocument) -> None:
@@ -142,12 +142,13 @@ class SpooledRecording:
             known = self.scores.setdefault((place, one.minute), one)
             if known is not one:
                 known.add(one)
-        self.bursts += [(place, sums_of(one)) for one in document["bursts"]]
+        self.bursts.setdefault(place, []).extend(map(sums_of, document["bursts"]))
 
     def pm_parts(self) -> list[ChunkPart]:
         """Return what PM sampling counted as rows of `gpu_scores` and `gpu_bursts`."""
         of_minutes = [(place, one) for (place, _), one in self.scores.items()]
-        made = ((GPU_SCORES, of_minutes), (GPU_BURSTS, self.bursts))
+        of_bursts = [(place, one) for place, every in self.bursts.items() for one in joined(every)]
+        made = ((GPU_SCORES, of_minutes), (GPU_BURSTS, of_bursts))
         return [
             ChunkPart(table.name, _frame(table, [self._pm_row(*one) for one in rows]), overlaps=True)
             for table, rows in made

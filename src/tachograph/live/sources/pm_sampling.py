@@ -129,8 +129,8 @@ class PmSource:
 
     def _listed(self) -> Snapshot:
         """GPUs as CUDA lists them, in the order of their addresses, without values."""
-        gpus = sorted(self._process.gpus.values(), key=lambda gpu: gpu.pci)
-        devices = {GpuId(self._node, place): _device(gpu) for place, gpu in enumerate(gpus)}
+        places = self._process.places
+        devices = {GpuId(self._node, places[at]): _device(gpu) for at, gpu in sorted(self._process.gpus.items())}
         return Snapshot(self._clock(), tuple(devices), np.full(len(devices), np.nan), {}, devices)
 
 

@@ -26,7 +26,7 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # until a GPU is tried again, at first and
 
 
 class PmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the child is to do. uuids: the GPUs, all where empty; report_s: between two reports."""
+    """What the child is to do. gpus: names as of `is_named`, all where empty; report_s: between two reports."""
 
     interval_s: float = 0.05
     interval_cycles: int | None = None
@@ -34,7 +34,7 @@ class PmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bursts: bool = False
     pause_dcgm: bool = False
     report_s: float = 0.5
-    uuids: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 class SamplerChild:
@@ -48,8 +48,17 @@ class SamplerChild:
 
     def begin(self) -> None:
         """List the GPUs and start sampling. Errors: PmSamplingError where there is none."""
-        gpus = [gpu for gpu in list_gpus(self._library) if not self._request.uuids or gpu.uuid in self._request.uuids]
-        say("gpus", gpus=[asdict(gpu) for gpu in gpus], version=self._library.version)
+        listed = sorted(list_gpus(self._library), key=lambda gpu: gpu.pci)
+        names = self._request.gpus
+        for name in names:
+            if not any(is_named(gpu, place, name) for place, gpu in enumerate(listed)):
+                raise PmSamplingError("no_gpu", f"GPU {name} not found", f"CUDA lists {len(listed)}")
+        gpus = [
+            gpu for place, gpu in enumerate(listed) if not names or any(is_named(gpu, place, name) for name in names)
+        ]
+        places = {gpu.device: place for place, gpu in enumerate(listed)}
+        found = [{"gpu": asdict(gpu), "place": places[gpu.device]} for gpu in gpus]
+        say("gpus", gpus=found, version=self._library.version)
         for gpu in gpus:
             self._open(gpu, failures=0)
 
@@ -107,6 +116,19 @@ class SamplerChild:
             say("sums", device=device, **sums.as_json())
         if taken.bursts or taken.dropped_bursts:
             say("bursts", device=device, bursts=[one.as_json() for one in taken.bursts], dropped=taken.dropped_bursts)
+
+
+def is_named(gpu: CudaGpu, place: int, name: str) -> bool:
+    """Return whether a GPU has this name: its place in the order of PCI addresses, its UUID or address, shortened.
+
+    >>> gpu = CudaGpu(0, "GPU-8932f937-d72c", "0000:3b:00.0", "NVIDIA H100")
+    >>> [is_named(gpu, 2, name) for name in ("2", "GPU-8932", "3B:00.0", "0", "GPU-1")]
+    [True, True, True, False, False]
+    """
+    if name.isdecimal():
+        return int(name) == place
+    wanted = name.lower()
+    return gpu.uuid.lower().startswith(wanted) or gpu.pci.lower().endswith(wanted)
 
 
 def say(kind: str, **content: Any) -> None:

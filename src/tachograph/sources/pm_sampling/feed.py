@@ -5,14 +5,13 @@ What is committed is a row of `gpu_scores` per GPU and minute: sums of its PM sa
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from tachograph.catalog.errors import ConfigError
-from tachograph.sources.metrics import short_node
 from tachograph.sources.pm_sampling.child import PmRequest
+from tachograph.sources.pm_sampling.library import this_host
 from tachograph.sources.pm_sampling.process import PmProcess
 from tachograph.sources.pm_sampling.sums import MINUTE_S, PmSums, warps_of
 from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, settings_in
@@ -57,7 +56,7 @@ def checked(settings: PmSettings) -> PmSettings:
     return settings
 
 
-def pm_request(settings: PmSettings, *, bursts: bool, uuids: tuple[str, ...] = ()) -> PmRequest:
+def pm_request(settings: PmSettings, *, bursts: bool, gpus: tuple[str, ...] = ()) -> PmRequest:
     """Return what the sampling process is to do."""
     return PmRequest(
         settings.interval_s,
@@ -65,7 +64,7 @@ def pm_request(settings: PmSettings, *, bursts: bool, uuids: tuple[str, ...] = (
         settings.buffer_mib,
         bursts=bursts,
         pause_dcgm=settings.pause_dcgm,
-        uuids=uuids,
+        gpus=gpus,
     )
 
 
@@ -84,7 +83,7 @@ class PmFeed:
         self.outcome = PollOutcome()
         self._settings, self._limits = settings, limits or {}
         self._process = process
-        self._node = settings.node or short_node(socket.gethostname())
+        self._node = settings.node or this_host()
         self._minutes: dict[tuple[int, int], PmSums] = {}  # by GPU and minute, that may grow
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -96,8 +95,8 @@ class PmFeed:
                 known = self._minutes.setdefault((device, one.minute), one)
                 if known is not one:
                     known.add(one)
-        for one in process.faults():
-            self.outcome.unreachable[one.gpu.uuid if one.gpu else self._node] = str(one.fault)
+        for failed in process.faults():
+            self.outcome.unreachable[failed.gpu.uuid if failed.gpu else self._node] = str(failed.fault)
         # samples arrive within seconds: a minute that ended so long ago is whole
         over = int((now.timestamp() - MINUTE_S / 6) // MINUTE_S)
         yield self._chunk(self._take_before(over), watermark, now)
@@ -136,8 +135,7 @@ class PmFeed:
     def _row(self, device: int, sums: PmSums) -> dict[str, object]:
         """A row of `gpu_scores`; GPUs are numbered in the order of their PCI addresses, as NVML does."""
         process = self._running()
-        order = sorted(process.gpus.values(), key=lambda gpu: gpu.pci)
         gpu = process.gpus[device]
         warps = warps_of(gpu.model, self._limits)
         cut = ",".join(process.cut.get(device, ()))
-        return sums.row(node=self._node, gpu=order.index(gpu), mig=None, max_warps=warps, cut=cut)
+        return sums.row(node=self._node, gpu=process.places[device], mig=None, max_warps=warps, cut=cut)

@@ -6,13 +6,16 @@ Nothing here creates a CUDA context: the GPUs hold no memory for it.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any, Protocol
 
+from tachograph.sources.metrics import short_node
 from tachograph.sources.pm_sampling.faults import PmSamplingError, driver_fault
 
 PACKAGE = "cupti-python"
@@ -96,10 +99,20 @@ def load_library() -> PmLibrary:
             "library_old", f"{PACKAGE} {version} has no PM sampling, which came with {least}", INSTALL
         )
     try:
-        names = ("cupti.pm_sampling", "cupti.profiler_host", "cupti.cupti", "cuda.bindings.driver")
-        return PmLibrary(*(import_module(name) for name in names), version=version)
+        return PmLibrary(
+            import_module("cupti.pm_sampling"),
+            import_module("cupti.profiler_host"),
+            import_module("cupti.cupti"),
+            import_module("cuda.bindings.driver"),
+            version,
+        )
     except (ImportError, OSError, RuntimeError) as problem:
         raise PmSamplingError("library", f"{PACKAGE} {version} does not load: {problem}", INSTALL) from None
+
+
+def this_host() -> str:
+    """Return the name of this node: in Slurm its own, else the host name without its domain."""
+    return os.environ.get("SLURMD_NODENAME") or short_node(socket.gethostname())
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -48,7 +48,8 @@ class PmOutput:
 class PmProcess:
     """PM sampling of this node. Its own death is a fault, too, and it is started again after growing pauses.
 
-    gpus: as CUDA lists them; cut: {device: purposes that are not measured}; dropped: bursts that nobody took.
+    gpus: as CUDA lists them, by number; places: theirs in the order of PCI addresses, as NVML numbers them; cut: what
+    of PRIORITY is not measured, of each GPU that is sampled; dropped: bursts that nobody took.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class PmProcess:
     ) -> None:
         self.request = request
         self.gpus: dict[int, CudaGpu] = {}
+        self.places: dict[int, int] = {}
         self.cut: dict[int, tuple[str, ...]] = {}
         self.chips: dict[int, str] = {}
         self.dropped = 0
@@ -163,7 +165,9 @@ class PmProcess:
         with self._lock:
             match document["kind"]:
                 case "gpus":
-                    self.gpus = {one["device"]: CudaGpu(**one) for one in document["gpus"]}
+                    gpus = [(CudaGpu(**one["gpu"]), one["place"]) for one in document["gpus"]]
+                    self.gpus = {gpu.device: gpu for gpu, _ in gpus}
+                    self.places = {gpu.device: place for gpu, place in gpus}
                 case "sampled":
                     self.cut[document["device"]] = tuple(document["cut"])
                     self.chips[document["device"]] = document["chip"]

@@ -126,8 +126,9 @@ class DeviceSampler:
                 return
 
     def take(self) -> PmTaken:
-        """Return what was measured since the last call."""
+        """Return what was measured since the last call; a burst that goes on is cut there."""
         with self._lock:
+            self._cut_burst()
             taken = PmTaken(list(self._minutes.values()), self._done, self._dropped)
             self._minutes, self._done, self._dropped = {}, [], 0
         return taken
@@ -216,8 +217,15 @@ class DeviceSampler:
             one.lost_s = 0.0
             self._burst.add(one)
 
+    def _cut_burst(self) -> None:
+        burst = self._burst
+        if burst is not None and burst.samples:
+            self._end_burst()
+            self._burst = PmSums(burst.end, burst.end, continues=True)
+
     def _end_burst(self) -> None:
-        if self._burst is None:
+        if self._burst is None or not self._burst.samples:
+            self._burst = None
             return
         if len(self._done) < MOST_BURSTS:
             self._done.append(self._burst)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -55,7 +55,8 @@ class PmSums:
     """Samples of one GPU, added up. begin, end: of the first and last, seconds since 1970.
 
     measured_s: length of the samples. lost_s: time between samples that none covers. overflows: how often the buffer
-    was full. sums: {metric: its values added up}; a metric that was cut is absent.
+    was full. sums: {metric: its values added up}; a metric that was cut is absent. continues: a burst that was cut
+    where it was reported: it goes on from the one before.
     """
 
     begin: float
@@ -65,6 +66,7 @@ class PmSums:
     overflows: int = 0
     lost_s: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
+    continues: bool = False
 
     def add(self, other: PmSums) -> None:
         """Add samples of the same GPU and metrics, in any order."""
@@ -130,7 +132,7 @@ class PmSums:
         """Return it as a document."""
         return {
             "begin": self.begin, "end": self.end, "measured_s": self.measured_s, "samples": self.samples,
-            "overflows": self.overflows, "lost_s": self.lost_s, "sums": self.sums,
+            "overflows": self.overflows, "lost_s": self.lost_s, "sums": self.sums, "continues": self.continues,
         }  # fmt: skip
 
 
@@ -138,7 +140,7 @@ def sums_of(document: Mapping[str, Any]) -> PmSums:
     """Return what `as_json` was made of; keys that are none of its own are ignored."""
     return PmSums(
         document["begin"], document["end"], document["measured_s"], document["samples"],
-        document["overflows"], document["lost_s"], dict(document["sums"]),
+        document["overflows"], document["lost_s"], dict(document["sums"]), document["continues"],
     )  # fmt: skip
 
 
@@ -167,6 +169,21 @@ def total(parts: Iterable[PmSums]) -> PmSums | None:
         whole.add(part)
     common = set.intersection(*(set(part.sums) for part in every if part.samples)) if whole.samples else set()
     whole.sums = {metric: value for metric, value in whole.sums.items() if metric in common}
+    return whole
+
+
+def joined(bursts: Iterable[PmSums]) -> list[PmSums]:
+    """Return bursts in order, those that go on as one with the burst before.
+
+    >>> [one.samples for one in joined([PmSums(0, 1, 1, 5), PmSums(1, 2, 1, 7, continues=True), PmSums(3, 4, 1, 2)])]
+    [12, 2]
+    """
+    whole: list[PmSums] = []
+    for one in bursts:
+        if one.continues and whole:
+            whole[-1].add(one)
+        else:
+            whole.append(replace(one, sums=dict(one.sums)))
     return whole
 
 
