@@ -48,7 +48,7 @@ class ProfilerType(IntEnum):
     PROFILER_INVALID = 2
 
 
-class cuptiError(Exception):  # noqa: N801, N818 the name of the library
+class cuptiError(Exception):  # noqa: N801 the name of the library
     def __init__(self, status: int) -> None:
         self.status = status
         super().__init__(f"{Result(status).name} ({int(status)})")

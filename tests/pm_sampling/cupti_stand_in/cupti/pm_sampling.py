@@ -93,7 +93,11 @@ class Collector:
         samples = []
         for _ in range(min(waiting, max_samples)):
             begin, self._next = self._next, self._next + self._interval_ns
-            samples.append(Sample(begin, self._next, [_value(metric, begin, self._interval_ns, kernel) for metric in self._metrics]))
+            samples.append(
+                Sample(
+                    begin, self._next, [_value(metric, begin, self._interval_ns, kernel) for metric in self._metrics]
+                )
+            )
         return CounterData(samples)
 
     def disable(self) -> None:

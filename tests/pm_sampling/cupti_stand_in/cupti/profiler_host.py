@@ -53,7 +53,9 @@ class ProfilerHost:
         for metric in metrics:
             allowed = chip.get("sets", {}).get(self._set) if self._set else None
             if metric in chip.get("unknown", ()) or (allowed is not None and metric not in allowed):
-                raise ValueError(f"One or more metrics in {metrics!r} are invalid or not supported on {self._chip_name}")
+                raise ValueError(
+                    f"One or more metrics in {metrics!r} are invalid or not supported on {self._chip_name}"
+                )
         self._metrics += metrics  # as the library: what is added stays
         per_pass = 100 if self._set else chip.get("per_pass", 100)
         costs = chip.get("costs", {})
