@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ class PmNode:
     gpus: list[dict[str, Any]] = field(default_factory=lambda: [gpu()])
     chips: dict[str, Any] = field(default_factory=dict)
     init: str = "CUDA_SUCCESS"
+    version: str = "13.4.0"
 
     @property
     def path(self) -> Path:
@@ -50,7 +52,19 @@ class PmNode:
         self.write()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "TACHOGRAPH"))}
         path = kept["PATH"] if programs is None else f"{programs}{os.pathsep}{kept['PATH']}"
-        return kept | {"PYTHONPATH": f"{STAND_IN}{os.pathsep}{SOURCES}", "PATH": path, VARIABLE: str(self.path)}
+        modules = os.pathsep.join(map(str, (STAND_IN, self._installed(), SOURCES)))
+        return kept | {"PYTHONPATH": modules, "PATH": path, VARIABLE: str(self.path)}
+
+    def _installed(self) -> Path:
+        """A folder with what the package brings besides: its version, and CUDA's driver."""
+        folder = self.folder / "installed"
+        bindings, facts = folder / "cuda" / "bindings", folder / f"cupti_python-{self.version}.dist-info"
+        for one in (bindings, facts):
+            one.mkdir(parents=True, exist_ok=True)
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cupti-python\nVersion: {self.version}\n")
+        (bindings / "__init__.py").touch()
+        shutil.copy(STAND_IN / "cuda_driver.py", bindings / "driver.py")
+        return folder
 
     @contextmanager
     def library(self, now_ns: Callable[[], int] | None = None) -> Iterator[PmLibrary]:
@@ -85,7 +99,7 @@ def _modules() -> dict[str, Any]:
 
 
 def _driver() -> Any:
-    return _load("stand_in_of_cuda_driver", STAND_IN / "cuda" / "bindings" / "driver.py")
+    return _load("stand_in_of_cuda_driver", STAND_IN / "cuda_driver.py")
 
 
 def _load(name: str, file: Path) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_bursts_are_found_down_to_a_millisecond(tmp_path: Path) -> None:
         bursts = sampler.take().bursts
     assert len(bursts) == 20
     assert {one.samples for one in bursts} == {1}
-    assert [round(b.begin - a.begin, 4) for a, b in zip(bursts, bursts[1:], strict=False)] == [0.005] * 19
+    assert [round(b.begin - a.begin, 4) for a, b in pairwise(bursts)] == [0.005] * 19
 
 
 def test_a_burst_goes_on_over_reports(tmp_path: Path) -> None:

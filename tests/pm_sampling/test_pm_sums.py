@@ -119,7 +119,7 @@ def test_what_was_cut_stays_missing() -> None:
 
 def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
     """A kernel for half of the time: its report has 100 % activity, the samples of the whole time 50 %."""
-    kernel = {name: value for name, value in sample(0, 1.0, 64, 0.5).sums.items()}
+    kernel = dict(sample(0, 1.0, 64, 0.5).sums)
     of_report = profiled_way([kernel, kernel], max_warps=W_HW)
     gpu = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
     rows = [sample(60.0, 0.5, 64, 0.25, length=30).row(node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None)]

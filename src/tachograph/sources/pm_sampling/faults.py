@@ -153,5 +153,5 @@ def driver_fault(problem: Exception) -> PmSamplingError:
     if "MPS" in text:
         return PmSamplingError("mps", f"CUDA does not start under MPS ({text})")
     return PmSamplingError(
-        "driver", f"CUDA does not start: {text}", "install or load the NVIDIA driver; nvidia-smi shows it"
+        "driver", f"CUDA does not start: {text.rstrip('.')}", "install or load the NVIDIA driver; nvidia-smi shows it"
     )
