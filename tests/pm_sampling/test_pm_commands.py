@@ -248,7 +248,7 @@ def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     assert scores.get_column("pm_samples").sum() > 20
     assert 2 <= bursts.height <= 7
     assert bursts.get_column("pm_samples").max() in (2, 3)  # 100 ms in samples of 50 ms
-    assert samples.get_column("sm_active").drop_nulls().max() > 0
+    assert samples.filter(sm_active=0).height < samples.height
     whole = scores.select("sm_cycles_active", "gpc_cycles_elapsed").sum().row(0)
     assert bursts.get_column("sm_cycles_active").sum() == pytest.approx(whole[0])  # all activity is in bursts
     assert whole[0] / whole[1] < 0.2

@@ -13,7 +13,7 @@ from pm_node import STAND_IN
 from tachograph.sources.pm_sampling.library import LEAST_VERSION, PACKAGE, release
 
 # {module: what of it is used}
-USED = {
+USED: dict[str, dict[str, tuple[str, ...]]] = {
     "pm_sampling": {"Collector": ("enable", "configure", "start", "stop", "decode", "disable", "__init__")},
     "profiler_host": {
         "ProfilerHost": ("__init__", "initialize", "deinitialize", "create_config_image"),

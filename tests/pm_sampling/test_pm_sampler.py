@@ -49,11 +49,12 @@ def test_sums_are_those_of_the_samples(tmp_path: Path) -> None:
         clock.pass_s(1.0)
         sampler.drain()
         found = taken(sampler)
-    assert (found.samples, found.measured_s, found.lost_s, found.overflows) == (20, pytest.approx(1.0), 0.0, 0)
+    assert (found.samples, found.lost_s, found.overflows) == (20, 0.0, 0)
+    assert found.measured_s == pytest.approx(1.0)
     assert found.sums["gpc__cycles_elapsed.max"] == pytest.approx(1.98e9)
     assert found.scores(64)["score_gpu"] == pytest.approx(87.5)
     assert found.counters(64)["sm_clock_mhz"] == pytest.approx(1980)
-    assert (found.begin, found.end) == (pytest.approx(clock.start_s), pytest.approx(clock.start_s + 1))  # our clock
+    assert [found.begin, found.end] == pytest.approx([clock.start_s, clock.start_s + 1])  # our clock
 
 
 def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def _value(metric: str, begin_ns: int, length_ns: int, kernel: dict[str, Any]) -
     on, off = kernel.get("on", 1), kernel.get("off", 0)
     works = 1.0 if math.fmod(begin_ns, on + off) < on else 0.0
     active = works * kernel.get("sm_active", 0.5)
-    return {
+    counted: dict[str, float] = {
         "sm__cycles_active.avg": active * sm,
         "gpc__cycles_elapsed.max": sm,
         "sm__warps_active.avg": active * sm * kernel.get("warps", 16.0),
@@ -120,4 +120,5 @@ def _value(metric: str, begin_ns: int, length_ns: int, kernel: dict[str, Any]) -
         "sm__pipe_tensor_cycles_active.avg": works * kernel.get("tensor", 0.1) * sm,
         "sm__pipe_fp64_cycles_active.avg": works * kernel.get("fp64", 0.0) * sm,
         "sm__pipe_fma_cycles_active.avg": works * kernel.get("fp32", 0.2) * sm,
-    }[metric]
+    }
+    return counted[metric]
