@@ -276,7 +276,7 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
     replace(
         package / "catalog" / "table_columns.py",
         {
-            '    null = "a counter it needs was not measured"\n    return (\n': '    null = "not measured"\n    return (\n'
+            'it needs was not measured"\n    return (\n': 'it needs was not measured"\n    return (\n'
             '        real("score_sm", "percent", "SMs at rest.", null),\n',
         },
     )
