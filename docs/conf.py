@@ -19,7 +19,7 @@ CONTENTS = {
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-nvidia-smi", "ingest-table"),
         *("accounting", "collect", "simulate"),
     ),
-    "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "figures", "export"),
+    "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "pm-sampling", "figures", "export"),
     "How-to: share GPUs": ("colocate", "kernels", "microbench", "gpu-proof"),
     "How-to: run it for a site": (
         *("rollout", "serve", "slurm", "act", "digests", "alerts", "policies", "retention", "tune", "scale-out"),

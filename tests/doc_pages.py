@@ -58,7 +58,7 @@ IN_PROCESS = frozenset(
             "forget",
         ),
         *("figures", "ingest", "init", "interference", "job", "jobs", "kernels", "lake", "policy", "rules", "simulate"),
-        *("status", "tune", "waste"),
+        *("scores", "status", "tune", "waste"),
     }
 )
 _WORD = re.compile(r'"\w+":|\w[\w.,:/%+-]*')

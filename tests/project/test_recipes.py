@@ -271,8 +271,13 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
         package / "catalog" / "tables.py",
         {
             '"score_gpumem", "score_gpumem_normalized")': '"score_gpumem", "score_gpumem_normalized", "score_sm")',
-            '        real("score_gpumem_normalized"': '        real("score_sm", "percent", "SMs at rest.", null),\n'
-            '        real("score_gpumem_normalized"',
+        },
+    )
+    replace(
+        package / "catalog" / "table_columns.py",
+        {
+            'it needs was not measured"\n    return (\n': 'it needs was not measured"\n    return (\n'
+            '        real("score_sm", "percent", "SMs at rest.", null),\n',
         },
     )
     code = (

@@ -82,10 +82,10 @@ def test_a_full_report_without_latency_needs_it() -> None:
 
 def test_nothing_ran() -> None:
     assert nsight_scores.practice_gpu(KERNEL | {"sm__cycles_active.avg": 0.0}).value == 100.0
-    assert nsight_scores.practice_gpu(KERNEL | {"gpc__cycles_elapsed.max": 0.0}) == nsight_scores.NsightScore(None)
-    assert nsight_scores.practice_gpumem(dict.fromkeys(KERNEL, 0.0)) == nsight_scores.NsightScore(None)
-    assert nsight_scores.practice_gpumem_normalized(dict.fromkeys(KERNEL, 0.0)) == nsight_scores.NsightScore(None)
-    assert nsight_scores.theory_gpumem(FULL | {nsight_scores.LATENCY: 0.0}) == nsight_scores.NsightScore(None)
+    assert nsight_scores.practice_gpu(KERNEL | {"gpc__cycles_elapsed.max": 0.0}) == nsight_scores.CycleScore(None)
+    assert nsight_scores.practice_gpumem(dict.fromkeys(KERNEL, 0.0)) == nsight_scores.CycleScore(None)
+    assert nsight_scores.practice_gpumem_normalized(dict.fromkeys(KERNEL, 0.0)) == nsight_scores.CycleScore(None)
+    assert nsight_scores.theory_gpumem(FULL | {nsight_scores.LATENCY: 0.0}) == nsight_scores.CycleScore(None)
 
 
 def test_results_are_clamped() -> None:

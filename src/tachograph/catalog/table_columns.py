@@ -172,3 +172,38 @@ def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColum
     long = real("gpu_hours_idle_long", "h", "Of idle ones: behind the first waste.idle_minutes without any work.", null)
     unknown = real("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
     return (*hours, long, unknown, *energy)
+
+
+def scores() -> tuple[TableColumn, ...]:
+    """Return the scores of recorded counters."""
+    null = "a counter it needs was not measured"
+    return (
+        real("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
+        real("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
+        real("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
+    )
+
+
+def pm_sampling() -> tuple[TableColumn, ...]:
+    """Return what PM sampling counted in a span, as sums over its samples, and the scores of these sums."""
+    cut = "the chip cannot count it beside the others"
+    return (
+        real("duration_s", "s", "From the begin of the first sample to the end of the last."),
+        real("measured_s", "s", "Length of the samples together."),
+        count("pm_samples", "PM samples."),
+        count("overflows", "How often the buffer was full, and samples were lost."),
+        real("lost_s", "s", "Time between samples that no sample covers."),
+        real("sm_cycles_active", "cycles", "Sum of sm__cycles_active.avg.", cut),
+        real("gpc_cycles_elapsed", "cycles", "Sum of gpc__cycles_elapsed.max.", cut),
+        real("warps_active", "warp cycles", "Sum of sm__warps_active.avg, resident warps in each cycle.", cut),
+        real("dram_cycles_active", "cycles", "Sum of dram__cycles_active.avg.", cut),
+        real("dram_cycles_elapsed", "cycles", "Sum of dram__cycles_elapsed.avg.", cut),
+        real("pipe_tensor_cycles_active", "cycles", "Sum of sm__pipe_tensor_cycles_active.avg.", cut),
+        real("pipe_fp64_cycles_active", "cycles", "Sum of sm__pipe_fp64_cycles_active.avg.", cut),
+        real("pipe_fp32_cycles_active", "cycles", "Sum of sm__pipe_fma_cycles_active.avg.", cut),
+        count("max_warps", "W_max: most warps of an SM that the score is of.", "the device is not known"),
+        text("cut", "What one pass of the chip cannot count besides; several are joined with a comma.", "nothing"),
+        real("score_gpu", "percent", "As published, formula (2), of the sums.", "W_max or a metric is missing"),
+        real("score_gpumem", "percent", "As published, formula (4), of the sums.", "a metric is missing, nothing ran"),
+        real("score_gpumem_normalized", "percent", "The same of shares of elapsed cycles.", "as score_gpumem"),
+    )

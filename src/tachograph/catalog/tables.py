@@ -21,8 +21,10 @@ from tachograph.catalog.table_columns import (
     energy,
     host_use,
     imbalances,
+    pm_sampling,
     real,
     roofline,
+    scores,
     speed,
     statistics,
     text,
@@ -89,6 +91,12 @@ NODE_SAMPLES = LakeTable(
     (_T, _NODE, *map(_counter_column, HOST_COUNTERS), _SEQ),
     sort=("node", "t"),
     by_day=True,
+)
+_PM_KEY = ("node", "gpu", "mig", "t")
+_PM_COLUMNS = (_T, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ)
+GPU_SCORES, GPU_BURSTS = (
+    LakeTable(name, f"one row per (node, gpu, mig, t): {span}", _PM_KEY, _PM_COLUMNS, sort=_PM_KEY, by_day=True)
+    for name, span in (("gpu_scores", "at most a minute of PM sampling"), ("gpu_bursts", "SMs active, of recordings"))
 )
 DEVICES = LakeTable(
     "devices",
@@ -215,7 +223,10 @@ REJECTS = LakeTable(
 
 # what sources fill; computed tables: COMPUTED
 TABLES: Mapping[str, LakeTable] = MappingProxyType(
-    {table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, STEPS, ALLOCATIONS, REJECTS)}
+    {
+        table.name: table
+        for table in (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, JOBS, STEPS, ALLOCATIONS, REJECTS)
+    }
 )
 
 
@@ -270,15 +281,6 @@ JUDGED = frozenset(  # columns that are null until the jobs are judged
 )
 
 
-def _scores() -> tuple[TableColumn, ...]:
-    null = "a counter it needs was not measured"
-    return (
-        real("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
-        real("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
-        real("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
-    )
-
-
 _JOB_COLUMNS = tuple(
     column
     for column in JOBS.columns
@@ -328,7 +330,7 @@ JOB_SUMMARIES = LakeTable(
         real("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
         count("gpus_never_used", "GPUs whose utilisation never left zero."),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *_scores(),
+        *scores(),
         text("workload", "Workload class most of its GPU time is of; unknown: counters are missing.", "no samples"),
         TableColumn(
             "workload_fractions",
@@ -382,7 +384,7 @@ JOB_GPUS = LakeTable(
         real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
         *energy("Energy"),
         real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
-        *_scores(),
+        *scores(),
         TableColumn(
             "workload_samples",
             pl.List(pl.Int64()),

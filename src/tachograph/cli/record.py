@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tachograph.service.record.spooling import RecordPlan, SpoolResult
 
 SHORTEST_S = 0.1  # between two samples: counters update no faster
+_SHOWN_PROBLEMS = 3  # of the source; the note beside the recording has them all
 _SHORT_S = 5.0  # a source may take so long to start
 
 
@@ -37,7 +38,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--interval", metavar="S", type=_interval, default=1.0, help="seconds between samples, from 0.1"
     )
-    parser.add_argument("--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml (default: the best)")
+    parser.add_argument(
+        "--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml, pm-sampling (default: the best)"
+    )
     parser.add_argument(
         "--url", metavar="URL", action="append", default=[], help="address of an exporter or of Prometheus; repeatable"
     )
@@ -197,11 +200,13 @@ def _finish(
     reports = not arguments.quiet and is_reporting_task(os.environ)
     if reports and not arguments.json:
         Narrator.of(arguments).say(_reading(kept, ended, plan, _command(arguments)))
-    from tachograph.service.record.commit import commit_spool
+    from tachograph.service.record.commit import commit_spool, source_problems
 
     commit_spool(kept.spool, plan.folder, cluster=configuration.site.cluster)
     if reports:
         _report(plan, configuration, arguments)
+    for problem in source_problems(kept.spool)[:_SHOWN_PROBLEMS]:
+        narrate.remark(f"while it was recorded: {problem}")
     if kept.problem:
         narrate.remark(f"the recording is incomplete: {kept.problem}")
     if kept.lost:

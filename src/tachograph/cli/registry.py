@@ -55,6 +55,8 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("seff", "seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
     CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "look"),
     CommandEntry("record", "record", "run a command, record its GPUs, report the job", "look"),
+    CommandEntry("sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "look"),
+    CommandEntry("scores", "scores", "show the GPU scores of a job, each way in which they were measured", "look"),
     CommandEntry(
         "classify", "classify", "judge job classes again from stored minutes; print verdicts and intervals", "look"
     ),

@@ -30,7 +30,7 @@ AGAIN_S = 0.3  # between the two polls of --once
 FIRST_S = 3.5  # --once waits so long for values that a source reports late: dmon at its second tick
 _EARLY_S = 60.0  # before the end of a recording: then the distance is printed
 _UNBOUNDED = 100_000  # characters of a line without a terminal
-_SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
+_SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus", "pm-sampling")
 _PRESETS = ("ai", "hpc", "mem")
 _CLASSIFIERS = ("default", "reference")
 

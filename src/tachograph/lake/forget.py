@@ -36,7 +36,7 @@ VOCABULARY = frozenset(
     {
         *("cluster", "job_key", "job_id", "display_id", "array_job_id", "het_job_id", "step", "partition", "qos"),
         *("node", "node_list", "uuid", "pci", "model", "gpu_model", "gpu_type", "hbm_request", "constraints"),
-        *("state", "attribution", "ambiguous_because", "provenance", "numbering", "energy_source", "pipes"),
+        *("state", "attribution", "ambiguous_because", "cut", "provenance", "numbering", "energy_source", "pipes"),
         *(
             "bound",
             "bound_fp32",

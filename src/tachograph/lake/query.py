@@ -174,6 +174,16 @@ def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     return read_rows(lake, JOB_GPUS, jobs)
 
 
+def read_of_gpus(lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: datetime, end: datetime) -> pl.DataFrame:
+    """Return the rows of a table of GPUs and times (by day) that begin from `begin` to `end`, of the GPUs of `gpus`."""
+    wanted = gpus.select("node", "gpu", "mig").unique()
+    days = [day for day in lake.days(table) if begin.date() <= day <= end.date()]
+    with lake_errors(lake.uri(table)):
+        inside = lake.scan(table, days).filter(pl.col("t").is_between(begin, end)).collect()
+    rows = inside.join(wanted, on=["node", "gpu", "mig"], how="semi", nulls_equal=True)
+    return resolve(rows, table)[0]
+
+
 def read_node(
     lake: Lake, node: str, of_jobs: Sequence[str], of_gpus: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
@@ -119,6 +119,12 @@ def _dmon(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
     return dmon.connect(configuration, interval_s=wanted.interval_s)
 
 
+def _pm_sampling(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources import pm_sampling
+
+    return pm_sampling.connect(configuration)
+
+
 def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
     from tachograph.live.sources import prometheus
 
@@ -143,10 +149,14 @@ def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
 
 @dataclass(frozen=True, slots=True)
 class SourceOpeners:
-    """How sources are opened, by name; tests pass in others. here: of this node, in the order of preference."""
+    """How sources are opened, by name; tests pass in others. here: of this node, in the order of preference.
+
+    named: of this node, and only where they are named: they take what others may need.
+    """
 
     here: Mapping[str, SourceOpener]
     beyond: Mapping[str, SourceOpener]
+    named: Mapping[str, SourceOpener] = field(default_factory=lambda: {"pm-sampling": _pm_sampling})
     recording: SourceOpener = _recording
     simulated: SourceOpener = _simulated
 
@@ -155,7 +165,7 @@ OPENERS: Final = SourceOpeners(
     MappingProxyType({"nvml": _nvml, _EXPORTER: _exporter_here, "dmon": _dmon}),
     MappingProxyType({"prometheus": _prometheus, _EXPORTER: _exporters}),
 )
-NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus")
+NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus", "pm-sampling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +250,9 @@ def _named(name: str, configuration: Configuration, wanted: SourceRequest, opene
     if wanted.urls and name not in openers.beyond:
         raise UsageError(f"--url does not apply to {name}", do=f"use it with {' or '.join(openers.beyond)}")
     of_fleet = wanted.urls or ((wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond))
-    if name in openers.here and not of_fleet:
-        return _FoundSource(openers.here[name](configuration, wanted), here=True)
+    of_node = {**openers.here, **openers.named}
+    if name in of_node and not of_fleet:
+        return _FoundSource(of_node[name](configuration, wanted), here=True)
     return _FoundSource(openers.beyond[name](configuration, wanted))
 
 

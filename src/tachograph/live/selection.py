@@ -223,6 +223,7 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
         devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
         allocations=like.allocations if like else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
         processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
+        pm=tuple(one for one in snapshot.pm if one.gpu in gpus),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats
 from tachograph.catalog.errors import InputError
+from tachograph.sources.pm_sampling.sums import PmSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,19 @@ class SourceProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class PmMeasurement:
+    """What PM sampling counted of one GPU since the snapshot before. cut: what its chip cannot count besides.
+
+    sums: one per minute. bursts: times in which its SMs were active.
+    """
+
+    gpu: GpuId
+    sums: tuple[PmSums, ...]
+    bursts: tuple[PmSums, ...] = ()
+    cut: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One row per GPU, in the order of `gpus`.
 
@@ -124,6 +138,7 @@ class Snapshot:
     available source; NaN of a GPU that reported nothing. values: {counter of the catalogue: float64 array, in its unit,
     NaN missing}, without unsupported counters. GPUs without allocation or process are absent from these mappings.
     free: GPUs for which it is reported that no job holds them; of others without allocation that is unknown.
+    pm: what PM sampling counted, where the source is that.
     """
 
     t: float
@@ -135,6 +150,7 @@ class Snapshot:
     processes: Mapping[GpuId, tuple[GpuProcess, ...]] = field(default_factory=dict)
     problems: tuple[SourceProblem, ...] = ()
     free: frozenset[GpuId] = frozenset()
+    pm: tuple[PmMeasurement, ...] = ()
 
     def column(self, counter: str) -> Floats:
         """The values of a counter, all NaN of one that is not reported."""

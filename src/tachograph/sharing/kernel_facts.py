@@ -123,7 +123,7 @@ def scores_of(kernel: Kernel) -> dict[str, KernelFact]:
     }
 
 
-def _score(name: str, label: str, score: nsight_scores.NsightScore, note: str) -> KernelFact:
+def _score(name: str, label: str, score: nsight_scores.CycleScore, note: str) -> KernelFact:
     """A score; `note`: remark on it where it has a value."""
     if score.value is None:
         note = f"needs {', '.join(score.needs)}" if score.needs else ""

@@ -22,13 +22,24 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, NumberedGpu
 from tachograph.catalog.config import Configuration, lake_location
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolDocument, SpoolRows, read_spool
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, LakeTable
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    DEVICES,
+    GPU_BURSTS,
+    GPU_SAMPLES,
+    GPU_SCORES,
+    JOBS,
+    NODE_SAMPLES,
+    TIME,
+    LakeTable,
+)
+from tachograph.sources.pm_sampling.sums import PmSums, joined, sums_of, warps_of
 
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
 CHUNK_ROWS = 500_000
-_OF_GPUS = frozenset({GPU_SAMPLES.name, DEVICES.name, ALLOCATIONS.name})
-_TABLES = (GPU_SAMPLES, NODE_SAMPLES, DEVICES, ALLOCATIONS, JOBS)
+_OF_GPUS = frozenset({table.name for table in (GPU_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS)})
+_TABLES = (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS, JOBS)
 _REPORTED_BY_ACCOUNTING = (JOBS.name,)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -96,13 +107,19 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
 
 @dataclass(slots=True)
 class SpooledRecording:
-    """What a spool has reported so far. gpus: {place: what was reported last of that GPU}."""
+    """What a spool has reported so far. gpus: {place: what was reported last of that GPU}.
+
+    scores: {(place, minute): sums of PM samples}; bursts: {place: sums of each}.
+    """
 
     head: SpoolDocument
     gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
     end: SpoolDocument | None = None
     problems: list[str] = field(default_factory=list)
     about: SpoolDocument | None = None
+    scores: dict[tuple[int, int], PmSums] = field(default_factory=dict)
+    bursts: dict[int, list[PmSums]] = field(default_factory=dict)
+    cut: dict[int, str] = field(default_factory=dict)
 
     def take(self, document: SpoolDocument) -> None:
         """Learn from a document."""
@@ -115,6 +132,33 @@ class SpooledRecording:
                 self.about = document
             case "problem":
                 self.problems.append(document["text"])
+            case "pm":
+                self._take_pm(document)
+
+    def _take_pm(self, document: SpoolDocument) -> None:
+        place = document["place"]
+        self.cut[place] = document["cut"]
+        for one in map(sums_of, document["sums"]):
+            known = self.scores.setdefault((place, one.minute), one)
+            if known is not one:
+                known.add(one)
+        self.bursts.setdefault(place, []).extend(map(sums_of, document["bursts"]))
+
+    def pm_parts(self) -> list[ChunkPart]:
+        """Return what PM sampling counted as rows of `gpu_scores` and `gpu_bursts`."""
+        of_minutes = [(place, one) for (place, _), one in self.scores.items()]
+        of_bursts = [(place, one) for place, every in self.bursts.items() for one in joined(every)]
+        made = ((GPU_SCORES, of_minutes), (GPU_BURSTS, of_bursts))
+        return [
+            ChunkPart(table.name, _frame(table, [self._pm_row(*one) for one in rows]), overlaps=True)
+            for table, rows in made
+            if rows
+        ]
+
+    def _pm_row(self, place: int, sums: PmSums) -> dict[str, Any]:
+        gpu = self.gpus[place]
+        warps = warps_of(gpu.get("model"))
+        return sums.row(node=gpu["node"], gpu=gpu["gpu"], mig=gpu["mig"], max_warps=warps, cut=self.cut.get(place))
 
     def samples(self, parts: Sequence[SpoolRows]) -> pl.DataFrame:
         """Return rows as columns of `gpu_samples`, NaN as null."""
@@ -173,7 +217,7 @@ def _chunk(
     if waiting:
         parts.append(ChunkPart(GPU_SAMPLES.name, spooled.samples(waiting), overlaps=True))
     if with_job:
-        parts += _reported_parts(spooled, mark, cluster)
+        parts += [*spooled.pm_parts(), *_reported_parts(spooled, mark, cluster)]
     count = sum(len(rows.t) for rows in waiting)
     gpus = tuple(
         NumberedGpu(one["node"], one["gpu"], one["mig"], one.get("uuid"), one.get("pci"), None)

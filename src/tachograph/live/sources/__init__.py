@@ -4,6 +4,7 @@
     prometheus    instant queries
     dmon          `dcgmi dmon`, a stream
     nvml          this node; with nvml_calls and nvml_devices
+    pm_sampling   this node by CUPTI PM sampling, beside nvml
     recording     a recording or a lake, at any speed
     simulated     simulated GPUs
 

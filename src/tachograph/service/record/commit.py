@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -32,6 +33,13 @@ def commit_spool(spool: Path, folder: Path, *, cluster: str = "", now: datetime 
     _write_source_note(spool)
     spool.unlink()
     return lake
+
+
+def source_problems(spool: Path) -> list[str]:
+    """Return the problems of the source while it was recorded, from the note in place of a spool."""
+    note: dict[str, Any] = json.loads(spool.with_suffix(SOURCE_NOTE_SUFFIX).read_text(encoding="utf-8"))
+    problems: list[str] = note["problems"]
+    return problems
 
 
 def _widened(chunks: Iterable[Chunk], lake: Lake) -> Iterable[Chunk]:

@@ -13,7 +13,8 @@ import numpy as np
 from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.spool import SpoolRows, SpoolWriter
-from tachograph.live.snapshot import GpuDevice, GpuId, LiveSource, Snapshot, SourceProblem
+from tachograph.live.snapshot import GpuDevice, GpuId, LiveSource, PmMeasurement, Snapshot, SourceProblem
+from tachograph.sources.pm_sampling.sums import PmSums
 
 SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
 DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")  # whole numbers fit, too
@@ -42,6 +43,7 @@ class SpoolSampler:
     _nodes: dict[str, str] = field(default_factory=dict)
     _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: no values
     _problems: set[SourceProblem] = field(default_factory=set)
+    _pm: dict[int, PmMeasurement] = field(default_factory=dict)  # by place, not written yet
     _began: float = 0.0
     _flushed: float = 0.0  # when, and at how many rows
     _written: int = 0
@@ -52,12 +54,34 @@ class SpoolSampler:
         self._note_gpus(snapshot)
         self._note_problems(snapshot)
         self._add(snapshot)
+        for measurement in snapshot.pm:
+            self._keep_pm(measurement)
         now = time.monotonic()
         self._began = self._began or now
         if now - self._flushed >= min(FLUSH_S, (now - self._began) / 4) or self.rows - self._written >= _FLUSH_ROWS:
             self._flushed, self._written = now, self.rows
+            self.note_pm()
             self.spool.flush()
         return snapshot
+
+    def note_pm(self) -> None:
+        """Write what PM sampling counted since the last call, before a flush."""
+        for place, one in self._pm.items():
+            sums, bursts = ([each.as_json() for each in every] for every in (one.sums, one.bursts))
+            self.spool.note({"kind": "pm", "place": place, "cut": ",".join(one.cut), "sums": sums, "bursts": bursts})
+        self._pm.clear()
+
+    def _keep_pm(self, new: PmMeasurement) -> None:
+        """Add to what waits, minute by minute."""
+        place = self._known[new.gpu]
+        before = self._pm.get(place)
+        minutes: dict[int, PmSums] = {} if before is None else {one.minute: one for one in before.sums}
+        for one in new.sums:
+            known = minutes.setdefault(one.minute, one)
+            if known is not one:
+                known.add(one)
+        bursts = new.bursts if before is None else (*before.bursts, *new.bursts)
+        self._pm[place] = PmMeasurement(new.gpu, tuple(minutes.values()), bursts, new.cut)
 
     def _note_gpus(self, snapshot: Snapshot) -> None:
         """Write GPUs and devices that are new or changed."""

@@ -202,6 +202,7 @@ def _spool_samples(
             problem = _message(stopped)
             spool.flush()
             wait(FOREVER)
+        sampler.note_pm()
         about = source.about
         spool.note({"kind": "source", "name": about.name, "sentence": about.sentence, "blind": dict(about.unsupported)})
         end = ended()

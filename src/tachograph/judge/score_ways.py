@@ -1,0 +1,141 @@
+"""The GPU scores of one job, each way in which they can be measured, and why the ways differ.
+
+dcgm     means of recorded counters, the whole time of the job (`judge.scores`)
+pm       cycles counted by PM sampling, whole minutes of the job
+nsight   cycles counted by Nsight Compute in the kernels of reports
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tachograph.catalog.score_formulas import (
+    DRAM_ACTIVE,
+    DRAM_ELAPSED,
+    ELAPSED,
+    SM_ACTIVE,
+    WARPS,
+    WARPS_PER_CYCLE,
+    practice_gpu,
+    practice_gpumem,
+    practice_gpumem_normalized,
+)
+from tachograph.catalog.tables import SCORES
+from tachograph.catalog.units import plural, text
+from tachograph.sources.pm_sampling.sums import sums_of_row, total, warps_of
+
+TITLES: Mapping[str, str] = {
+    "dcgm": "means of recorded counters (DCGM, NVML)",
+    "pm": "PM sampling (CUPTI)",
+    "nsight": "reports of Nsight Compute",
+}
+# why a way differs from the others where nothing is wrong
+DIFFERENCES: Mapping[str, str] = {
+    "dcgm": "Occupancy is per elapsed cycle, so there is no limit by W_max in each sample; clocks are those of "
+    "instants, equal ones where they were not recorded.",
+    "pm": "Cycles are counted, memory's in its own clock; W is per active cycle and limited to W_max, of the sums.",
+    "nsight": "Kernels alone, one after the other, without the time between them, at locked clocks and with empty "
+    "caches, as far as `ncu` was not run otherwise.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreWay:
+    """Scores of a job by one way. scores: {column of SCORES: 0..100, None: not measured}. basis: what they are of.
+
+    notes: what limits them here.
+    """
+
+    name: str
+    scores: Mapping[str, float | None]
+    basis: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has any score."""
+        return any(value is not None for value in self.scores.values())
+
+
+def recorded_way(row: Mapping[str, Any]) -> ScoreWay:
+    """Return the scores of a row of job_summaries."""
+    basis = f"{row['samples'] or 0:,} samples of {plural(row['gpus_seen'] or 0, 'GPU')}"
+    notes = () if row["mem_clock_mhz_mean"] else ("clocks were not recorded and are taken as equal",)
+    return ScoreWay("dcgm", {name: row[name] for name in SCORES}, basis, notes)
+
+
+def sampled_way(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    gpus: Sequence[Mapping[str, Any]],
+    begin: datetime,
+    end: datetime,
+    limits: Mapping[str, int],
+) -> ScoreWay:
+    """Return the scores of rows of gpu_scores of these GPUs (rows of job_gpus) from `begin` to `end`.
+
+    A row that is only partly inside is of others, too, and left out. limits: {device: W_max}, of the configuration.
+    """
+    held = {_place(gpu): gpu for gpu in gpus}
+    own = [row for row in rows if _place(row) in held]
+    whole = [row for row in own if row["t"] >= begin and row["t"].timestamp() + row["duration_s"] <= end.timestamp()]
+    sums = total(sums_of_row(row) for row in whole)
+    if sums is None:
+        return ScoreWay("pm", dict.fromkeys(SCORES), "not sampled", _left_out(own, whole))
+    places = {_place(row) for row in whole}
+    warps = {warps_of(held[place]["gpu_model"], limits) for place in places}
+    notes = [*_left_out(own, whole)]
+    if len(warps) > 1:
+        notes.append("its GPUs have several W_max: no score_gpu of all of them")
+    if len(places) < len(held):
+        notes.append(f"{len(places)} of {len(held)} GPUs were sampled")
+    if sums.overflows or sums.lost_s:
+        notes.append(f"{plural(sums.overflows, 'overflow')}, {text(sums.lost_s, 's')} without samples")
+    cut = sorted({name for row in whole for name in (row["cut"] or "").split(",") if name})
+    notes += [f"not counted in one pass: {', '.join(cut)}"] if cut else []
+    basis = f"{sums.samples:,} PM samples, {text(sums.measured_s, 's')} of {plural(len(places), 'GPU')}"
+    return ScoreWay("pm", sums.scores(warps.pop() if len(warps) == 1 else None), basis, tuple(notes))
+
+
+def profiled_way(launches: Sequence[Mapping[str, float]], *, max_warps: int | None) -> ScoreWay:
+    """Return the scores of launches of kernels: {metric: value}, each launch once.
+
+    Cycles of launches are added up. A launch that lacks a metric of a score is left out of that score.
+    """
+    made = [_with_resident_warps(launch) for launch in launches]
+    gpu = _added(made, (SM_ACTIVE, ELAPSED, WARPS))
+    memory = _added(made, (DRAM_ACTIVE, SM_ACTIVE))
+    normalized = _added(made, (DRAM_ACTIVE, DRAM_ELAPSED, SM_ACTIVE, ELAPSED))
+    scores = (
+        None if max_warps is None else practice_gpu(gpu, max_warps=max_warps).value,
+        practice_gpumem(memory).value,
+        practice_gpumem_normalized(normalized).value,
+    )
+    missing = [name for name in (WARPS, DRAM_ACTIVE, DRAM_ELAPSED) if not any(name in launch for launch in made)]
+    notes = (f"not in the reports: {', '.join(missing)}",) if missing else ()
+    return ScoreWay("nsight", dict(zip(SCORES, scores, strict=True)), plural(len(launches), "profiled kernel"), notes)
+
+
+def _with_resident_warps(launch: Mapping[str, float]) -> Mapping[str, float]:
+    """A launch with the cumulative count of warps, which many reports have per active cycle only."""
+    if WARPS in launch or not {WARPS_PER_CYCLE, SM_ACTIVE} <= launch.keys():
+        return launch
+    return {**launch, WARPS: launch[WARPS_PER_CYCLE] * launch[SM_ACTIVE]}
+
+
+def _added(launches: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """Sums of metrics over launches that have all of them; empty where none has."""
+    whole = [launch for launch in launches if all(name in launch for name in names)]
+    return {name: sum(launch[name] for launch in whole) for name in names} if whole else {}
+
+
+def _left_out(own: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    count = len(own) - len(whole)
+    return (f"{plural(count, 'minute')} at begin or end left out, in part of others",) if count else ()
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, int, int | None]:
+    return row["node"], row["gpu"], row["mig"]

@@ -1,0 +1,205 @@
+"""Sums of PM samples, from which scores and activities of any span are made: averages first, clamps after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.score_formulas import (
+    DRAM_ACTIVE,
+    DRAM_ELAPSED,
+    ELAPSED,
+    SM_ACTIVE,
+    WARPS,
+    practice_gpu,
+    practice_gpumem,
+    practice_gpumem_normalized,
+)
+from tachograph.sources.pm_sampling.metrics import FP32, FP64, TENSOR
+
+MINUTE_S = 60.0
+# {column of gpu_scores: metric that it is the sum of}
+SUM_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "sm_cycles_active": SM_ACTIVE,
+        "gpc_cycles_elapsed": ELAPSED,
+        "warps_active": WARPS,
+        "dram_cycles_active": DRAM_ACTIVE,
+        "dram_cycles_elapsed": DRAM_ELAPSED,
+        "pipe_tensor_cycles_active": TENSOR,
+        "pipe_fp64_cycles_active": FP64,
+        "pipe_fp32_cycles_active": FP32,
+    }
+)
+# {counter: (metric, metric of the cycles that it is a share of)}
+_SHARES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "sm_active": (SM_ACTIVE, ELAPSED),
+        "dram_active": (DRAM_ACTIVE, DRAM_ELAPSED),
+        "tensor_active": (TENSOR, ELAPSED),
+        "fp64_active": (FP64, ELAPSED),
+        "fp32_active": (FP32, ELAPSED),
+    }
+)
+# {counter: metric of which there is one cycle per Hz and second}
+_CLOCKS: Mapping[str, str] = MappingProxyType({"sm_clock_mhz": ELAPSED, "mem_clock_mhz": DRAM_ELAPSED})
+
+
+@dataclass(slots=True)
+class PmSums:
+    """Samples of one GPU, added up. begin, end: of the first and last, seconds since 1970.
+
+    measured_s: length of the samples. lost_s: time between samples that none covers. overflows: how often the buffer
+    was full. sums: {metric: its values added up}; a metric that was cut is absent. continues: a burst that was cut
+    where it was reported: it goes on from the one before.
+    """
+
+    begin: float
+    end: float
+    measured_s: float = 0.0
+    samples: int = 0
+    overflows: int = 0
+    lost_s: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    continues: bool = False
+
+    def add(self, other: PmSums) -> None:
+        """Add samples of the same GPU and metrics, in any order."""
+        if not other.samples and not other.overflows:
+            return
+        for metric, value in other.sums.items():
+            self.sums[metric] = self.sums.get(metric, 0.0) + value
+        self.begin, self.end = min(self.begin, other.begin), max(self.end, other.end)
+        self.measured_s += other.measured_s
+        self.samples += other.samples
+        self.overflows += other.overflows
+        self.lost_s += other.lost_s
+
+    @property
+    def minute(self) -> int:
+        """Number of the minute since 1970 in which it begins."""
+        return int(self.begin // MINUTE_S)
+
+    def scores(self, max_warps: int | None) -> dict[str, float | None]:
+        """Return the scores as published, 0..100; None where a metric was cut, nothing ran, or W_max is unknown.
+
+        >>> half = PmSums(0.0, 1.0, 1.0, 1, sums={SM_ACTIVE: 500.0, ELAPSED: 1000.0, WARPS: 16000.0})
+        >>> half.scores(64)
+        {'score_gpu': 75.0, 'score_gpumem': None, 'score_gpumem_normalized': None}
+        """
+        return {
+            "score_gpu": None if max_warps is None else practice_gpu(self.sums, max_warps=max_warps).value,
+            "score_gpumem": practice_gpumem(self.sums).value,
+            "score_gpumem_normalized": practice_gpumem_normalized(self.sums).value,
+        }
+
+    def counters(self, warps_per_sm: int | None) -> dict[str, float]:
+        """Return the same as counters of the catalogue, DCGM's form: shares of elapsed cycles, 0..1, and clocks.
+
+        warps_per_sm: the most that an SM of the device holds, of which occupancy is a share. Absent: not measured.
+
+        >>> PmSums(0.0, 2.0, 2.0, 1, sums={SM_ACTIVE: 1e9, ELAPSED: 2e9, WARPS: 32e9}).counters(64)
+        {'sm_active': 0.5, 'sm_occupancy': 0.25, 'sm_clock_mhz': 1000.0}
+        """
+        found = {name: self._share(*metrics) for name, metrics in _SHARES.items()}
+        resident = self._share(WARPS, ELAPSED)
+        if resident is not None and warps_per_sm:
+            found["sm_occupancy"] = resident / warps_per_sm
+        if self.measured_s > 0:
+            rates = {name: metric for name, metric in _CLOCKS.items() if metric in self.sums}
+            found |= {name: self.sums[metric] / self.measured_s / 1e6 for name, metric in rates.items()}
+        order = ("sm_active", "sm_occupancy", *(name for name in (*_SHARES, *_CLOCKS) if name != "sm_active"))
+        return {name: value for name in order if (value := found.get(name)) is not None}
+
+    def _share(self, metric: str, of: str) -> float | None:
+        whole = self.sums.get(of, 0.0)
+        return self.sums[metric] / whole if metric in self.sums and whole > 0 else None
+
+    def row(self, *, node: str, gpu: int, mig: int | None, max_warps: int | None, cut: str | None) -> dict[str, Any]:
+        """Return a row of gpu_scores, or of gpu_bursts."""
+        row: dict[str, Any] = {"t": datetime.fromtimestamp(self.begin, UTC), "node": node, "gpu": gpu, "mig": mig}
+        row |= {"duration_s": self.end - self.begin, "measured_s": self.measured_s, "pm_samples": self.samples}
+        row |= {"overflows": self.overflows, "lost_s": self.lost_s, "max_warps": max_warps, "cut": cut or None}
+        row |= {column: self.sums.get(metric) for column, metric in SUM_COLUMNS.items()}
+        return row | self.scores(max_warps)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a document."""
+        return {
+            "begin": self.begin, "end": self.end, "measured_s": self.measured_s, "samples": self.samples,
+            "overflows": self.overflows, "lost_s": self.lost_s, "sums": self.sums, "continues": self.continues,
+        }  # fmt: skip
+
+
+def sums_of(document: Mapping[str, Any]) -> PmSums:
+    """Return what `as_json` was made of; keys that are none of its own are ignored."""
+    return PmSums(
+        document["begin"], document["end"], document["measured_s"], document["samples"],
+        document["overflows"], document["lost_s"], dict(document["sums"]), document["continues"],
+    )  # fmt: skip
+
+
+def sums_of_row(row: Mapping[str, Any]) -> PmSums:
+    """Return the sums of a row of gpu_scores."""
+    begin = row["t"].timestamp()
+    sums = {metric: row[column] for column, metric in SUM_COLUMNS.items() if row[column] is not None}
+    return PmSums(
+        begin, begin + row["duration_s"], row["measured_s"], row["pm_samples"], row["overflows"], row["lost_s"], sums
+    )
+
+
+def total(parts: Iterable[PmSums]) -> PmSums | None:
+    """Return all of them as one; None of none. A metric that one of them lacks is lacking in the whole.
+
+    >>> parts = [PmSums(0, 1, 1, 10, sums={SM_ACTIVE: 1.0, WARPS: 5.0}), PmSums(1, 2, 1, 10, sums={SM_ACTIVE: 2.0})]
+    >>> whole = total(parts)
+    >>> whole.samples, whole.sums == {SM_ACTIVE: 3.0}
+    (20, True)
+    """
+    every = list(parts)
+    if not every:
+        return None
+    whole = PmSums(every[0].begin, every[0].end)
+    for part in every:
+        whole.add(part)
+    common = set.intersection(*(set(part.sums) for part in every if part.samples)) if whole.samples else set()
+    whole.sums = {metric: value for metric, value in whole.sums.items() if metric in common}
+    return whole
+
+
+def joined(bursts: Iterable[PmSums]) -> list[PmSums]:
+    """Return bursts in order, those that go on as one with the burst before.
+
+    >>> [one.samples for one in joined([PmSums(0, 1, 1, 5), PmSums(1, 2, 1, 7, continues=True), PmSums(3, 4, 1, 2)])]
+    [12, 2]
+    """
+    whole: list[PmSums] = []
+    for one in bursts:
+        if one.continues and whole:
+            whole[-1].add(one)
+        else:
+            whole.append(replace(one, sums=dict(one.sums)))
+    return whole
+
+
+def warps_of(model: str | None, limits: Mapping[str, int] = MappingProxyType({})) -> int | None:
+    """Return W_max of a device: the most warps that an SM holds, or a smaller configured limit; None: unknown device.
+
+    >>> warps_of("NVIDIA H100 80GB HBM3"), warps_of("Tesla T4"), warps_of("unknown")
+    (64, 32, None)
+    """
+    device = match_device(model)
+    if device is None:
+        return None
+    limit = limits.get(device.name, 0)
+    return min(device.max_warps_per_sm, limit) if limit > 0 else device.max_warps_per_sm
+
+
+def finite(values: Iterable[float]) -> bool:
+    """Return whether all are numbers."""
+    return all(math.isfinite(value) for value in values)

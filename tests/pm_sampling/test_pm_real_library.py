@@ -1,0 +1,92 @@
+"""The stand-in has the signatures of the real package, where that is installed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from importlib import metadata, util
+from pathlib import Path
+
+import pytest
+from pm_node import STAND_IN
+
+from tachograph.sources.pm_sampling.library import LEAST_VERSION, PACKAGE, release
+
+# {module: what of it is used}
+USED: dict[str, dict[str, tuple[str, ...]]] = {
+    "pm_sampling": {"Collector": ("enable", "configure", "start", "stop", "decode", "disable", "__init__")},
+    "profiler_host": {
+        "ProfilerHost": ("__init__", "initialize", "deinitialize", "create_config_image"),
+        "get_num_of_passes": (),
+        "get_single_pass_sets": (),
+    },
+}
+ENUMS = ("Result", "PmSamplingTriggerMode", "PmSamplingHardwareBufferAppendMode", "ProfilerType")
+
+
+def installed() -> Path:
+    """The folder of the real package."""
+    try:
+        version = metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{PACKAGE} is not installed")
+    if release(version) < LEAST_VERSION:
+        pytest.skip(f"{PACKAGE} {version} has no PM sampling")
+    found = util.find_spec("cupti")
+    assert found is not None
+    assert found.submodule_search_locations
+    return Path(found.submodule_search_locations[0])
+
+
+def signatures(folder: Path, module: str) -> dict[str, list[tuple[str, str | None]]]:
+    """{function or Class.method: [(parameter, its default as written)]}, without importing anything."""
+    tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))
+    found = {}
+    for top in tree.body:
+        for one in top.body if isinstance(top, ast.ClassDef) else [top]:
+            if isinstance(one, ast.FunctionDef):
+                name = f"{top.name}.{one.name}" if isinstance(top, ast.ClassDef) else one.name
+                found[name] = _parameters(one.args)
+    return found
+
+
+def _parameters(arguments: ast.arguments) -> list[tuple[str, str | None]]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults += arguments.defaults
+    pairs = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return [(one.arg, None if default is None else ast.unparse(default)) for one, default in pairs]
+
+
+@pytest.mark.parametrize("module", USED)
+def test_signatures_are_those_of_the_package(module: str) -> None:
+    real, ours = signatures(installed(), module), signatures(STAND_IN / "cupti", module)
+    for name, methods in USED[module].items():
+        for used in [f"{name}.{method}" for method in methods] or [name]:
+            assert ours[used] == real[used], used
+
+
+def test_results_and_modes_have_the_numbers_of_the_package() -> None:
+    installed()
+    real = __import__("cupti.cupti", fromlist=["cupti"])
+    tree = ast.parse((STAND_IN / "cupti" / "cupti.py").read_text(encoding="utf-8"))
+    for one in tree.body:
+        if isinstance(one, ast.ClassDef) and one.name in ENUMS:
+            members = {node.targets[0].id: ast.literal_eval(node.value) for node in one.body if _is_member(node)}  # type: ignore[attr-defined]
+            assert members
+            assert members == {name: int(getattr(real, one.name)[name]) for name in members}
+
+
+def _is_member(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+
+
+def test_the_name_of_a_chip_is_asked_as_the_package_does() -> None:
+    folder = installed()
+    real = __import__("cupti.cupti", fromlist=["cupti"])
+    asked = real.DeviceGetChipNameParams()
+    asked.struct_size, asked.device_index = real.DEVICE_GET_CHIP_NAME_PARAMS_STRUCT_SIZE, 3
+    assert (asked.device_index, asked.ptr != 0) == (3, True)
+    assert "cupti.cupti.device_get_chip_name(chip_name_params.ptr)" in (folder / "pm_sampling.py").read_text("utf-8")
+    assert str(real.cuptiError(26)) == "ERROR_HARDWARE_BUSY (26)"  # of which `faults` takes the name
+    assert inspect.isclass(real.cuptiError)

@@ -1,0 +1,164 @@
+"""The session of one GPU: nothing is lost where the reader is slow, and what is lost is counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pm_node import GpuClock, PmNode, gpu
+
+from tachograph.sources.pm_sampling.faults import PmSamplingError
+from tachograph.sources.pm_sampling.sampler import DeviceSampler, PmInterval
+from tachograph.sources.pm_sampling.sums import PmSums, total
+
+RECORD = 4096  # bytes of a sample in the stand-in's buffer
+
+
+@contextmanager
+def sampled(node: PmNode, clock: GpuClock, interval_s: float = 0.05, **options: Any) -> Iterator[DeviceSampler]:
+    """A session that the test drains itself."""
+    with node.library(clock.now_ns) as library:
+        sampler = DeviceSampler(
+            library,
+            node.listed(library),
+            PmInterval(interval_s),
+            clock=clock.now_s,
+            running=lambda kind: False,
+            **options,
+        )
+        sampler.open()
+        yield sampler
+        sampler.close()
+
+
+def taken(sampler: DeviceSampler) -> PmSums:
+    whole = total(sampler.take().sums)
+    assert whole is not None
+    return whole
+
+
+def test_sums_are_those_of_the_samples(tmp_path: Path) -> None:
+    clock = GpuClock()
+    kernel = {"sm_active": 0.5, "warps": 16, "dram_active": 0.25}
+    with sampled(PmNode(tmp_path, [gpu(kernel=kernel)]), clock) as sampler:
+        clock.pass_s(1.0)
+        sampler.drain()
+        found = taken(sampler)
+    assert (found.samples, found.lost_s, found.overflows) == (20, 0.0, 0)
+    assert found.measured_s == pytest.approx(1.0)
+    assert found.sums["gpc__cycles_elapsed.max"] == pytest.approx(1.98e9)
+    assert found.scores(64)["score_gpu"] == pytest.approx(87.5)
+    assert found.counters(64)["sm_clock_mhz"] == pytest.approx(1980)
+    assert [found.begin, found.end] == pytest.approx([clock.start_s, clock.start_s + 1])  # our clock
+
+
+def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
+    """Three hours without a reader, drained meanwhile: one sum per minute, and every sample is in one of them."""
+    clock = GpuClock()
+    with sampled(PmNode(tmp_path), clock, 1.0, buffer_bytes=100 * RECORD) as sampler:
+        for _ in range(3 * 60 * 2):
+            clock.pass_s(30.0)
+            sampler.drain()
+        minutes = sampler.take().sums
+    assert sum(one.samples for one in minutes) == 3 * 3600
+    assert len(minutes) in (180, 181)
+    assert {one.overflows for one in minutes} == {0}
+
+
+def test_a_thread_that_drains_keeps_a_small_buffer_from_overflow(tmp_path: Path) -> None:
+    """In real time: a buffer of 50 ms of samples, nobody takes anything for a second."""
+    node = PmNode(tmp_path)
+    with node.library() as library:
+        sampler = DeviceSampler(
+            library, node.listed(library), PmInterval(0.001), buffer_bytes=2000 * RECORD, drain_s=0.01
+        )
+        sampler.open()
+        sampler.start()
+        time.sleep(1.0)  # the reader is slow: that is what is tested
+        sampler.close()
+        found = taken(sampler)
+    assert found.samples >= 1000
+    assert (found.overflows, found.lost_s) == (0, 0.0)
+    assert found.measured_s == pytest.approx(found.samples * 0.001)
+
+
+def test_more_than_one_decode_is_needed_for_many_samples(tmp_path: Path) -> None:
+    clock = GpuClock()
+    with sampled(PmNode(tmp_path), clock, 0.001, buffer_bytes=30_000 * RECORD) as sampler:
+        clock.pass_s(25.0)
+        sampler.drain()
+        assert taken(sampler).samples == 25_000
+
+
+def test_an_overflow_is_counted_and_sampling_goes_on(tmp_path: Path) -> None:
+    clock = GpuClock()
+    with sampled(PmNode(tmp_path), clock, buffer_bytes=100 * RECORD) as sampler:
+        clock.pass_s(1.0)
+        sampler.drain()
+        clock.pass_s(60.0)  # 1,200 samples, the buffer holds 100
+        sampler.drain()
+        clock.pass_s(1.0)
+        sampler.drain()
+        found = taken(sampler)
+    assert (found.samples, found.overflows) == (40, 1)
+    assert found.lost_s == pytest.approx(60.0)  # and no sample is made up for it
+    assert found.measured_s == pytest.approx(2.0)
+
+
+def test_bursts_are_found_down_to_a_millisecond(tmp_path: Path) -> None:
+    clock = GpuClock()
+    kernel = {"sm_active": 1.0, "on": 1_000_000, "off": 4_000_000}  # 1 ms of 5 ms
+    with sampled(PmNode(tmp_path, [gpu(kernel=kernel)]), clock, 0.001, bursts=True) as sampler:
+        clock.pass_s(0.1)
+        sampler.drain()
+        bursts = sampler.take().bursts
+    assert len(bursts) == 20
+    assert {one.samples for one in bursts} == {1}
+    assert [round(b.begin - a.begin, 4) for a, b in pairwise(bursts)] == [0.005] * 19
+
+
+def test_a_burst_goes_on_over_reports(tmp_path: Path) -> None:
+    clock = GpuClock()
+    with sampled(PmNode(tmp_path), clock, bursts=True) as sampler:
+        pieces = []
+        for _ in range(3):
+            clock.pass_s(0.5)
+            sampler.drain()
+            pieces += sampler.take().bursts
+    assert [one.continues for one in pieces] == [False, True, True]
+    assert sum(one.samples for one in pieces) == 30
+
+
+def test_a_lost_gpu_ends_its_session_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    node = PmNode(tmp_path)
+    with node.library() as library:
+        sampler = DeviceSampler(library, node.listed(library), PmInterval(0.01), drain_s=0.01)
+        sampler.open()
+        sampler.start()
+        end = time.monotonic() + 60
+        found: list[PmSums] = []
+        while not found and time.monotonic() < end:
+            found = sampler.take().sums
+        node.gpus[0]["faults"] = {"decode": "ERROR_INVALID_DEVICE"}
+        node.write()
+        while sampler.fault is None and time.monotonic() < end:
+            time.sleep(0.01)
+        sampler.close()
+    assert found
+    assert sampler.fault is not None
+    assert (sampler.fault.code, sampler.fault.is_retried) == ("lost", True)
+
+
+def test_a_session_that_does_not_open_is_closed(tmp_path: Path) -> None:
+    node = PmNode(tmp_path, [gpu(faults={"start": "ERROR_HARDWARE_BUSY"})])
+    with node.library() as library:
+        sampler = DeviceSampler(library, node.listed(library), PmInterval(), running=lambda kind: False)
+        with pytest.raises(PmSamplingError, match="another process"):
+            sampler.open()
+        collector: Any = sampler._collector
+        assert not collector._enabled
