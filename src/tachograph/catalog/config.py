@@ -213,6 +213,7 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gpu_samples: str = ""
     node_samples: str = ""
+    gpu_scores: str = ""  # PM sampling, with its bursts
     job_minutes: str = ""
     job_node_minutes: str = ""
     jobs: str = ""  # the accounting: jobs, steps, allocations

@@ -18,7 +18,9 @@ from tachograph.catalog.tables import (
     ALLOCATIONS,
     ANALYSES,
     FINDINGS,
+    GPU_BURSTS,
     GPU_SAMPLES,
+    GPU_SCORES,
     JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
@@ -46,6 +48,7 @@ MINUTES = (JOB_MINUTES, JOB_NODE_MINUTES)
 EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "gpu_samples": (GPU_SAMPLES,),
     "node_samples": (NODE_SAMPLES,),
+    "gpu_scores": (GPU_BURSTS, GPU_SCORES),
     "job_minutes": (JOB_MINUTES,),
     "job_node_minutes": (JOB_NODE_MINUTES,),
     "jobs": (ALLOCATIONS, STEPS, JOBS),  # an allocation without its job would be a job of its own
