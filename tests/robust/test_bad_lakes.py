@@ -62,6 +62,10 @@ def cut_log(lake: Path) -> None:
     last.write_bytes(last.read_bytes()[:40])
 
 
+def empty_log(lake: Path) -> None:
+    sorted((lake / "gpu_samples" / "_delta_log").glob("*.json"))[-1].write_bytes(b"")
+
+
 def wrong_log(lake: Path) -> None:
     last = sorted((lake / "gpu_samples" / "_delta_log").glob("*.json"))[-1]
     last.write_text('{"add": garbage\n')
@@ -80,30 +84,37 @@ def cut_data(lake: Path) -> None:
     file.write_bytes(file.read_bytes()[:300])
 
 
+def empty_data(lake: Path) -> None:
+    data_files(lake, "gpu_samples")[0].write_bytes(b"")
+
+
 LOG = "the table's log cannot be used"
+TORN = "empty or cut off"
 
 
 @pytest.mark.parametrize(
-    ("damage", "what", "ingest_too"),
+    ("damage", "what", "do", "ingest_too"),
     [
-        (without_log, "the table's _delta_log is gone", True),
-        (cut_log, LOG, True),
-        (wrong_log, LOG, True),
-        (without_first_log, LOG, True),
-        (without_data, "a file of the lake is missing", False),
-        (cut_data, "a data file cannot be read", False),
+        (without_log, "the table's _delta_log is gone", "backup", True),
+        (cut_log, TORN, "lake --repair", True),
+        (wrong_log, TORN, "lake --repair", True),
+        (empty_log, TORN, "lake --repair", True),
+        (without_first_log, LOG, "backup", True),
+        (without_data, "a file of the lake is missing", "backup", False),
+        (cut_data, TORN, "backup", False),
+        (empty_data, TORN, "backup", False),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_damaged_table_is_named_and_takes_more_once_restored(
-    prepared: Path, lake: Path, damage: Callable[[Path], None], what: str, ingest_too: bool
+    prepared: Path, lake: Path, damage: Callable[[Path], None], what: str, do: str, ingest_too: bool
 ) -> None:
     damage(lake)
-    assert_one_line(tachograph("lake", "--lake", lake), 5, "gpu_samples", what, "backup")
+    assert_one_line(tachograph("lake", "--lake", lake), 5, "gpu_samples", what, do)
     more = csv(lake.parent, "more.csv", rows(10, first=60))
     done = tachograph("ingest", "ldms", more, "--lake", lake)
     if ingest_too:
-        assert_one_line(done, 5, "gpu_samples", what, "backup")
+        assert_one_line(done, 5, "gpu_samples", what, do)
         shutil.rmtree(lake / "gpu_samples")
         shutil.copytree(prepared / "gpu_samples", lake / "gpu_samples")
         assert tachograph("ingest", "ldms", more, "--lake", lake).code == 0
