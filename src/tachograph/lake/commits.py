@@ -202,8 +202,12 @@ def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
 
     Where the file system has no locks, nothing is locked. Errors: LakeError for `alone` beside others; OSError.
     """
-    descriptor = os.open(lake / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, lake.stat().st_mode & 0o666)
+    mode = mode_within(lake)
+    descriptor = os.open(lake / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
+        if os.fstat(descriptor).st_mode & 0o777 != mode:
+            with suppress(PermissionError):  # of another user
+                os.fchmod(descriptor, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
         except BlockingIOError:
