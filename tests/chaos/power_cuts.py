@@ -49,10 +49,12 @@ from tachograph.service.collect.status import CollectStatus, read_status, write_
 
 IMAGE_MIB = 96
 CUTS_A_RUN = 8
-RUN_S = 9.0  # a run is cut within this time
-ROUNDS = 40  # no run gets so far
+RUN_S = (4.0, 25.0)  # a run is cut within one of these times
+BEGUN = 3  # rounds that are there before every second run: the first checkpoint is near
+ROUNDS = 60  # no run gets so far
 POLLS = 12  # small commits in a row, of a stream
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LATER = datetime(2026, 3, 5, tzinfo=UTC)
 AS_OF = "2026-03-05T00:00:00"
 _HEADER = (
     "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
@@ -68,6 +70,7 @@ class Outcome:
     """What came of the cuts so far."""
 
     cuts: int = 0
+    runs: int = 0
     during: Counter[str] = field(default_factory=Counter)
     repaired: int = 0
     reported: int = 0  # reported as written, over all cuts
@@ -86,19 +89,19 @@ def write_inputs(folder: Path) -> None:
             for place in range(ROWS)
         ]
         (folder / f"{number}.csv").write_text(_HEADER + "".join(rows))
-        end = START + timedelta(seconds=10 * ROWS)
+        first, last = (f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S}" for second in (0, 10 * ROWS))
         job = (
-            f"{FIRST_JOB + number}|{FIRST_JOB + number}|c|gpu|ann|{START:%Y-%m-%dT%H:%M:%S}|{START:%Y-%m-%dT%H:%M:%S}|{end:%Y-%m-%dT%H:%M:%S}"
+            f"{FIRST_JOB + number}|{FIRST_JOB + number}|c|gpu|ann|{first}|{first}|{last}"
             f"|01:00:00|COMPLETED|1|n{number}|cpu=4,gres/gpu=1|train\n"
         )
         (folder / f"{number}.txt").write_text(_SACCT + job)
         (folder / f"{number}.map").write_text(f"job_id,node,gpu\n{FIRST_JOB + number},n{number},0\n")
 
 
-def write(lake: Path, inputs: Path, reports: Path, *, rounds: int = ROUNDS) -> int:
+def write(lake: Path, inputs: Path, reports: Path, rounds: range) -> int:
     """Do round after round; each line of `reports` is something that is written, or what begins."""
     with reports.open("a", buffering=1) as out:
-        for number in range(rounds):
+        for number in rounds:
             _round(lake, inputs, number, out.write)
     return 0
 
@@ -116,7 +119,7 @@ def _round(lake: Path, inputs: Path, number: int, report: Callable[[str], object
     report("begin collect\n")
     opened = Lake(str(lake))
     for poll in range(POLLS):
-        ingest(opened, [_poll(number * POLLS + poll)], now=START)
+        ingest(opened, [_poll(number * POLLS + poll)], now=LATER)
         report(f"poll {number * POLLS + poll}\n")
     folder = lake / "_collect"
     folder.mkdir(exist_ok=True)
@@ -130,7 +133,7 @@ def _poll(number: int) -> Chunk:
     """A minute of a stream."""
     begun = START + timedelta(minutes=number)
     times = [begun + timedelta(seconds=10 * place) for place in range(6)]
-    frame = pl.DataFrame({"t": times, "node": "stream", "gpu": 0, "power_w": [float(number)] * 6})
+    frame = pl.DataFrame({"t": times, "node": "stream", "gpu": 0, "power_w": [100.0 + number] * 6})
     part = ChunkPart("gpu_samples", frame)
     return Chunk(
         "power:stream", "power", "stream", (part,), 6, watermark=begun + timedelta(minutes=1), since=begun
@@ -243,15 +246,22 @@ class PowerCuts:
         self.outcome = Outcome()
         self.inputs, self.printed = folder / "inputs", folder / "printed.txt"
         write_inputs(self.inputs)
-        self.empty = folder / "empty.img"
-        new_image(self.empty)
         warm()
         self._compile()
+        self.images = [folder / "empty.img", folder / "begun.img"]
+        self.reported = [folder / "empty.txt", folder / "begun.txt"]  # of what is in the images
+        self.reported[0].write_text("")
+        new_image(self.images[0])
+        shutil.copyfile(self.images[0], self.images[1])
+        with image_mounted(self.images[1], folder / "disk") as disk:
+            begin = partial(write, disk / "lake", self.inputs, self.reported[1], range(BEGUN))
+            if Child(begin, self.printed).wait():
+                raise RuntimeError(self.printed.read_text()[-2000:])
 
     def _compile(self) -> None:
         """Load what an analysis compiles, so that no run waits for it."""
         lake, found = self.folder / "compiled", self.folder / "compiled.pickle"
-        begin = partial(write, lake, self.inputs, self.folder / "none.txt", rounds=1)
+        begin = partial(write, lake, self.inputs, self.folder / "none.txt", range(1))
         if Child(partial(note_compiled, begin, found), self.printed).wait():
             raise RuntimeError(self.printed.read_text()[-2000:])
         load_compiled(pickle.loads(found.read_bytes()))
@@ -259,13 +269,16 @@ class PowerCuts:
     def run(self, cuts: int) -> None:
         """Write until so many cuts are copied, then look at each."""
         image, reports = self.folder / "this.img", self.folder / "reports.txt"
-        shutil.copyfile(self.empty, image)
-        reports.write_text("")
+        begun_before = self.outcome.runs % 2
+        self.outcome.runs += 1
+        shutil.copyfile(self.images[begun_before], image)
+        shutil.copyfile(self.reported[begun_before], reports)
         copies: list[tuple[Path, list[str]]] = []
         with image_mounted(image, self.folder / "disk") as disk:
-            child = Child(partial(write, disk / "lake", self.inputs, reports), self.printed)
-            begun = time.monotonic()
-            moments = sorted(self.chance.uniform(0.3, RUN_S) for _ in range(cuts))
+            rounds = range(BEGUN * begun_before, ROUNDS)
+            child = Child(partial(write, disk / "lake", self.inputs, reports, rounds), self.printed)
+            begun, length_s = time.monotonic(), self.chance.uniform(*RUN_S)
+            moments = sorted(self.chance.uniform(0.2, length_s) for _ in range(cuts))
             try:
                 for number, moment in enumerate(moments):
                     time.sleep(max(0.0, begun + moment - time.monotonic()))
@@ -323,6 +336,7 @@ def cut(cuts: int, *, seed: int) -> dict[str, Any]:
     kinds = Counter(kind for one in outcome.wrong for kind in {found[0] for found in one["found"]})
     return {
         "cuts": outcome.cuts,
+        "runs": outcome.runs,
         "during": dict(outcome.during),
         "reported_as_written": outcome.reported,
         "needed_repair": outcome.repaired,

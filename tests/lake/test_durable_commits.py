@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def append(lake: Lake, *numbers: int) -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Call]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     """What was synced, linked and renamed, in order: (call, where)."""
     made: list[Call] = []
     fsync, link, rename = os.fsync, os.link, Path.replace
@@ -51,10 +51,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Call]]:
 
         return called
 
-    monkeypatch.setattr(os, "fsync", note("fsync", fsync, lambda fd: os.readlink(f"/proc/self/fd/{fd}")))
+    monkeypatch.setattr(os, "fsync", note("fsync", fsync, lambda fd: Path(f"/proc/self/fd/{fd}").readlink()))
     monkeypatch.setattr(os, "link", note("link", link, lambda _, to: to))
     monkeypatch.setattr(Path, "replace", note("rename", rename, lambda _, to: to))
-    yield made
+    return made
 
 
 def place(calls: list[Call], name: str, part: str, *, first: int = 0) -> int:
@@ -179,7 +179,7 @@ def test_a_commit_whose_data_cannot_be_synced_is_none(lake: Lake, monkeypatch: p
     fsync = os.fsync
 
     def fails(descriptor: int) -> None:
-        if ".parquet" in os.readlink(f"/proc/self/fd/{descriptor}"):
+        if ".parquet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
             raise OSError(5, "Input/output error")
         fsync(descriptor)
 
@@ -240,29 +240,15 @@ def test_a_checkpoint_whose_hint_is_gone_is_found(lake: Lake) -> None:
     assert lake.scan(GPU_SAMPLES).collect().height == 3
 
 
+def feature(name: str) -> dict[str, Any]:
+    return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [name], "writerFeatures": [name]}
+
+
 PROTOCOLS = [
     ({"minReaderVersion": 9, "minWriterVersion": 9}, "newer", "update"),
-    ({"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["odd"], "writerFeatures": ["odd"]}, "odd", "update"),
-    (
-        {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": ["deletionVectors"],
-            "writerFeatures": ["deletionVectors"],
-        },
-        "deletionVectors",
-        "new lake",
-    ),
-    (
-        {
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": ["columnMapping"],
-            "writerFeatures": ["columnMapping"],
-        },
-        "columnMapping",
-        "new lake",
-    ),
+    (feature("odd"), "odd", "update"),
+    (feature("deletionVectors"), "deletionVectors", "new lake"),
+    (feature("columnMapping"), "columnMapping", "new lake"),
     ({"minReaderVersion": 1, "minWriterVersion": 4}, "writer version 4", "new lake"),
 ]
 

@@ -102,7 +102,7 @@ def test_a_torn_entry_before_whole_ones_is_refused(lake: Lake, tear: Callable[[P
 def test_a_torn_checkpoint_whose_entries_are_there_costs_nothing(lake: Lake, tear: Callable[[Path], None]) -> None:
     [checkpoint] = log_of(lake).glob("*.checkpoint.parquet")
     tear(checkpoint)
-    with pytest.raises(LakeError, match="_delta_log/.*; run `tachograph lake --repair`"):
+    with pytest.raises(LakeError, match=r"_delta_log/.*; run `tachograph lake --repair`"):
         rows(lake)
     done = repair(lake)
     assert all("nothing is lost" in one.what for one in done)
@@ -115,7 +115,7 @@ def test_a_torn_checkpoint_whose_entries_are_gone_is_refused(lake: Lake) -> None
     [checkpoint] = log_of(lake).glob("*.checkpoint.parquet")
     entry(lake, 0).unlink()
     emptied(checkpoint)
-    with pytest.raises(LakeError, match="(?s)missing.*backup"):
+    with pytest.raises(LakeError, match=r"(?s)missing.*backup"):
         repair(lake)
     assert checkpoint.exists()
 

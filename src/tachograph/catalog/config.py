@@ -38,6 +38,7 @@ _ACT_FILES = ("digest_opt_out", "templates", "unsubscribe_key_file")
 _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
+_MODE = re.compile(r"[0-3]?7[0-7]{2}")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
@@ -372,6 +373,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be configured."""
 
     lake: str = ""
+    lake_mode: str = ""  # permissions of a lake that is made, such as "0750", which others in its group may read
     site: SiteOptions = SiteOptions()
     slurm: SlurmOptions = SlurmOptions()
     nodes: NodeOptions = NodeOptions()
@@ -421,6 +423,11 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         raise ConfigError(text, where=where, do=meant(text, Configuration) or "see `tachograph init`") from None
     _check(configuration, where)
     return _placed(configuration, file.parent)
+
+
+def lake_mode(configuration: Configuration) -> int | None:
+    """Return the permissions of a lake folder that is made; None: the default."""
+    return int(configuration.lake_mode, 8) if configuration.lake_mode else None
 
 
 def lake_location(
@@ -527,6 +534,9 @@ def _check(configuration: Configuration, where: str) -> None:
         if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
             raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
     _check_advice(configuration.advice, where)
+    if configuration.lake_mode and not _MODE.fullmatch(configuration.lake_mode):
+        what = f"lake_mode: invalid permissions {configuration.lake_mode!r} of a folder"
+        raise ConfigError(what, where=where, do='write "0750", "0770" or "2750": its owner has to enter and write')
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     waste = configuration.waste

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_NO_EXECUTE = 0o666
+_MOST = 0o664  # of a file: no folder makes it writable for everyone
 
 
 def sync_file(path: Path, *, mode: int | None = None) -> None:
@@ -58,8 +58,8 @@ def make_folder(path: Path, *, mode: int | None = None) -> None:
 
 
 def mode_within(folder: Path) -> int:
-    """Return the permissions of a file in a folder: those of the folder, without execution."""
-    return folder.stat().st_mode & _NO_EXECUTE
+    """Return the permissions of a file in a folder: those of the folder, without execution, and writing for others."""
+    return folder.stat().st_mode & _MOST
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
@@ -76,7 +76,7 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
 def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
     """Put a file in the place of an older one, on the disk when this returns; readers see the one or the other.
 
-    `mode`: its permissions; None: those of its folder, without execution.
+    `mode`: its permissions; None: those of `mode_within` its folder.
     Errors: OSError; then the older one is still there.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -44,7 +44,7 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 
     Errors: ConfigError.
     """
-    from tachograph.catalog.config import FILE_NAME
+    from tachograph.catalog.config import FILE_NAME, lake_mode
     from tachograph.lake.delta import Lake
     from tachograph.service.collect.collector import CollectPlan
     from tachograph.service.collect.readers import PolledSource
@@ -56,7 +56,7 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 
     sources = [source_of(settings) for settings in configured_feeds(configuration, where=arguments.config or FILE_NAME)]
     options = ["--lake", location, "--quiet", *(["--config", arguments.config] if arguments.config else [])]
-    return CollectPlan(Lake(location), sources, configuration.collect, options)
+    return CollectPlan(Lake(location), sources, configuration.collect, options, mode=lake_mode(configuration))
 
 
 def _collect(plan: CollectPlan, arguments: Arguments) -> int:

@@ -117,7 +117,7 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
     configuration = configuration_of(options)
     now = datetime.now(UTC)
     module = load_source(source)
-    lake = Lake.create(config.lake_location(options.lake, configuration))
+    lake = Lake.create(config.lake_location(options.lake, configuration), mode=config.lake_mode(configuration))
     report = IngestReport()
     with narrator.progress(f"ingest {source.name}") as advance:
         files = dict(_one_by_one(module, options))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -320,9 +323,45 @@ def write_compact(
         column_properties=_properties(frame, table),
     )
     # Delta's writer writes tables, not files: this one is thrown away, all but its only file
-    write_deltalake(str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE)
+    with _without_panics():
+        write_deltalake(str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE)
     (file,) = folder.glob("*.parquet")
     return file
+
+
+_PANIC = re.compile(
+    rb"\n?thread '[^\n]* panicked at [^\n]*\n[^\n]*\n(?:stack backtrace:\n)?(?: +[^\n]*\n)*(?:note: [^\n]*\n)*"
+)
+_PANIC_S = 0.1  # the thread that panics may print after the error is there
+_stderr = threading.Lock()
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Keep from stderr what a thread of Delta's writer prints when it panics behind an error, as on a full disk.
+
+    What others print there meanwhile is printed at the end of the block.
+    """
+    with _stderr, ExitStack() as undo:
+        try:
+            real = os.dup(2)
+        except OSError:  # stderr is closed
+            yield
+            return
+        undo.callback(os.close, real)
+        held = os.memfd_create("stderr")
+        undo.callback(os.close, held)
+        os.dup2(held, 2)
+        try:
+            yield
+        except BaseException:
+            time.sleep(_PANIC_S)
+            raise
+        finally:
+            os.dup2(real, 2)
+            text = _PANIC.sub(b"", os.pread(held, os.fstat(held).st_size, 0))
+            while text:
+                text = text[os.write(2, text) :]
 
 
 def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProperties]:
