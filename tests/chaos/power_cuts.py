@@ -174,9 +174,10 @@ def _differences(lake: Path, reported: list[str]) -> Iterator[list[str]]:
     polls = max((int(line.split()[1]) + 1 for line in reported if line.startswith("poll ")), default=0)
     if polls * 6 > samples.get("stream", 0):
         yield [LOST, f"{polls} polls: {samples.get('stream', 0)} samples"]
-    done = {"samples": lambda n: samples.get(f"n{n}", 0) == ROWS, "job": lambda n: str(FIRST_JOB + int(n)) in jobs}
     for what, _, number in (line.partition(" ") for line in reported):
-        if what in done and not done[what](number):
+        if what == "samples" and samples.get(f"n{number}", 0) != ROWS:
+            yield [LOST, f"{what} {number}"]
+        if what == "job" and str(FIRST_JOB + int(number)) not in jobs:
             yield [LOST, f"{what} {number}"]
     analyzed = {str(FIRST_JOB + int(line.split()[1])) for line in reported if line.startswith("analyzed ")}
     if analyzed:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from lake_rows import samples
 
 from tachograph.catalog.errors import LakeError
@@ -128,7 +128,7 @@ def test_an_entry_is_what_delta_itself_would_write(lake: Lake) -> None:
     [old] = lake.files(GPU_SAMPLES)
     assert old.day is not None
     new = add_action("day=2026-03-01/part-new.parquet", 7, old.day, samples(), data_change=True)
-    actions = [new, remove_action(old.path, old.size, old.day)]
+    actions: list[AddAction | RemoveAction] = [new, remove_action(old.path, old.size, old.day)]
     marks = [Transaction("other", 3, 5)]
     ours = parsed(commit_entry(delta, schema, actions, marks))
     properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
@@ -206,8 +206,8 @@ def test_half_written_files_of_dead_writers_are_removed(lake: Lake) -> None:
     append(lake, 0)
     table = Path(lake.uri(GPU_SAMPLES))
     (table / "writing-dead" / "_delta_log").mkdir(parents=True)
-    for path in ("writing-dead/part.parquet", "writing-dead/_delta_log/0.json", "writing-alone"):
-        (table / path).write_bytes(b"x")
+    for name in ("writing-dead/part.parquet", "writing-dead/_delta_log/0.json", "writing-alone"):
+        (table / name).write_bytes(b"x")
     compact(lake, [GPU_SAMPLES], vacuum_hours=1)  # a writer of this hour may be at work
     assert (table / "writing-dead" / "part.parquet").exists()
     long_ago = (table / "writing-alone").stat().st_mtime - 2 * 3600

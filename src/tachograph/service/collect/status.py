@@ -174,12 +174,13 @@ def _overwritten(path: Path, content: bytes) -> bool:
 
 
 def full_disk(folder: Path) -> Path | None:
-    """Return the mount point of the disk of a folder where it has no space left for others than root; else None."""
+    """Return the mount point of the disk of a folder where it has no space left; else None."""
     try:
         blocks = os.statvfs(folder)
     except OSError:
         return None
-    if blocks.f_blocks == 0 or blocks.f_bavail * blocks.f_frsize >= _LEAST_BYTES:
+    free = blocks.f_bfree if os.geteuid() == 0 else blocks.f_bavail
+    if blocks.f_blocks == 0 or free * blocks.f_frsize >= _LEAST_BYTES:
         return None
     place = folder.resolve()
     while not place.is_mount() and place != place.parent:
