@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from bad_input import SACCT, assert_one_line, contents, csv, data_files, job, results, rows, tachograph
+
+from tachograph.service.collect.status import CollectLock
 
 _LIBC = ctypes.CDLL(None)
 
@@ -122,6 +125,22 @@ def test_a_damaged_table_is_named_and_takes_more_once_restored(
         assert (done.code, done.printed) == (0, "")
         [damaged] = data_files(prepared, "gpu_samples")
         shutil.copy(damaged, lake / damaged.relative_to(prepared))
+    assert contents(lake)["gpu_samples"] == 70
+
+
+def test_a_torn_log_is_repaired_by_the_command_once(lake: Path) -> None:
+    before = contents(lake)
+    file = csv(lake.parent, "more.csv", rows(10, first=60))
+    assert tachograph("ingest", "ldms", file, "--lake", lake).code == 0
+    empty_log(lake)
+    with CollectLock(lake / "_collect").held(now=datetime.now(UTC), pause=lambda _: None):
+        assert_one_line(tachograph("lake", "--repair", "--lake", lake), 5, "collects into the lake", "stop it")
+    done = tachograph("lake", "--repair", "--lake", lake)
+    assert (done.code, done.printed) == (0, "")
+    assert "gpu_samples: 00000000000000000002.json put aside: version 2, torn" in done.out
+    assert tachograph("lake", "--repair", "--lake", lake).out == "Nothing to repair.\n"
+    assert contents(lake) == before
+    assert tachograph("ingest", "ldms", file, "--lake", lake).code == 0
     assert contents(lake)["gpu_samples"] == 70
 
 

@@ -19,12 +19,18 @@ def sync_file(path: Path, *, mode: int | None = None) -> None:
     """Return once the content of a file is on the disk. `mode`: its permissions from now on. Errors: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if mode is not None and os.fstat(descriptor).st_mode & 0o777 != mode:
-            with suppress(PermissionError):  # of a file of another user
-                os.fchmod(descriptor, mode)
+        if mode is not None:
+            set_mode(descriptor, mode)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Set the permissions of an open file, where it is one's own and its file system has any."""
+    if os.fstat(descriptor).st_mode & 0o777 != mode:
+        with suppress(PermissionError):
+            os.fchmod(descriptor, mode)
 
 
 def sync_folder(path: Path) -> None:
@@ -69,7 +75,7 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
     with os.fdopen(os.open(path, flags, 0o600), "wb") as stream:
         stream.write(content)
         stream.flush()
-        os.fchmod(stream.fileno(), mode)
+        set_mode(stream.fileno(), mode)
         os.fsync(stream.fileno())
 
 

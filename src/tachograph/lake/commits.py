@@ -31,6 +31,7 @@ from tachograph.catalog.durable import (
     mode_within,
     publish_file,
     replace_file,
+    set_mode,
     sync_file,
     sync_folder,
 )
@@ -205,9 +206,7 @@ def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
     mode = mode_within(lake)
     descriptor = os.open(lake / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
-        if os.fstat(descriptor).st_mode & 0o777 != mode:
-            with suppress(PermissionError):  # of another user
-                os.fchmod(descriptor, mode)
+        set_mode(descriptor, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
         except BlockingIOError:
