@@ -49,6 +49,7 @@ class SiteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     time_zone: str = "UTC"  # of times that Slurm and exports write without an offset
     cluster: str = ""
+    lake_mode: str = ""  # permissions of a lake folder that is made, such as "0750"; its files have the same
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -373,7 +374,6 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be configured."""
 
     lake: str = ""
-    lake_mode: str = ""  # permissions of a lake that is made, such as "0750", which others in its group may read
     site: SiteOptions = SiteOptions()
     slurm: SlurmOptions = SlurmOptions()
     nodes: NodeOptions = NodeOptions()
@@ -427,7 +427,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
 
 def lake_mode(configuration: Configuration) -> int | None:
     """Return the permissions of a lake folder that is made; None: the default."""
-    return int(configuration.lake_mode, 8) if configuration.lake_mode else None
+    return int(configuration.site.lake_mode, 8) if configuration.site.lake_mode else None
 
 
 def lake_location(
@@ -534,8 +534,8 @@ def _check(configuration: Configuration, where: str) -> None:
         if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
             raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
     _check_advice(configuration.advice, where)
-    if configuration.lake_mode and not _MODE.fullmatch(configuration.lake_mode):
-        what = f"lake_mode: invalid permissions {configuration.lake_mode!r} of a folder"
+    if configuration.site.lake_mode and not _MODE.fullmatch(configuration.site.lake_mode):
+        what = f"site.lake_mode: invalid permissions {configuration.site.lake_mode!r} of a folder"
         raise ConfigError(what, where=where, do='write "0750", "0770" or "2750": its owner has to enter and write')
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
