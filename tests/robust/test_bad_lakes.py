@@ -140,7 +140,8 @@ def test_a_torn_log_is_repaired_by_the_command_once(lake: Path) -> None:
     assert "gpu_samples: 00000000000000000002.json put aside: version 2, torn" in done.out
     assert tachograph("lake", "--repair", "--lake", lake).out == "Nothing to repair.\n"
     assert contents(lake) == before
-    assert tachograph("ingest", "ldms", file, "--lake", lake).code == 0
+    other = csv(lake.parent, "other.csv", rows(10, node="n2"))
+    assert tachograph("ingest", "ldms", other, "--lake", lake).code == 0
     assert contents(lake)["gpu_samples"] == 70
 
 
