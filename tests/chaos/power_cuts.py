@@ -331,6 +331,7 @@ def cut(cuts: int, *, seed: int) -> dict[str, Any]:
             trials = PowerCuts(Path(name), seed=seed)
             while trials.outcome.cuts < cuts:
                 trials.run(min(CUTS_A_RUN, cuts - trials.outcome.cuts))
+                sys.stderr.write(f"{trials.outcome.cuts} of {cuts} cuts, {len(trials.outcome.wrong)} wrong\n")
         except NoDiskError as problem:
             return {"skipped": str(problem)}
     outcome = trials.outcome

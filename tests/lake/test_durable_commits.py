@@ -17,6 +17,7 @@ from lake_rows import samples
 from tachograph.catalog import config
 from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.cli.options import lake_mode
 from tachograph.lake.commits import commit_entry, remove_unfinished, write_checkpoint
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
@@ -285,12 +286,12 @@ def test_an_action_without_a_day_is_of_the_whole_table() -> None:
 
 def test_the_permissions_of_a_new_lake_are_configured(tmp_path: Path) -> None:
     given = config.load(None, {"TACHOGRAPH_SITE_LAKE_MODE": "2770"})
-    lake = Lake.create(str(tmp_path / "lake"), mode=config.lake_mode(given))
+    lake = Lake.create(str(tmp_path / "lake"), mode=lake_mode(given))
     assert stat.S_IMODE(Path(lake.location).stat().st_mode) == 0o2770
-    assert config.lake_mode(config.load(None, {})) is None
+    assert lake_mode(config.load(None, {})) is None
 
 
 @pytest.mark.parametrize("mode", ["0650", "rwx", "07777", "77"])
 def test_permissions_with_which_the_owner_cannot_write_are_refused(mode: str) -> None:
     with pytest.raises(ConfigError, match=r"site\.lake_mode: invalid permissions"):
-        config.load(None, {"TACHOGRAPH_SITE_LAKE_MODE": mode})
+        lake_mode(config.load(None, {"TACHOGRAPH_SITE_LAKE_MODE": mode}))

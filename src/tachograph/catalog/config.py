@@ -38,7 +38,6 @@ _ACT_FILES = ("digest_opt_out", "templates", "unsubscribe_key_file")
 _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
-_MODE = re.compile(r"[0-3]?7[0-7]{2}")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
@@ -425,11 +424,6 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
     return _placed(configuration, file.parent)
 
 
-def lake_mode(configuration: Configuration) -> int | None:
-    """Return the permissions of a lake folder that is made; None: the default."""
-    return int(configuration.site.lake_mode, 8) if configuration.site.lake_mode else None
-
-
 def lake_location(
     option: str | None, configuration: Configuration, environment: Mapping[str, str] | None = None
 ) -> str:
@@ -534,9 +528,6 @@ def _check(configuration: Configuration, where: str) -> None:
         if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
             raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
     _check_advice(configuration.advice, where)
-    if configuration.site.lake_mode and not _MODE.fullmatch(configuration.site.lake_mode):
-        what = f"site.lake_mode: invalid permissions {configuration.site.lake_mode!r} of a folder"
-        raise ConfigError(what, where=where, do='write "0750", "0770" or "2750": its owner has to enter and write')
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     waste = configuration.waste

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.errors import InputError, LakeError, UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, configuration_of
+from tachograph.cli.options import Arguments, Parser, configuration_of, lake_mode
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -44,7 +44,7 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 
     Errors: ConfigError.
     """
-    from tachograph.catalog.config import FILE_NAME, lake_mode
+    from tachograph.catalog.config import FILE_NAME
     from tachograph.lake.delta import Lake
     from tachograph.service.collect.collector import CollectPlan
     from tachograph.service.collect.readers import PolledSource
