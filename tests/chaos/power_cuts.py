@@ -112,6 +112,8 @@ def _round(lake: Path, inputs: Path, number: int, report: Callable[[str], object
         if tachograph([str(one) for one in (*arguments, "--lake", lake)]) == 0:
             report(f"{done}\n")
 
+    if number % 2:
+        do("compact", "compact", "--vacuum-hours", "0", done=f"compacted {number}")
     do("ingest", "ingest", "ldms", inputs / f"{number}.csv", done=f"samples {number}")
     do("ingest", "ingest", "sacct", inputs / f"{number}.txt", done=f"job {number}")
     do("ingest", "ingest", "allocation-map", inputs / f"{number}.map", done=f"map {number}")
@@ -125,8 +127,6 @@ def _round(lake: Path, inputs: Path, number: int, report: Callable[[str], object
     folder.mkdir(exist_ok=True)
     write_status(folder, CollectStatus("1", str(lake), "host", number, started=START, updated=START))
     report(f"status {number}\n")
-    if number % 2:
-        do("compact", "compact", "--vacuum-hours", "0", done=f"compacted {number}")
 
 
 def _poll(number: int) -> Chunk:
