@@ -12,6 +12,7 @@ ARGS ?=
 ADDRESS ?=
 UPGRADE ?=
 KILLS ?= 1000
+CUTS ?= 200
 MINUTES ?= 10
 FUZZ ?= 1000000
 SCREENS ?= 10000
@@ -63,6 +64,9 @@ chaos: $(VENV)/dev.stamp ## kill every command KILLS=1000 times, fill its disk, 
 chaos-serve: $(VENV)/dev.stamp ## kill the server and its writer of images 100 times, page through a lake that changes (10 minutes)
 	$(BIN)/python tests/chaos/serving.py
 
+power-cuts: $(VENV)/dev.stamp ## cut the power of a lake on ext4 CUTS=200 times, mount what is left, compare (root; half an hour)
+	$(BIN)/python tests/chaos/power_cuts.py --cuts $(CUTS)
+
 readers: $(VENV)/dev.stamp ## run one writer and ten readers on a lake for MINUTES=10
 	$(BIN)/python tests/chaos/readers.py --minutes $(MINUTES)
 
@@ -91,7 +95,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve readers fuzz screens docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers fuzz screens docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

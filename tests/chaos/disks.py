@@ -54,26 +54,27 @@ class NoDiskError(Exception):
 def small_disk(folder: Path) -> Iterator[Path]:
     """A disk that `resize` makes smaller and larger."""
     folder.mkdir(exist_ok=True)
-    _mount("-t", "tmpfs", "-o", f"size={LARGE}", "tmpfs", str(folder))
+    mounted("-t", "tmpfs", "-o", f"size={LARGE}", "tmpfs", str(folder))
     try:
         yield folder
     finally:
-        _umount(folder)
+        umount(folder)
 
 
 @contextmanager
 def read_only(folder: Path, there: Path) -> Iterator[Path]:
     """`folder`, seen at another place, where nothing can be written."""
     there.mkdir(exist_ok=True)
-    _mount("--bind", str(folder), str(there))
+    mounted("--bind", str(folder), str(there))
     try:
-        _mount("-o", "remount,ro,bind", str(there))
+        mounted("-o", "remount,ro,bind", str(there))
         yield there
     finally:
-        _umount(there)
+        umount(there)
 
 
-def _mount(*arguments: str) -> None:
+def mounted(*arguments: str) -> None:
+    """Mount. Errors: NoDiskError."""
     if os.geteuid():
         raise NoDiskError("only the superuser may mount a disk")
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
@@ -81,7 +82,8 @@ def _mount(*arguments: str) -> None:
         raise NoDiskError(done.stderr.strip())
 
 
-def _umount(folder: Path) -> None:
+def umount(folder: Path) -> None:
+    """Undo a mount."""
     subprocess.run(["umount", str(folder)], check=True)
 
 

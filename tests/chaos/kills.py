@@ -106,15 +106,7 @@ class Chaos:
     def _compiled(self, step: story.Step, lake: Path) -> dict[str, list[Any]]:
         """What an analysis has compiled: {function: signatures}."""
         found = self.folder / "compiled.pickle"
-
-        def work() -> int:
-            step.work(lake)
-            functions = {name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)}
-            signatures = {name: function.dispatcher.signatures for name, function in functions.items()}
-            found.write_bytes(pickle.dumps(signatures))
-            return 0
-
-        self._must(work, "compile")
+        self._must(partial(note_compiled, partial(step.work, lake), found), "compile")
         return dict(pickle.loads(found.read_bytes()))
 
     def trial(self) -> None:
@@ -235,11 +227,24 @@ class Chaos:
 
 def prepared(folder: Path, *, seed: int) -> Chaos:
     """Return trials over a story that ran once to its end, in a process from which children start at once."""
-    for name in WARM:
-        import_module(f"tachograph.{name}")
+    warm()
     chaos = Chaos(folder, seed=seed)
     chaos.prepare()
     return chaos
+
+
+def warm() -> None:
+    """Import what children need at once."""
+    for name in WARM:
+        import_module(f"tachograph.{name}")
+
+
+def note_compiled(work: Callable[[], int], to: Path) -> int:
+    """Do some work, and note for `load_compiled` what it had compiled; return its exit code."""
+    code = work()
+    functions = {name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)}
+    to.write_bytes(pickle.dumps({name: function.dispatcher.signatures for name, function in functions.items()}))
+    return code
 
 
 def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:

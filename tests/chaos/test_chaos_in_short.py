@@ -73,3 +73,13 @@ def test_mutations_break_no_reader(recorded: Path) -> None:
     assert found["mutations"] >= 200
     assert found["failures"] == []
     assert 0 < found["refused"] < found["mutations"]
+
+
+@pytest.mark.slow
+def test_after_a_power_cut_all_that_was_reported_is_there() -> None:
+    found = played("chaos/power_cuts.py", "--cuts", "8")
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    assert found["cuts"] == 8
+    assert found["reported_as_written"] > 8
+    assert found["wrong"] == []

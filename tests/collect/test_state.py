@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 from tachograph.catalog.errors import LakeError
 from tachograph.cli import main
 from tachograph.service.collect.status import (
+    STATUS_FILE,
     CollectLock,
     CollectStatus,
     SourceStatus,
@@ -23,6 +27,7 @@ from tachograph.service.collect.status import (
     state_folder,
     write_status,
 )
+from tachograph.service.collect.status_text import status_headline
 from tachograph.sources.registry import FeedSettings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -175,3 +180,54 @@ with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
 def test_the_second_signal_ends_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "stopping killed", "")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def filled(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as stream, suppress(OSError):
+        while stream.write(bytes(4096)):
+            pass
+
+
+def test_on_a_full_disk_the_status_is_still_written_and_names_the_disk(small_disk: Path) -> None:
+    lake = small_disk / "lake"
+    folder = lake / "_collect"
+    with CollectLock(folder).held(now=ago(600), pause=time.sleep):
+        write_status(folder, status(lake, updated=ago(100)))
+        assert overview(str(lake), folder, (), now=ago(99)).full_disk is None
+        filled(small_disk)
+        found = overview(str(lake), folder, (), now=NOW)
+        assert (found.full_disk, found.hangs, found.is_healthy) == (str(small_disk), False, False)
+        headline = status_headline(found, "UTC")
+        assert headline.startswith(f"Disk full: {small_disk}: nothing more is committed; free some space")
+        assert "restart" not in headline
+        assert found.as_json()["full_disk"] == str(small_disk)
+        assert found.without_places().full_disk == "(for admins)"
+        now = status(lake, updated=NOW)
+        now.sources["fake:one"].last_error = "the disk is full" * 50
+        write_status(folder, now)
+        assert read_status(folder) == now
+        assert sorted(path.name for path in folder.iterdir()) == ["lock", STATUS_FILE]
+    (small_disk / "filler").unlink()
+    write_status(folder, status(lake, updated=NOW))
+    assert overview(str(lake), folder, (), now=NOW).full_disk is None
+
+
+def test_a_status_that_is_larger_than_its_file_is_an_error_on_a_full_disk(small_disk: Path) -> None:
+    folder = small_disk / "lake" / "_collect"
+    folder.mkdir(parents=True)
+    filled(small_disk)
+    with pytest.raises(LakeError, match="the disk is full"):
+        write_status(folder, status(small_disk / "lake", updated=NOW))
+    assert list(folder.iterdir()) == []

@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from bad_input import SACCT, assert_one_line, contents, csv, data_files, job, results, rows, tachograph
+
+from tachograph.service.collect.status import CollectLock
 
 _LIBC = ctypes.CDLL(None)
 
@@ -62,6 +65,10 @@ def cut_log(lake: Path) -> None:
     last.write_bytes(last.read_bytes()[:40])
 
 
+def empty_log(lake: Path) -> None:
+    sorted((lake / "gpu_samples" / "_delta_log").glob("*.json"))[-1].write_bytes(b"")
+
+
 def wrong_log(lake: Path) -> None:
     last = sorted((lake / "gpu_samples" / "_delta_log").glob("*.json"))[-1]
     last.write_text('{"add": garbage\n')
@@ -80,30 +87,37 @@ def cut_data(lake: Path) -> None:
     file.write_bytes(file.read_bytes()[:300])
 
 
+def empty_data(lake: Path) -> None:
+    data_files(lake, "gpu_samples")[0].write_bytes(b"")
+
+
 LOG = "the table's log cannot be used"
+TORN = "empty or cut off"
 
 
 @pytest.mark.parametrize(
-    ("damage", "what", "ingest_too"),
+    ("damage", "what", "do", "ingest_too"),
     [
-        (without_log, "the table's _delta_log is gone", True),
-        (cut_log, LOG, True),
-        (wrong_log, LOG, True),
-        (without_first_log, LOG, True),
-        (without_data, "a file of the lake is missing", False),
-        (cut_data, "a data file cannot be read", False),
+        (without_log, "the table's _delta_log is gone", "backup", True),
+        (cut_log, TORN, "lake --repair", True),
+        (wrong_log, TORN, "lake --repair", True),
+        (empty_log, TORN, "lake --repair", True),
+        (without_first_log, LOG, "backup", True),
+        (without_data, "a file of the lake is missing", "backup", False),
+        (cut_data, TORN, "backup", False),
+        (empty_data, TORN, "backup", False),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_damaged_table_is_named_and_takes_more_once_restored(
-    prepared: Path, lake: Path, damage: Callable[[Path], None], what: str, ingest_too: bool
+    prepared: Path, lake: Path, damage: Callable[[Path], None], what: str, do: str, ingest_too: bool
 ) -> None:
     damage(lake)
-    assert_one_line(tachograph("lake", "--lake", lake), 5, "gpu_samples", what, "backup")
+    assert_one_line(tachograph("lake", "--lake", lake), 5, "gpu_samples", what, do)
     more = csv(lake.parent, "more.csv", rows(10, first=60))
     done = tachograph("ingest", "ldms", more, "--lake", lake)
     if ingest_too:
-        assert_one_line(done, 5, "gpu_samples", what, "backup")
+        assert_one_line(done, 5, "gpu_samples", what, do)
         shutil.rmtree(lake / "gpu_samples")
         shutil.copytree(prepared / "gpu_samples", lake / "gpu_samples")
         assert tachograph("ingest", "ldms", more, "--lake", lake).code == 0
@@ -111,6 +125,23 @@ def test_a_damaged_table_is_named_and_takes_more_once_restored(
         assert (done.code, done.printed) == (0, "")
         [damaged] = data_files(prepared, "gpu_samples")
         shutil.copy(damaged, lake / damaged.relative_to(prepared))
+    assert contents(lake)["gpu_samples"] == 70
+
+
+def test_a_torn_log_is_repaired_by_the_command_once(lake: Path) -> None:
+    before = contents(lake)
+    file = csv(lake.parent, "more.csv", rows(10, first=60))
+    assert tachograph("ingest", "ldms", file, "--lake", lake).code == 0
+    empty_log(lake)
+    with CollectLock(lake / "_collect").held(now=datetime.now(UTC), pause=lambda _: None):
+        assert_one_line(tachograph("lake", "--repair", "--lake", lake), 5, "collects into the lake", "stop it")
+    done = tachograph("lake", "--repair", "--lake", lake)
+    assert (done.code, done.printed) == (0, "")
+    assert "gpu_samples: 00000000000000000002.json put aside: version 2, torn" in done.out
+    assert tachograph("lake", "--repair", "--lake", lake).out == "Nothing to repair.\n"
+    assert contents(lake) == before
+    other = csv(lake.parent, "other.csv", rows(10, node="n2"))
+    assert tachograph("ingest", "ldms", other, "--lake", lake).code == 0
     assert contents(lake)["gpu_samples"] == 70
 
 

@@ -48,6 +48,7 @@ class SiteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     time_zone: str = "UTC"  # of times that Slurm and exports write without an offset
     cluster: str = ""
+    lake_mode: str = ""  # permissions of a lake folder that is made, such as "0750"; its files have the same
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from typing import Literal
 import polars as pl
 
 from tachograph.catalog.config import read_secret
+from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import ConfigError, UsageError
 
 PseudonymKind = Literal["user", "account", "job", "node"]
@@ -55,6 +56,9 @@ class PseudonymKey:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(secret + b"\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            sync_folder(Path(file).parent)
         except OSError as problem:
             raise UsageError(f"{file}: {problem.strerror}", do="name a new file for the key") from None
         return cls(secret, Path(file))
@@ -84,6 +88,7 @@ class PseudonymKey:
                 stream.write(f"{pseudonym}\t{name}\n".encode())
                 stream.flush()
                 os.fsync(stream.fileno())
+            sync_folder(self.names_file.parent)
         except OSError as problem:
             what = f"cannot be written: {problem.strerror}"
             raise ConfigError(what, where=str(self.names_file), do="make its folder writable") from None

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from tachograph.catalog.arrays import Floats, Ints, Longs, Singles
+from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import InputError
 
 MAGIC: Final = b"tachograph spool 1\n"
@@ -64,6 +65,8 @@ class SpoolWriter:
         self._size = 0
         try:
             self._write(MAGIC + _record(b"J", _packed(head)))
+            os.fsync(self._fd)
+            sync_folder(path.parent)
         except OSError:
             self.close()
             path.unlink(missing_ok=True)
@@ -79,7 +82,10 @@ class SpoolWriter:
         self._waiting.append((_record(b"J", _packed(document)), 0))
 
     def flush(self) -> bool:
-        """Write what waits; True where it is all written. A disk that is full is tried again at the next flush."""
+        """Write what waits, on the disk when this returns; True where it is all written.
+
+        A disk that is full is tried again at the next flush.
+        """
         self._pack()
         while self._waiting:
             try:
@@ -89,6 +95,11 @@ class SpoolWriter:
                 self._give_up()
                 return False
             del self._waiting[0]
+        try:
+            os.fdatasync(self._fd)
+        except OSError as problem:
+            self.problem = problem.strerror or str(problem)
+            return False
         self.problem = ""
         return True
 

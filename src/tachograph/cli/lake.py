@@ -1,4 +1,4 @@
-"""`tachograph lake`: contents of the lake: rows, time span, space used and expected, gaps per node, rejects."""
+"""`tachograph lake`: contents of the lake: rows, time span, space used and expected, gaps per node, rejects; repair."""
 
 from __future__ import annotations
 
@@ -19,14 +19,43 @@ WORST = 10
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare `--nodes`, `--no-gaps`, `--json`."""
+    """Declare `--nodes`, `--no-gaps`, `--repair`, `--json`."""
     parser.add_argument("--nodes", action="store_true", help="all nodes, not only those with the longest gaps")
     parser.add_argument("--no-gaps", action="store_true", help="skip the search for gaps in samples")
+    parser.add_argument(
+        "--repair", action="store_true", help="put torn files of the logs aside, after a power cut; print them only"
+    )
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Print tables, nodes and rejects."""
+    """Print tables, nodes and rejects; with `--repair` what was put aside."""
+    return _repair(arguments) if arguments.repair else _describe(arguments)
+
+
+def _repair(arguments: Arguments) -> int:
+    from tachograph.catalog.errors import LakeError
+    from tachograph.cli.options import open_lake
+    from tachograph.lake.repair import repair
+    from tachograph.service.collect.status import CollectLock, state_folder
+
+    opened = open_lake(arguments)
+    location = opened.lake.location
+    holder = CollectLock(state_folder(location, opened.configuration.collect.state)).holder()
+    if holder is not None:
+        what = f"process {holder.pid} on {holder.host} collects into the lake"
+        raise LakeError(what, where=location, do="stop it, then run it again")
+    done = repair(opened.lake)
+    if arguments.json:
+        output.print_json({"repaired": done})
+        return 0
+    for one in done:
+        output.print_text(f"{one.table}: {one.file} put aside: {one.what}\n")
+    output.print_text(f"{len(done)} files put aside.\n" if done else "Nothing to repair.\n")
+    return 0
+
+
+def _describe(arguments: Arguments) -> int:
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
     from tachograph.lake.describe import describe_nodes, describe_rejects, describe_space, describe_tables

@@ -68,7 +68,7 @@ def compact(
         work = _TableCompaction(lake, kept, rows, left)
         done.append(work.by_day(progress) if table.by_day else work.whole())
         if vacuum_hours is not None:
-            _vacuum(lake, table, vacuum_hours)
+            lake.vacuum(table, vacuum_hours)
     return done
 
 
@@ -206,10 +206,3 @@ def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
             }
             frame = pl.DataFrame([row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"})
             lake.append(REJECTS, frame, app_id=name, mark=total, after=before)
-
-
-def _vacuum(lake: Lake, table: LakeTable, hours: int) -> None:
-    delta = lake.delta(table)
-    if delta is not None:
-        with lake_errors(lake.uri(table)):
-            delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)

@@ -8,7 +8,6 @@ but an orphan that `vacuum` removes.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,16 +17,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
 from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
+from tachograph.lake.commits import WRITING
 from tachograph.lake.conform import resolve, resolve_days
-from tachograph.lake.log_format import DAY, delta_schema, statistics_of
-from tachograph.lake.problems import lake_errors
+from tachograph.lake.log_files import LogFiles
+from tachograph.lake.log_format import DAY, add_action, check_format, milliseconds, new_path, remove_action
+from tachograph.lake.problems import lake_errors, torn_log
 from tachograph.lake.store import KEPT_ZSTD_LEVEL, is_remote, local_path, store_of, write_compact
 
 # samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
@@ -35,15 +37,7 @@ ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
 ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1  # quick: what is most of the work of an analysis or an ingest; 2 % more bytes
 COMMIT_ATTEMPTS = 30
-# A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
-# checkpoint (marks of appends included, for ever), and takes away those older than this.
-_PROPERTIES: Mapping[str, str] = {
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 2 days",
-    "delta.deletedFileRetentionDuration": "interval 2 days",
-    "delta.dataSkippingNumIndexedCols": "-1",
-}
-_REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since then is a request of every reader
+FOLDER_MODE = 0o750  # of a new lake: who is in its group may read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +113,11 @@ class Lake:
         return lake
 
     @classmethod
-    def create(cls, location: str, *, level: int = KEPT_ZSTD_LEVEL) -> Lake:
+    def create(cls, location: str, *, level: int = KEPT_ZSTD_LEVEL, mode: int | None = None) -> Lake:
         """Return the lake at `location`, which need not exist yet.
 
+        `mode`: permissions of a new folder, as they are; None: FOLDER_MODE, and no more than the umask allows. What
+        is written into a lake has those of its folder.
         Errors: LakeError when the directory cannot be made, or there is no such bucket.
         """
         lake = cls(location, level=level)
@@ -129,7 +125,7 @@ class Lake:
             if is_remote(lake.location):
                 lake._exists()  # a wrong bucket or key is reported before anything is read
             else:
-                Path(lake.location).mkdir(parents=True, exist_ok=True)
+                _make_lake(Path(lake.location), mode)
         return lake
 
     def _exists(self) -> bool:
@@ -143,7 +139,15 @@ class Lake:
         return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
-        return DeltaTable(self.uri(table), storage_options=self._store.delta)
+        """The table as its log has it. Errors: LakeError for an empty entry, or a format of a newer program."""
+        location = self.uri(table)
+        if not is_remote(location):
+            files = LogFiles.of(Path(location))
+            for version in files.empty_entries():  # Delta counts it as one without rows
+                raise torn_log(files.entry(version))
+        delta = DeltaTable(location, storage_options=self._store.delta)
+        check_format(delta, location)
+        return delta
 
     @property
     def name(self) -> str:
@@ -215,7 +219,7 @@ class Lake:
             with self._writing(table) as written:
                 for day, rows in parts:
                     written.append(self._write(table, day, rows.with_columns(stamp), data_change=True))
-                if self._commit(delta, table, written, [Transaction(app_id, mark, _milliseconds())]):
+                if self._commit(delta, table, written, [Transaction(app_id, mark, milliseconds())]):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
             _wait(attempt)
@@ -243,7 +247,7 @@ class Lake:
                 for day, of_day in batch.days.items():
                     for rows in between_nodes(of_day.with_columns(number)):
                         written.append(self._write(table, day, rows, data_change=True, level=QUICK_ZSTD_LEVEL))
-                marks = [Transaction(name, 1, _milliseconds()) for name in new]
+                marks = [Transaction(name, 1, milliseconds()) for name in new]
                 marks += _raised(delta, {merged_name(table, day): count for day, count in batch.across.items()})
                 if self._commit(delta, table, written, marks):
                     break
@@ -280,7 +284,7 @@ class Lake:
                 reached = delta.transaction_version(app_id)
                 if reached is not None and reached >= mark:
                     return False
-                if self._commit(delta, table, staged, [Transaction(app_id, mark, _milliseconds())]):
+                if self._commit(delta, table, staged, [Transaction(app_id, mark, milliseconds())]):
                     return True
                 _wait(attempt)
             raise _overtaken(self.uri(table))
@@ -314,7 +318,8 @@ class Lake:
         with self._writing(table) as written:
             for day, part in rows:
                 written.append(self._write(table, day, part, data_change=False))
-            actions: list[AddAction | RemoveAction] = [*written, *(_remove_action(table, file) for file in files)]
+            removed = [remove_action(file.path, file.size, file.day) for file in files]
+            actions: list[AddAction | RemoveAction] = [*written, *removed]
             name, more = count() if count else ("", 0)
             for attempt in range(COMMIT_ATTEMPTS):
                 delta = self._opened(table)
@@ -334,15 +339,11 @@ class Lake:
             return delta
         with lake_errors(self.uri(table), writing=True):
             try:
-                return DeltaTable.create(
-                    self.uri(table),
-                    schema=delta_schema(table),
-                    mode="ignore",
-                    partition_by=[DAY] if table.by_day else None,
-                    storage_options=self._store.delta,
-                    configuration={**_PROPERTIES, **(_REMOTE_PROPERTIES if is_remote(self.location) else {})},
-                    commit_properties=CommitProperties(max_commit_retries=0),  # or it is created twice
-                )
+                self._store.create(self.uri(table), table)
+                delta = self.delta(table)
+                if delta is not None:
+                    return delta
+                raise TableNotFoundError(f"no log at {self.uri(table)}")
             except DeltaError:  # another process created it in the same moment, or it cannot be created
                 delta = self.delta(table)
                 if delta is None:
@@ -358,19 +359,11 @@ class Lake:
     ) -> bool:
         """Make `actions` the version after that of `delta`; False where another writer has taken it."""
         try:
-            delta.create_write_transaction(
-                list(actions),
-                mode="append",
-                schema=delta_schema(table),
-                partition_by=[DAY] if table.by_day else None,
-                commit_properties=CommitProperties(app_transactions=transactions or None, max_commit_retries=0),
-            )
-        except CommitFailedError:
-            return False
+            return self._store.commit(delta, self.uri(table), table, actions, transactions)
         except (DeltaError, OSError):
-            # the commit may stand, and only the checkpoint after it have failed (a full disk)
+            # the commit may stand, and only the checkpoint after it have failed, of an object store
             added = {action.path for action in actions if isinstance(action, AddAction)}
-            if not added or not added <= self._in_log(table):
+            if not is_remote(self.location) or not added or not added <= self._in_log(table):
                 raise
         return True
 
@@ -387,6 +380,17 @@ class Lake:
             with lake_errors(self.uri(table), writing=True):
                 yield written
             undo.pop_all()
+
+    def vacuum(self, table: LakeTable, hours: int, *, unnamed: bool = True) -> int:
+        """Delete files that were replaced more than so many hours ago; return how many.
+
+        `unnamed`: also those as old that no log names, of appends that were killed. Errors: LakeError.
+        """
+        delta = self.delta(table)
+        if delta is None:
+            return 0
+        with lake_errors(self.uri(table), writing=True):
+            return self._store.vacuum(delta, self.uri(table), hours, unnamed=unnamed)
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
         """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
@@ -466,15 +470,15 @@ class Lake:
         `level` of such a file: that of the lake where none is given.
         """
         if table.by_day and (not data_change or frame.height >= MANY_ROWS):
-            path = _new_path(day)
+            path = new_path(day)
             size = self._write_compact(table, path, frame, level=self._level if level is None else level)
-            return _add_action(path, size, day, frame, data_change=data_change)
+            return add_action(path, size, day, frame, data_change=data_change)
         return self._write_quickly(table, day, frame, data_change=data_change, level=ZSTD_LEVEL)
 
     def _write_quickly(
         self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int
     ) -> AddAction:
-        path = _new_path(day)
+        path = new_path(day)
         size = self._store.write(
             self.uri(table),
             path,
@@ -483,14 +487,14 @@ class Lake:
             compression_level=level,
             row_group_size=table.group_rows or ROW_GROUP_ROWS[table is GPU_SAMPLES],
         )
-        return _add_action(path, size, day, frame, data_change=data_change)
+        return add_action(path, size, day, frame, data_change=data_change)
 
     def _write_compact(self, table: LakeTable, path: str, frame: pl.DataFrame, *, level: int) -> int:
         """Write rows that are likely to stay in this file; return its bytes.
 
         What a killed process leaves half done is a folder that `vacuum` takes away.
         """
-        with TemporaryDirectory(prefix="writing-", dir=self._store.scratch(self.uri(table))) as folder:
+        with TemporaryDirectory(prefix=WRITING, dir=self._store.scratch(self.uri(table))) as folder:
             rows = ROW_GROUP_ROWS[table is GPU_SAMPLES]
             file = write_compact(frame, table, Path(folder), row_group_rows=rows, level=level)
             return self._store.adopt(self.uri(table), path, file)
@@ -506,6 +510,22 @@ class Lake:
                     self._store.delete(self.uri(table), action.path)
         except (DeltaError, OSError):  # then `vacuum` takes what is an orphan
             return
+
+
+def _make_lake(folder: Path, mode: int | None) -> None:
+    """Make the folder of a lake where it is not there."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=FOLDER_MODE if mode is None else mode)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    if mode is not None:
+        folder.chmod(mode)  # whatever the umask is
+    sync_folder(folder.parent)
 
 
 def _resolved_parts(frame: pl.DataFrame, table: LakeTable) -> list[tuple[date | None, pl.DataFrame]]:
@@ -526,28 +546,7 @@ def _raised(delta: DeltaTable, counts: Mapping[str, int], least: Mapping[str, in
     """Marks raised by some counts, or to what they are at least; one that is raised by nothing stays."""
     before = {name: delta.transaction_version(name) or 0 for name in (*counts, *least)}
     after = {name: before[name] + count for name, count in counts.items()} | dict(least)
-    return [Transaction(name, mark, _milliseconds()) for name, mark in after.items() if mark > before[name]]
-
-
-def _new_path(day: date | None) -> str:
-    folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
-    return f"{folder}part-{uuid.uuid4().hex}.parquet"
-
-
-def _add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
-    return AddAction(
-        path=path,
-        size=size,
-        partition_values={DAY: day.isoformat()} if day is not None else {},
-        modification_time=_milliseconds(),
-        data_change=data_change,
-        stats=statistics_of(frame),
-    )
-
-
-def _milliseconds() -> int:
-    """Since 1970, as the log counts."""
-    return int(time.time() * 1000)
+    return [Transaction(name, mark, milliseconds()) for name, mark in after.items() if mark > before[name]]
 
 
 _IDS = ("job_key", "job_id")  # by which files of a job are chosen
@@ -587,13 +586,3 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
 def _empty_columns(row: Mapping[str, Any]) -> frozenset[str]:
     prefix, rows = "null_count.", row["num_records"]
     return frozenset(name.removeprefix(prefix) for name in row if name.startswith(prefix) and row[name] == rows)
-
-
-def _remove_action(table: LakeTable, file: DataFile) -> RemoveAction:
-    return RemoveAction(
-        path=file.path,
-        deletion_timestamp=_milliseconds(),
-        data_change=False,
-        size=file.size,
-        partition_values={DAY: file.day.isoformat()} if table.by_day and file.day else {},
-    )

@@ -202,13 +202,7 @@ def delete_replaced(lake: Lake) -> int:
 
     Files that no log names stay: another process may be about to commit them. Errors: LakeError.
     """
-    count = 0
-    for table in ALL_TABLES:
-        delta = lake.delta(table)
-        if delta is not None:
-            with lake_errors(lake.uri(table), writing=True):
-                count += len(delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False))
-    return count
+    return sum(lake.vacuum(table, 0, unnamed=False) for table in ALL_TABLES)
 
 
 def files_with(lake: Lake, name: str) -> list[Path]:

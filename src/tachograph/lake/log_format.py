@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
-from deltalake import Field, Schema
+from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import ArrayType, PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
 
+from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import LakeTable
 
 DAY = "day"  # the partition of tables by day
@@ -25,6 +30,22 @@ _DELTA_TYPES: Mapping[Any, str] = {
     pl.Datetime: "timestamp",
     pl.Date: "date",
 }
+# A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
+# checkpoint (marks of appends included, for ever), and takes away those older than this.
+FORMAT, FORMAT_PROPERTY = 1, "tachograph.format"  # raised when an older program would read or write wrongly
+PROPERTIES: Mapping[str, str] = MappingProxyType(
+    {
+        "delta.checkpointInterval": "50",
+        "delta.logRetentionDuration": "interval 2 days",
+        "delta.deletedFileRetentionDuration": "interval 2 days",
+        "delta.dataSkippingNumIndexedCols": "-1",
+        FORMAT_PROPERTY: str(FORMAT),
+    }
+)
+# Data files are read as they lie, so features that change what a file's rows mean are none of these.
+_READER, _WRITER = 1, 2  # versions of Delta's protocol without features
+_READER_FEATURES = frozenset({"v2Checkpoint", "vacuumProtocolCheck", "timestampNtz"})
+_WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 _STATISTICS = ("t", "node", "job_key", "job_id", "seq")
 
 
@@ -59,3 +80,59 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return value
+
+
+def new_path(day: date | None) -> str:
+    """Return a name that no data file has, in the folder of its day."""
+    folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
+    return f"{folder}part-{uuid.uuid4().hex}.parquet"
+
+
+def add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
+    """Return what the log holds of a new data file."""
+    return AddAction(
+        path=path,
+        size=size,
+        partition_values={DAY: day.isoformat()} if day is not None else {},
+        modification_time=milliseconds(),
+        data_change=data_change,
+        stats=statistics_of(frame),
+    )
+
+
+def remove_action(path: str, size: int, day: date | None) -> RemoveAction:
+    """Return what the log holds of a data file that is replaced."""
+    return RemoveAction(
+        path=path,
+        deletion_timestamp=milliseconds(),
+        data_change=False,
+        size=size,
+        partition_values={DAY: day.isoformat()} if day is not None else {},
+    )
+
+
+def milliseconds() -> int:
+    """Return the time since 1970, as the log counts it."""
+    return int(time.time() * 1000)
+
+
+def check_format(delta: DeltaTable, where: str) -> None:
+    """Do nothing where this program reads and writes the table rightly.
+
+    Errors: LakeError for the format of a newer program, or features of Delta that it does not know.
+    """
+    configured = delta.metadata().configuration.get(FORMAT_PROPERTY, "1")
+    if not configured.isdecimal() or int(configured) > FORMAT:
+        what = f"the lake has format {configured}, this program reads up to {FORMAT}"
+        raise LakeError(what, where=where, do="update tachograph, or name another lake with --lake")
+    protocol = delta.protocol()
+    features = set(protocol.reader_features or ()) - _READER_FEATURES
+    features |= set(protocol.writer_features or ()) - _WRITER_FEATURES
+    mapping = delta.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        features.add("columnMapping")
+    older = (protocol.min_reader_version, protocol.min_writer_version) <= (_READER, _WRITER)
+    if features or not (older or protocol.writer_features is not None):
+        named = ", ".join(sorted(features)) or f"writer version {protocol.min_writer_version}"
+        what = f"another program gave the table features of Delta that tachograph does not read: {named}"
+        raise LakeError(what, where=where, do="ingest into a new lake, or drop the features with that program")

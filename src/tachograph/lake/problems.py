@@ -6,14 +6,17 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import polars as pl
 from deltalake.exceptions import DeltaError
 
 from tachograph.catalog.errors import LakeError
+from tachograph.lake.log_files import torn_data_file, torn_file
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote an errno
+_BACKTRACE = re.compile(r"\n\s*(?:0: |stack backtrace)")  # behind messages of Delta's kernel
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -45,6 +48,7 @@ _OF_STORE = {
         "restore it from a backup, or ingest into a new lake",
     ),
 }
+_NEWER = ("Unsupported minimum", "is not supported", "Unsupported: ")  # of a protocol that Delta does not read
 _WRITE_FAILED = "transport error"  # all that is left of an errno when the end of a Parquet file cannot be written
 
 
@@ -65,11 +69,7 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
         number = _errno_in(str(problem))
         if number:
             raise _of_system(number, where, _line(problem)) from problem
-        raise LakeError(
-            f"the table's log cannot be used: {_line(problem)}",
-            where=where,
-            do="restore the table's _delta_log from a backup, or ingest into a new lake",
-        ) from problem
+        raise _of_log(where, _line(problem)) from problem
     except _UNREADABLE as problem:
         if known_error := _of_store(str(problem), where):
             raise known_error from problem
@@ -78,11 +78,40 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
             raise _of_system(number, where, _line(problem)) from problem
         if writing and _WRITE_FAILED in str(problem):
             raise _of_system(errno.ENOSPC, where, "") from problem
+        torn = None if "://" in where else torn_data_file(Path(where))
+        if torn is not None:
+            raise LakeError(
+                "the data file is empty or cut off",
+                where=str(torn),
+                do="restore it from a backup, or ingest into a new lake",
+            ) from problem
         raise LakeError(
             f"a data file cannot be read: {_line(problem)}",
             where=where,
             do="restore it from a backup, or ingest into a new lake",
         ) from problem
+
+
+def torn_log(file: Path) -> LakeError:
+    """Return what to do about a file of a log that is empty, cut off or misleading."""
+    return LakeError("the file of the log is empty or cut off", where=str(file), do="run `tachograph lake --repair`")
+
+
+def _of_log(where: str, text: str) -> LakeError:
+    """Return what it means that Delta cannot read the log of a table."""
+    if any(mark in text for mark in _NEWER):
+        what = f"the table was written by a newer program: {text}"
+        return LakeError(what, where=where, do="update tachograph, or name another lake with --lake")
+    if "://" not in where:
+        with suppress(OSError):
+            torn = torn_file(Path(where))
+            if torn is not None:
+                return torn_log(torn)
+    return LakeError(
+        f"the table's log cannot be used: {text}",
+        where=where,
+        do="restore the table's _delta_log from a backup, or ingest into a new lake",
+    )
 
 
 def _of_store(text: str, where: str) -> LakeError | None:
@@ -125,5 +154,5 @@ def _errno_in(text: str) -> int:
 
 
 def _line(problem: BaseException) -> str:
-    text = _STYLE.sub("", str(problem)).strip()
+    text = _BACKTRACE.split(_STYLE.sub("", str(problem)), maxsplit=1)[0].strip()
     return " ".join(text.split())[:300] or type(problem).__name__

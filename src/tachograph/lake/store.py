@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Literal, Protocol, cast
 
 import polars as pl
-from deltalake import ColumnProperties, WriterProperties, write_deltalake
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake._internal import DeltaFileSystemHandler
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 
+from tachograph.catalog.durable import make_folder, sync_folder
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import LakeTable
+from tachograph.lake import commits
+from tachograph.lake.log_files import LOG
+from tachograph.lake.log_format import DAY, PROPERTIES, delta_schema
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 RETRIES, RETRY_S, CONNECT_S, ANSWER_S = 4, 20, 4, 30
@@ -40,6 +56,7 @@ _OF_POLARS: Mapping[str, Any] = MappingProxyType(
 # S3 answers a write with `If-None-Match: *` with 412 where the object is there; never a copy over it instead
 _CONDITIONAL: Mapping[str, str] = MappingProxyType({"conditional_put": "etag", "allow_unsafe_rename": "false"})
 _PIECE = 8 << 20  # bytes handed over at a time
+_REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since then is a request of every reader
 
 
 class Store(Protocol):
@@ -67,6 +84,27 @@ class Store(Protocol):
 
     def delete(self, table: str, name: str) -> None:
         """Take a file away; one that is not there is no error."""
+
+    def create(self, location: str, table: LakeTable) -> None:
+        """Make a table without rows; another process may have. Errors: DeltaError, OSError."""
+
+    def commit(
+        self,
+        delta: DeltaTable,
+        location: str,
+        table: LakeTable,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: Sequence[Transaction],
+    ) -> bool:
+        """Make `actions` the version after that of `delta`, for good; False where another writer has taken it.
+
+        Errors: DeltaError, OSError; whether the commit stands is not known.
+        """
+        ...
+
+    def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
+        """Delete files that were replaced so many hours ago; return how many. `unnamed`: also those in no log."""
+        ...
 
 
 def store_of(location: str) -> Store:
@@ -100,7 +138,7 @@ class Folder:
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
         """Write a Parquet file; return its bytes."""
         target = Path(table, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with ExitStack() as undo:
             undo.callback(target.unlink, missing_ok=True)
             frame.write_parquet(target, **how)
@@ -114,13 +152,40 @@ class Folder:
     def adopt(self, table: str, name: str, file: Path) -> int:
         """Move a finished file to its place; return its bytes."""
         target = Path(table, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         file.replace(target)
         return target.stat().st_size
 
     def delete(self, table: str, name: str) -> None:
         """Take a file away."""
         Path(table, name).unlink(missing_ok=True)
+
+    def create(self, location: str, table: LakeTable) -> None:
+        """Make a table without rows."""
+        partition_by = [DAY] if table.by_day else None
+        commits.create_table(Path(location), delta_schema(table), partition_by=partition_by, configuration=PROPERTIES)
+
+    def commit(
+        self,
+        delta: DeltaTable,
+        location: str,
+        table: LakeTable,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: Sequence[Transaction],
+    ) -> bool:
+        """Make `actions` the next version, once their data files are on the disk."""
+        commits.settle(Path(location), [action.path for action in actions if isinstance(action, AddAction)])
+        entry = commits.commit_entry(delta, delta_schema(table), actions, transactions)
+        return commits.commit(Path(location), delta, entry)
+
+    def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
+        """Delete replaced files; Delta's own deletion would note itself in the log, without syncing."""
+        names = delta.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=unnamed)
+        sync_folder(Path(location, LOG))  # what replaced them lasts
+        for name in names:
+            if not name.startswith(commits.WRITING):
+                self.delete(location, name)
+        return len(names) + (commits.remove_unfinished(Path(location), hours=hours) if unnamed else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +229,45 @@ class ObjectStore:
     def delete(self, table: str, name: str) -> None:
         """Take an object away."""
         DeltaFileSystemHandler(table, self.delta).delete_file(name)
+
+    def create(self, location: str, table: LakeTable) -> None:
+        """Make a table without rows."""
+        DeltaTable.create(
+            location,
+            schema=delta_schema(table),
+            mode="ignore",
+            partition_by=[DAY] if table.by_day else None,
+            storage_options=self.delta,
+            configuration={**PROPERTIES, **_REMOTE_PROPERTIES},
+            commit_properties=CommitProperties(max_commit_retries=0),  # or it is created twice
+            raise_if_key_not_exists=False,
+        )
+
+    def commit(
+        self,
+        delta: DeltaTable,
+        location: str,
+        table: LakeTable,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: Sequence[Transaction],
+    ) -> bool:
+        """Make `actions` the next version."""
+        try:
+            delta.create_write_transaction(
+                list(actions),
+                mode="append",
+                schema=delta_schema(table),
+                partition_by=[DAY] if table.by_day else None,
+                commit_properties=CommitProperties(app_transactions=list(transactions) or None, max_commit_retries=0),
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+    def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
+        """Delete replaced files."""
+        names = delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=unnamed)
+        return len(names)
 
 
 class _CountingWriter(io.RawIOBase):
@@ -219,9 +323,45 @@ def write_compact(
         column_properties=_properties(frame, table),
     )
     # Delta's writer writes tables, not files: this one is thrown away, all but its only file
-    write_deltalake(str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE)
+    with _without_panics():
+        write_deltalake(str(folder), frame, writer_properties=properties, target_file_size=_ONE_FILE)
     (file,) = folder.glob("*.parquet")
     return file
+
+
+_PANIC = re.compile(
+    rb"\n?thread '[^\n]* panicked at [^\n]*\n[^\n]*\n(?:stack backtrace:\n)?(?: +[^\n]*\n)*(?:note: [^\n]*\n)*"
+)
+_PANIC_S = 0.1  # the thread that panics may print after the error is there
+_stderr = threading.Lock()
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Keep from stderr what a thread of Delta's writer prints when it panics behind an error, as on a full disk.
+
+    What others print there meanwhile is printed at the end of the block.
+    """
+    with _stderr, ExitStack() as undo:
+        try:
+            real = os.dup(2)
+        except OSError:  # stderr is closed
+            yield
+            return
+        undo.callback(os.close, real)
+        held = os.memfd_create("stderr")
+        undo.callback(os.close, held)
+        os.dup2(held, 2)
+        try:
+            yield
+        except BaseException:
+            time.sleep(_PANIC_S)
+            raise
+        finally:
+            os.dup2(real, 2)
+            text = _PANIC.sub(b"", os.pread(held, os.fstat(held).st_size, 0))
+            while text:
+                text = text[os.write(2, text) :]
 
 
 def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProperties]:

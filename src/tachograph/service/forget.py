@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.pseudonyms import REMOVED, NameReplacer
 from tachograph.lake.delta import Lake
@@ -115,6 +116,7 @@ def _rewrite(path: Path, replacer: NameReplacer) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)
+        sync_folder(path.parent)
     except OSError as problem:
         beside.unlink(missing_ok=True)
         raise LakeError(f"cannot be changed: {problem.strerror}", where=str(path), do="run it again") from None

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sharing.demand import Calibration, CorunMode
 
@@ -210,12 +211,7 @@ def write_calibration(path: Path, content: CalibrationFile) -> None:
 
     Errors: OSError, for the caller to add the context.
     """
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(_toml(content), encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace_file(path, _toml(content).encode())
 
 
 def _toml(content: CalibrationFile) -> str:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tachograph.catalog.durable import sync_file
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.processes import python_command
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
@@ -149,6 +150,8 @@ def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:
     whole = part.with_name(part.name.replace(_PART, _WHOLE))
     try:
         write_image(lake, lake.files(JOB_SUMMARIES), lake.files(FINDINGS), part, progress)
+        for file in part.iterdir():
+            sync_file(file)
         part.rename(whole)
     finally:
         remove_image(part)

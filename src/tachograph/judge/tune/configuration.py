@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tachograph.catalog import config
 from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.durable import sync_file, sync_folder
 from tachograph.catalog.errors import UsageError
 
 
@@ -63,7 +64,9 @@ def write(path: str | Path, text: str) -> None:
     try:
         half.write_text(text, encoding="utf-8")
         config.load(str(half), {})
+        sync_file(half)
         half.replace(file)
+        sync_folder(file.parent)
     except OSError as problem:
         raise UsageError(
             problem.strerror or str(problem), where=str(file), do="name a file that can be written"

@@ -31,6 +31,7 @@ from typing import Literal
 import polars as pl
 
 from tachograph.catalog.config import AdviceOptions
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, ExportError
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.advice.advise import AdviceLine, SiteFacts, advise
@@ -175,7 +176,8 @@ def _replace(file: Path, content: str, owner: int, group: int | None) -> bool:
             os.fchmod(descriptor, 0o400 if group is None else 0o440)
             if os.geteuid() != owner or group is not None:
                 os.fchown(descriptor, owner, -1 if group is None else group)
-        beside.replace(file)
+            os.fsync(descriptor)
+        beside.replace(file)  # the folder is synced with the state, which is written last
     except PermissionError:
         return False
     finally:
@@ -283,9 +285,8 @@ def _read_state(folder: Path) -> tuple[int, float]:
 
 
 def _write_state(folder: Path, last: int, complete: float) -> None:
-    beside = folder / f"{STATE_FILE}.new"
+    state = folder / STATE_FILE
     try:
-        beside.write_text(f"{last} {complete:.0f}\n", encoding="ascii")
-        beside.replace(folder / STATE_FILE)
+        replace_file(state, f"{last} {complete:.0f}\n".encode(), mode=0o644)
     except OSError as problem:
-        raise ExportError(f"cannot be written: {problem.strerror}", where=str(beside), do="see its folder") from None
+        raise ExportError(f"cannot be written: {problem.strerror}", where=str(state), do="see its folder") from None

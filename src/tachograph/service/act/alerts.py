@@ -7,9 +7,7 @@ before anything is sent, so a message is the same after a kill, and the ledger k
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, ExportError, LakeError, TachographError
 from tachograph.judge.alerts import (
     HANG_CODES,
@@ -251,15 +250,7 @@ def _read_book(file: Path) -> AlertBook:
 
 def _write_book(file: Path, book: AlertBook) -> None:
     """Write the book, on the disk when this returns. Errors: ExportError; then nothing is sent."""
-    beside = file.with_name(f".{file.name}.new")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.json.encode(book))
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(file)
+        replace_file(file, msgspec.json.encode(book), mode=0o600)
     except OSError as problem:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise ExportError(f"the book of alerts cannot be written: {problem.strerror}", where=str(file)) from None

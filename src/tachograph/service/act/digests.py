@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import partial
@@ -15,6 +14,7 @@ import polars as pl
 
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import WEEKDAYS, Configuration
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import to_utc, zone
 from tachograph.judge.usage import USAGE_COLUMNS
@@ -171,12 +171,8 @@ def change_opt_out(file: Path, user: str, *, out: bool) -> None:
 
 def write_opt_out(file: Path, users: Collection[str]) -> None:
     """Write the users; readers see the old file or the new one. Errors: ConfigError."""
-    beside = file.with_name(f".{file.name}.new")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside.write_text("".join(f"{user}\n" for user in sorted(users)), encoding="utf-8")
-        beside.replace(file)
+        replace_file(file, "".join(f"{user}\n" for user in sorted(users)).encode(), mode=0o644)
     except OSError as problem:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise ConfigError(f"act.digest_opt_out cannot be written: {problem.strerror}", where=str(file)) from None

@@ -17,6 +17,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError, TachographError, UnreachableError
 
 LEDGER_FILE = "actions.jsonl"
@@ -61,6 +62,7 @@ class ActionLedger:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._read()
+                sync_folder(folder)
             except BaseException:
                 os.close(self._descriptor)
                 raise

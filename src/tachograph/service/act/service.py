@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, LakeError, TachographError
 from tachograph.catalog.units import plural
 from tachograph.lake.delta import Lake
@@ -218,6 +219,4 @@ def _write_status(folder: Path, result: RoundResult) -> None:
     """Write the status file; where it cannot be written, there is none."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = folder / f".{STATUS_FILE}.new"
-        beside.write_bytes(msgspec.json.encode(result) + b"\n")
-        beside.replace(folder / STATUS_FILE)
+        replace_file(folder / STATUS_FILE, msgspec.json.encode(result) + b"\n")

@@ -77,6 +77,7 @@ class CollectPlan:
     collect: CollectOptions
     options: Sequence[str] = ()
     retry_s: tuple[float, float] = RETRY_S
+    mode: int | None = None  # permissions of a lake that is made
 
     @property
     def folder(self) -> Path:
@@ -119,7 +120,7 @@ def collect(
             collection.children.kill()
 
     _check(plan.collect)
-    Lake.create(plan.lake.location)
+    Lake.create(plan.lake.location, mode=plan.mode)
     with (
         stopping_on_signals(stopping, kill=kill),
         CollectLock(plan.folder).held(now=utc_now(), pause=stopping.wait, wait=waits if wait else None) as held,

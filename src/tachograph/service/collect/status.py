@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.durable import make_folder, mode_within, replace_file
 from tachograph.catalog.errors import LakeError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
@@ -27,6 +29,8 @@ STATUS_FILE = "status.json"
 STATUS_EVERY_S = 5.0  # between writes
 STALE_S = 60.0  # a running process whose status is older hangs
 LOCK_FILE = "lock"
+_BLOCK, _SPARE = 4096, 2048  # bytes; the status may grow by an error that is reported on a full disk
+_LEAST_BYTES = 1 << 20  # a disk with less space left is full
 ATTEMPTS = 5  # `status` holds the lock for a moment to test it
 PAUSE_S = 0.1
 SKEWED_S = 1.0  # hosts with more clock skew are named
@@ -137,18 +141,51 @@ def state_folder(lake: str, configured: str = "", environment: Mapping[str, str]
 
 
 def write_status(folder: Path, status: CollectStatus) -> None:
-    """Replace the status file atomically.
+    """Replace the status file atomically; on a full disk overwrite it in place, which takes no space.
 
     Errors: LakeError when it cannot be written.
     """
-    part = folder / f"{STATUS_FILE}.part"
+    content = msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n"
+    blocks = (len(content) + _SPARE) // _BLOCK + 1
+    path = folder / STATUS_FILE
     with lake_errors(str(folder), writing=True):
         try:
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n")
-            part.replace(folder / STATUS_FILE)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+            replace_file(path, content.ljust(blocks * _BLOCK))
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT) or not _overwritten(path, content):
+                raise
+
+
+def _overwritten(path: Path, content: bytes) -> bool:
+    """Write over a file in its own blocks; False where it is too small, or not there."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        size = os.fstat(descriptor).st_size
+        if len(content) > size:
+            return False
+        return os.pwrite(descriptor, content.ljust(size), 0) == size
+    except OSError:  # a file system that writes to new blocks
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def full_disk(folder: Path) -> Path | None:
+    """Return the mount point of the disk of a folder where it has no space left; else None."""
+    try:
+        blocks = os.statvfs(folder)
+    except OSError:
+        return None
+    free = blocks.f_bfree if os.geteuid() == 0 else blocks.f_bavail
+    if blocks.f_blocks == 0 or free * blocks.f_frsize >= _LEAST_BYTES:
+        return None
+    place = folder.resolve()
+    while not place.is_mount() and place != place.parent:
+        place = place.parent
+    return place
 
 
 def read_status(folder: Path) -> CollectStatus | None:
@@ -201,8 +238,9 @@ class CollectLock:
         Errors: LakeError naming the holder, or where the folder cannot be written.
         """
         with lake_errors(str(self.path.parent), writing=True):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(self.path.parent)
+            mode = mode_within(self.path.parent)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             yield self._take(descriptor, now, pause, wait)
         finally:
@@ -271,7 +309,8 @@ def _locked(descriptor: int, kind: int) -> bool:
 class CollectOverview:
     """State of a collector. `holder`: the running process; `status`: last status file; None without one.
 
-    `sources`: with the watermarks of the lake, which may be newer than the file.
+    `sources`: with the watermarks of the lake, which may be newer than the file. `full_disk`: mount point of the disk
+    of lake or status, where it is full.
     """
 
     lake: str
@@ -280,17 +319,20 @@ class CollectOverview:
     status: CollectStatus | None
     sources: tuple[SourceStatus, ...]
     steps: Mapping[str, StepStatus]
+    full_disk: str | None = None
 
     @property
     def hangs(self) -> bool:
-        """A process holds the lock, and its status is stale."""
-        return self.holder is not None and self.status is not None and is_stale(self.status, self.now)
+        """A process holds the lock, and its status is stale; on a full disk it cannot write one."""
+        stale = self.status is not None and is_stale(self.status, self.now)
+        return stale and self.holder is not None and not self.full_disk
 
     @property
     def is_healthy(self) -> bool:
-        """No source is late or failing, the last analysis and compaction succeeded, no process hangs."""
+        """No source is late or failing, the last analysis and compaction succeeded, no process hangs, no full disk."""
         troubles = [source.condition(self.now) != "ok" for source in self.sources]
-        return not any(troubles) and not self.hangs and not any(step.is_failing for step in self.steps.values())
+        troubles += [self.hangs, self.full_disk is not None, *(step.is_failing for step in self.steps.values())]
+        return not any(troubles)
 
     def without_places(self) -> CollectOverview:
         """Return the same for readers who do not run the service: no path, host, address, or text that may name one."""
@@ -303,6 +345,7 @@ class CollectOverview:
                 name: msgspec.structs.replace(step, result=None, last_error=step.last_error and _HIDDEN)
                 for name, step in self.steps.items()
             },
+            full_disk=self.full_disk and _HIDDEN,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -311,6 +354,7 @@ class CollectOverview:
             "healthy": self.is_healthy,
             "running": self.holder is not None,
             "hangs": self.hangs,
+            "full_disk": self.full_disk,
             "pid": (self.holder.pid or None) if self.holder else None,
             "host": (self.holder.host or None) if self.holder else None,
             "lake": self.lake or None,
@@ -367,9 +411,10 @@ def overview(lake: str, folder: Path, configured: Sequence[FeedSettings], *, now
         source = known[name]
         source.watermarks |= dict(_watermarks(opened, {streams.get(name, name), *source.watermarks}))
         sources.append(source)
-    return CollectOverview(
-        lake, now, CollectLock(folder).holder(), status, tuple(sources), status.steps if status else {}
-    )
+    holder = CollectLock(folder).holder()
+    disks = (full_disk(place) for place in ((folder,) if "://" in lake else (folder, Path(lake))))
+    full = next((str(disk) for disk in disks if disk is not None), None)
+    return CollectOverview(lake, now, holder, status, tuple(sources), status.steps if status else {}, full)
 
 
 def _watermarks(lake: Lake, streams: Iterable[str]) -> Iterator[tuple[str, datetime]]:

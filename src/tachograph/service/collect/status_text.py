@@ -23,6 +23,8 @@ def status_headline(found: CollectOverview, zone: str) -> str:
     if found.holder is not None:
         process = f"process {found.holder.pid} on {found.holder.host}, " if found.holder.pid else ""
         who = f"{process}since {_time(found.holder.since, zone)}"
+        if found.full_disk:
+            return f"Disk full: {found.full_disk}: nothing more is committed; free some space. Collector: {who}{lake}"
         if found.hangs and found.status is not None:
             unresponsive = text((found.now - found.status.updated).total_seconds(), "s")
             return f"Collector hangs: {who}, no status for {unresponsive}; restart it{lake}"
@@ -53,6 +55,8 @@ def source_row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | No
 
 def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
     """Yield sentences: errors, unreachable endpoints, clocks, steps."""
+    if found.full_disk and found.holder is None:
+        yield f"Disk full: {found.full_disk}; free some space"
     for source in found.sources:
         if source.last_error is not None:
             yield f"{source.name}: last error at {_time(source.last_error_at, zone)}: {source.last_error}"

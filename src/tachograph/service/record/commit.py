@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.spool import SpoolRows, read_spool
 from tachograph.catalog.tables import JOBS
 from tachograph.lake.delta import Lake
@@ -89,4 +90,4 @@ def _write_source_note(spool: Path) -> None:
         "slowdown_c": slowdown,
         "problems": spooled.problems,
     }
-    spool.with_suffix(SOURCE_NOTE_SUFFIX).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+    replace_file(spool.with_suffix(SOURCE_NOTE_SUFFIX), f"{json.dumps(note, indent=1)}\n".encode())

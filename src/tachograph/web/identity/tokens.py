@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from starlette.requests import Request
 
+from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.web.identity.proof import NotIdentifiedError, Proven, is_user_name
 from tachograph.web.viewer import Role
@@ -108,6 +109,7 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
                 stream.flush()
                 os.fsync(stream.fileno())
             beside.replace(file)
+            sync_folder(file.parent)
         finally:
             beside.unlink(missing_ok=True)
             os.close(lock)

@@ -1,0 +1,121 @@
+"""Files that are there after a power cut: whole or not at all, and in the order in which they were written.
+
+Until `fsync` a file system may write names and contents in any order: after a power cut a new name may be gone, or
+lead to an empty file, also behind a rename (ext4: delayed allocation). So contents are synced before their name is
+made, and the folder before success is reported. Permissions follow the folder: what others may not enter or read
+there they may not read in a file of it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_MOST = 0o664  # of a file: no folder makes it writable for everyone
+
+
+def sync_file(path: Path, *, mode: int | None = None) -> None:
+    """Return once the content of a file is on the disk. `mode`: its permissions from now on. Errors: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if mode is not None:
+            set_mode(descriptor, mode)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Set the permissions of an open file, where it is one's own and its file system has any."""
+    if os.fstat(descriptor).st_mode & 0o777 != mode:
+        with suppress(PermissionError):
+            os.fchmod(descriptor, mode)
+
+
+def sync_folder(path: Path) -> None:
+    """Return once the names in a folder are on the disk. Errors: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, *, mode: int | None = None) -> None:
+    """Make a folder and those above it that are missing, on the disk when this returns. Errors: OSError.
+
+    `mode`: permissions of a new one; None: those of the folder above.
+    """
+    if path.is_dir():
+        return
+    above = path.parent
+    make_folder(above, mode=mode)
+    wanted = above.stat().st_mode & 0o777 if mode is None else mode
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:  # made by another process in the same moment; a file is no folder
+        if not path.is_dir():
+            raise
+    else:
+        path.chmod(wanted | path.stat().st_mode & 0o7000)  # the group bit that is inherited stays
+        sync_folder(path)
+    sync_folder(above)
+
+
+def mode_within(folder: Path) -> int:
+    """Return the permissions of a file in a folder: those of the folder, without execution, and writing for others."""
+    return folder.stat().st_mode & _MOST
+
+
+def write_new(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file, on the disk but for its name when this returns; one that is there is replaced. Errors: OSError."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        set_mode(stream.fileno(), mode)
+        os.fsync(stream.fileno())
+
+
+def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Put a file in the place of an older one, on the disk when this returns; readers see the one or the other.
+
+    `mode`: its permissions; None: those of `mode_within` its folder.
+    Errors: OSError; then the older one is still there.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write_new(beside, content, mode=mode_within(path.parent) if mode is None else mode)
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def publish_file(written: Path, path: Path) -> None:
+    """Put a file that was written and closed at its name, on the disk when this returns. Errors: OSError."""
+    sync_file(written, mode=mode_within(path.parent))
+    written.replace(path)
+    sync_folder(path.parent)
+
+
+def create_file(path: Path, content: bytes, *, staged: Path) -> bool:
+    """Write a file under a name that nobody has taken, whole or not at all; False where it is taken.
+
+    `staged`: a name on the same disk that the file has before. Errors: OSError.
+    """
+    try:
+        write_new(staged, content, mode=mode_within(path.parent))
+        try:
+            os.link(staged, path)
+        except FileExistsError:
+            return False
+    finally:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True

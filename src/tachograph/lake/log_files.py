@@ -1,0 +1,170 @@
+"""Files of the log of a table in a folder: entries, checkpoints, the hint at the last one; and which are damaged.
+
+An entry that is empty counts for Delta as one without rows: it is looked for before each reading.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+LOG, HINT = "_delta_log", "_last_checkpoint"
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet")
+_MAGIC = b"PAR1"
+_UNREADABLE = (pl.exceptions.ComputeError, pl.exceptions.PanicException, OSError)
+
+
+def entry_name(version: int) -> str:
+    """Return the name of the entry of a version."""
+    return f"{version:020}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """Return the name of the checkpoint of a version."""
+    return f"{version:020}.checkpoint.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """What lies in the log of a table. entries: {version: bytes}; checkpoints: {version: names and bytes}."""
+
+    folder: Path
+    entries: Mapping[int, int]
+    checkpoints: Mapping[int, Sequence[tuple[str, int]]]
+    has_hint: bool
+
+    @classmethod
+    def of(cls, table: Path) -> LogFiles:
+        """Return what lies there; nothing where there is no log."""
+        folder = table / LOG
+        entries: dict[int, int] = {}
+        checkpoints: dict[int, list[tuple[str, int]]] = {}
+        has_hint = False
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
+            for file in found:
+                if not file.is_file():
+                    continue
+                if of_entry := _ENTRY.fullmatch(file.name):
+                    with suppress(FileNotFoundError):  # removed since: covered by a checkpoint
+                        entries[int(of_entry[1])] = file.stat().st_size
+                elif of_checkpoint := _CHECKPOINT.fullmatch(file.name):
+                    with suppress(FileNotFoundError):
+                        checkpoints.setdefault(int(of_checkpoint[1]), []).append((file.name, file.stat().st_size))
+                has_hint |= file.name == HINT
+        return cls(folder, entries, checkpoints, has_hint)
+
+    def entry(self, version: int) -> Path:
+        """The entry of a version."""
+        return self.folder / entry_name(version)
+
+    @property
+    def last_checkpoint(self) -> int:
+        """Version of the last checkpoint that is not empty; -1 without one."""
+        whole = (version for version, files in self.checkpoints.items() if all(size for _, size in files))
+        return max(whole, default=-1)
+
+    def empty_entries(self) -> list[int]:
+        """Versions behind the last checkpoint whose entries are empty, in order."""
+        first = self.last_checkpoint
+        return sorted(version for version, size in self.entries.items() if size == 0 and version > first)
+
+    def torn_entries(self) -> list[int]:
+        """Versions behind the last checkpoint whose entries are empty or cut off, in order."""
+        first = self.last_checkpoint
+        return sorted(version for version in self.entries if version > first and not is_whole(self.entry(version)))
+
+    def torn_checkpoints(self) -> list[int]:
+        """Versions whose checkpoints cannot be read, in order."""
+        return sorted(
+            version
+            for version, files in self.checkpoints.items()
+            if not all(size and _is_parquet(self.folder / name) for name, size in files)
+        )
+
+    def misleading_hint(self, torn: Sequence[int]) -> bool:
+        """Whether the hint names a checkpoint that is not there, or is one of `torn`, or cannot be read itself."""
+        if not self.has_hint:
+            return False
+        version = hinted_version(self.folder)
+        return version is None or version not in self.checkpoints or version in torn
+
+
+def hinted_version(log: Path) -> int | None:
+    """Return the version of the checkpoint that the hint in a log names; None where it names none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads((log / HINT).read_bytes())["version"])
+    return None
+
+
+def is_whole(entry: Path) -> bool:
+    """Return whether an entry has lines, and each of them is a JSON object. Errors: OSError."""
+    count = 0
+    for line in entry.read_bytes().splitlines():
+        if not line.strip():
+            continue
+        try:
+            if not isinstance(json.loads(line), dict):
+                return False
+        except ValueError:
+            return False
+        count += 1
+    return count > 0
+
+
+def added_files(entry: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the whole lines of an entry add: the actions of data files."""
+    for line in entry.read_bytes().splitlines():
+        with suppress(ValueError):
+            action = json.loads(line)
+            if isinstance(action, dict) and isinstance(action.get("add"), dict):
+                yield action["add"]
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
+                return False
+        pl.read_parquet_schema(path)
+        return True
+    except _UNREADABLE:
+        return False
+
+
+def torn_file(table: Path) -> Path | None:
+    """Return a file of the log that is empty, cut off or misleading, and that `repair_log` is for; None without one.
+
+    Errors: OSError.
+    """
+    files = LogFiles.of(table)
+    torn = files.torn_checkpoints()
+    if torn:
+        return files.folder / files.checkpoints[torn[-1]][0][0]
+    if files.misleading_hint(torn):
+        return files.folder / HINT
+    entries = files.torn_entries()
+    return files.entry(entries[0]) if entries else None
+
+
+def torn_data_file(table: Path) -> Path | None:
+    """Return a data file that counts and is empty, cut off or gone; None where all have the size that the log has."""
+    try:
+        actions = pl.DataFrame(DeltaTable(str(table)).get_add_actions(flatten=True))
+    except (DeltaError, OSError):
+        return None
+    for name, size in actions.select("path", "size_bytes").iter_rows():
+        path = table / str(name)
+        if not path.is_file() or path.stat().st_size != size or not _is_parquet(path):
+            return path
+    return None

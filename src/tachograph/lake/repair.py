@@ -1,0 +1,116 @@
+"""Repair of the logs of a lake in a folder after a power cut: what was never committed is put aside, nothing else.
+
+An entry that is empty or cut off holds no rows that were reported as committed: an entry is on the disk before that.
+So those at the end of a log are renamed, as are checkpoints that cannot be read and whose entries are all there. What
+lies behind a damaged entry may have been reported, and is never dropped. Killed at any moment, a second run ends alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tachograph.catalog.durable import sync_folder
+from tachograph.catalog.errors import BREAK, LakeError
+from tachograph.catalog.tables import ALL_TABLES
+from tachograph.lake.commits import writers_lock
+from tachograph.lake.delta import Lake
+from tachograph.lake.log_files import HINT, LogFiles, added_files
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.store import is_remote
+
+ASIDE = ".torn"  # behind the name of what was put aside
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedFile:
+    """A file of a log that was put aside. rows: of data files that it would have added, as far as it can be read."""
+
+    table: str
+    file: str
+    what: str
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _TableRepair:
+    """What is to be done with one table, in order; `refused`: why nothing is."""
+
+    files: LogFiles
+    aside: Sequence[tuple[Path, RepairedFile]]
+    refused: str = ""
+
+
+def repair(lake: Lake) -> list[RepairedFile]:
+    """Put torn files of the logs aside, and return them; nothing to do is nothing changed.
+
+    Errors: LakeError for a lake in an object store, beside a process that writes, and, once all else is repaired,
+    for logs that are damaged elsewhere than at their ends.
+    """
+    if is_remote(lake.location):
+        raise LakeError("an object store writes whole objects", where=lake.location, do="there is nothing to repair")
+    done: list[RepairedFile] = []
+    refused: list[str] = []
+    with lake_errors(lake.location, writing=True), writers_lock(Path(lake.location), alone=True):
+        for table in ALL_TABLES:
+            plan = _plan(table.name, LogFiles.of(Path(lake.uri(table))))
+            if plan.refused:
+                refused.append(plan.refused)
+                continue
+            for path, repaired in plan.aside:
+                path.rename(path.with_name(path.name + ASIDE))
+                sync_folder(path.parent)
+                done.append(repaired)
+    if refused:
+        raise LakeError(
+            BREAK.join(["some logs are damaged where rows were committed, and stay as they are:", *refused]),
+            where=lake.location,
+            do="restore these tables from a backup; without one, ingest into a new lake",
+        )
+    return done
+
+
+def _plan(table: str, files: LogFiles) -> _TableRepair:
+    torn_checkpoints = files.torn_checkpoints()
+    whole = [version for version in files.checkpoints if version not in torn_checkpoints]
+    base = max(whole, default=-1)
+    last = max(files.entries, default=base)
+    reached = max([last, *torn_checkpoints])
+    missing = [version for version in range(base + 1, reached + 1) if version not in files.entries]
+    if missing:
+        name = files.entry(missing[0])
+        return _TableRepair(files, (), f"{name}: missing, and no checkpoint that can be read is behind it")
+    usable = replace(files, checkpoints={version: files.checkpoints[version] for version in whole})
+    torn = usable.torn_entries()
+    if torn and torn != list(range(torn[0], last + 1)):
+        return _TableRepair(files, (), f"{files.entry(torn[0])}: empty or cut off, and later entries are whole")
+    if torn and any(version >= torn[0] for version in torn_checkpoints):
+        return _TableRepair(files, (), f"{files.entry(torn[0])}: empty or cut off, and a checkpoint of it was written")
+    return _TableRepair(files, list(_aside(table, files, torn_checkpoints, torn)))
+
+
+def _aside(
+    table: str, files: LogFiles, checkpoints: Sequence[int], entries: Sequence[int]
+) -> Iterator[tuple[Path, RepairedFile]]:
+    """What is put aside: the hint before its checkpoint, the last entry first, so that a log never has a gap."""
+    if files.misleading_hint(checkpoints):
+        yield files.folder / HINT, RepairedFile(table, HINT, "the hint at the last checkpoint; nothing is lost")
+    for version in checkpoints:
+        for name, _ in files.checkpoints[version]:
+            what = f"checkpoint of version {version}, torn; nothing is lost"
+            yield files.folder / name, RepairedFile(table, name, what)
+    for version in reversed(entries):
+        path = files.entry(version)
+        rows = sum(_rows(action) for action in added_files(path))
+        known = f"at least {rows:,} rows" if rows else "rows of an unknown number"
+        what = f"version {version}, torn; {known} of it were never reported as committed"
+        yield path, RepairedFile(table, path.name, what, rows)
+
+
+def _rows(action: dict[str, object]) -> int:
+    try:
+        return int(json.loads(str(action.get("stats")))["numRecords"])
+    except (ValueError, KeyError, TypeError):
+        return 0
