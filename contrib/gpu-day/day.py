@@ -22,6 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from pack import PACK, unpack
+from workloads import SITE
+
 if TYPE_CHECKING:
     from day_tools import DayTools
 
@@ -50,9 +53,9 @@ STEPS: tuple[DayStep, ...] = (
     DayStep("pm", "C. PM sampling beside Nsight Compute", 315.0),
     DayStep("overhead", "D. Overhead by source and interval", 270.0),
     DayStep("samples", "E. Sample data", 30.0),
-    DayStep("report", "F. Summary", 15.0),
+    DayStep("summary", "F. Summary of all steps", 15.0),
 )
-_ALWAYS = ("samples", "report")  # of what the others have so far: done again each time
+_ALWAYS = ("samples", "summary")  # of what the others have so far: done again each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,10 @@ class DayOptions:
 
 
 def paths(pack: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the packages of a pack, where there is one, and this folder."""
-    parts = [str(HERE), *(str(pack / one) for one in ("site", "src") if (pack / one).is_dir())]
-    parts += filter(None, [environment.get("PYTHONPATH")])
-    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(parts))}
+    """Return the environment with this folder, the sources beside it, and the packages of a pack, if there is one."""
+    parts = [str(HERE), *(str(one) for one in (HERE.parents[1] / "src", pack / "site") if one.is_dir())]
+    parts = [environment["PYTHONPATH"], *parts] if environment.get("PYTHONPATH") else parts
+    return {**environment, "PYTHONPATH": os.pathsep.join(parts), SITE: str(pack / "site")}
 
 
 def plan(only: Sequence[str], seconds: float, *, rehearse: bool) -> list[tuple[DayStep, float]]:
@@ -130,7 +133,7 @@ def _child(options: DayOptions, step: DayStep, limit_s: float) -> int | None:
         [sys.executable, str(HERE / "day.py"), *words],
         env=paths(options.pack, os.environ),
         start_new_session=True,
-        preexec_fn=end_with_parent,
+        preexec_fn=end_with_parent,  # noqa: PLW1509 no thread runs yet
     )
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -195,8 +198,8 @@ def run_step(options: DayOptions, name: str, seconds: float, command: str) -> in
             document.device, document.driver = facts["device"], facts["driver"]
             if not options.rehearse:
                 tools = _one_gpu(tools, facts["uuid"])
-        if name == "report":
-            step_collect.report(tools, document, tuple(step.name for step in STEPS if step.name != "report"))
+        if name == "summary":
+            step_collect.report(tools, document, tuple(step.name for step in STEPS if step.name != "summary"))
         else:
             {
                 "proof": step_proof.measure, "pairs": step_pairs.measure, "pm": step_pm.measure,
@@ -240,7 +243,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--mps", action="store_true", help="pairs under MPS, by a daemon of our own, for B")
     parser.add_argument("--collect", type=Path, metavar="DIR", help="copy report and archive here after every step")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from gpu-day-results.tar.gz")
-    parser.add_argument("--pack", type=Path, default=HERE / "pack", help="what `make gpu-day-pack` made")
+    parser.add_argument("--pack", type=Path, default=PACK, help="what `make gpu-day-pack` made")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, against stand-ins")
     parser.add_argument("--list", action="store_true", help="list the steps and their times")
     parser.add_argument("--step", help=argparse.SUPPRESS)
@@ -267,6 +270,7 @@ def main() -> int:
             sys.stdout.write(f"{step.name:<10} {step.limit_s:>4.0f} s  {step.title}\n")
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
+    unpack(options.pack)
     if arguments.step:
         return run_step(options, arguments.step, arguments.seconds, _typed(options))
     if arguments.resume is not None:

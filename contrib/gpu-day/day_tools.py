@@ -101,7 +101,8 @@ def started(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
     try:
         process = subprocess.Popen(
             command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True, preexec_fn=end_with_parent,
+            text=True, start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 steps have no threads
         )  # fmt: skip
     except OSError as problem:
         raise StepError(f"{_name(command)} cannot be started: {problem}") from None
@@ -147,7 +148,9 @@ def has_torch(tools: DayTools) -> str | None:
     if tools.rehearse:
         return None
     try:
-        tools.run([sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"], 120.0)
+        tools.run(
+            [sys.executable, "-c", "from workloads import load_torch; load_torch().zeros(1, device='cuda')"], 120.0
+        )
     except StepError as problem:
         return f"PyTorch with CUDA cannot be used ({problem})"
     return None

@@ -13,23 +13,6 @@ from tachograph.sharing.estimate import estimate
 from tachograph.sharing.kernels import kernels_of
 
 
-def overlapped(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the time of a step of each of two streams while both run, s; times are those of ends of steps.
-
-    From the first end on that lies behind the first end of the other, to the last before one of them has ended.
-    Errors: ValueError where they did not run at the same time.
-
-    >>> overlapped([1.0, 3.0, 5.0, 7.0], [2.0, 4.0, 6.0, 8.0, 9.0, 10.0])
-    (2.0, 2.0)
-    """
-    begin, end = max(first[0], second[0]), min(first[-1], second[-1])
-    inside = [[t for t in ends if begin <= t <= end] for ends in (first, second)]
-    if min(map(len, inside)) < 2:
-        raise ValueError("two streams did not run at the same time")
-    one, other = ((ends[-1] - ends[0]) / (len(ends) - 1) for ends in inside)
-    return one, other
-
-
 @dataclass(frozen=True, slots=True)
 class PairCheck:
     """One kernel beside another: measured and predicted slowdown, the upper value, whether the pair is called safe."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-from typing import Any
 
-from workloads import KERNELS, kernels
+from workloads import KERNELS, kernels, load_torch
 
 
 def main() -> int:
@@ -14,7 +12,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(KERNELS))
     name = parser.parse_args().name
-    torch: Any = importlib.import_module("torch")
+    torch = load_torch()
     once = kernels(torch)[name]()
     for _ in range(2):
         once()

@@ -8,7 +8,6 @@ FILE is written after every pair; pairs that it has are not measured again.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import random
 import statistics
@@ -18,8 +17,8 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pair_numbers import overlapped
 from step_document import write_whole
+from workloads import kernels, load_torch
 
 NAMES = ("gemm-bf16", "gemm-fp32", "attention-forward", "copy", "reduction")
 TARGET_S = 0.06  # of a stream alone
@@ -31,9 +30,7 @@ class Torch:
     """Two streams of PyTorch."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        from workloads import kernels
-
-        self.torch: Any = importlib.import_module("torch")
+        self.torch = load_torch()
         self.streams = [self.torch.cuda.Stream(), self.torch.cuda.Stream()]
         prepared = kernels(self.torch)
         self.once: dict[str, Callable[[], object]] = {name: prepared[name]() for name in names}
@@ -87,6 +84,23 @@ class Simulated:
                 ends.append(t)
             found.append(ends)
         return found
+
+
+def overlapped(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Return the time of a step of each of two streams while both run, s; times are those of ends of steps.
+
+    From the first end on that lies behind the first end of the other, to the last before one of them has ended.
+    Errors: ValueError where they did not run at the same time.
+
+    >>> overlapped([1.0, 3.0, 5.0, 7.0], [2.0, 4.0, 6.0, 8.0, 9.0, 10.0])
+    (2.0, 2.0)
+    """
+    begin, end = max(first[0], second[0]), min(first[-1], second[-1])
+    inside = [[t for t in ends if begin <= t <= end] for ends in (first, second)]
+    if min(map(len, inside)) < 2:
+        raise ValueError("two streams did not run at the same time")
+    one, other = ((ends[-1] - ends[0]) / (len(ends) - 1) for ends in inside)
+    return one, other
 
 
 def measured(device: Torch | Simulated, pair: tuple[str, str]) -> dict[str, Any]:

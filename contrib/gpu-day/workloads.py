@@ -11,6 +11,7 @@ import argparse
 import importlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,13 @@ from proof_labels import BY_NAME
 Step = Callable[[], int]  # does some work, returns how many units
 STEP_S = 0.02  # about so long a step is made: the clock is looked at in between
 WARM_S = 2.0
+SITE = "GPU_DAY_SITE"  # variable with a folder of packages that PyTorch shall not see: it has its own versions
+
+
+def load_torch() -> Any:
+    """Return PyTorch, with the packages of its own Python. Errors: ImportError."""
+    sys.path[:] = [folder for folder in sys.path if folder != os.environ.get(SITE)]
+    return importlib.import_module("torch")
 
 
 def _repeated(torch: Any, once: Callable[[], object]) -> Step:
@@ -238,7 +246,7 @@ def _prepared(name: str) -> tuple[Step, Callable[[], object]]:
     """The step of a workload, and what waits for the GPU."""
     if name == "idle":
         return _rest, lambda: None
-    torch: Any = importlib.import_module("torch")
+    torch = load_torch()
     made: dict[str, Callable[[], Step]] = {
         "fp64": lambda: _product(torch, torch.float64),
         "fp64-vector": lambda: _fp64_vector(torch),
