@@ -120,7 +120,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def end_session(process: subprocess.Popen[str], patience_s: float = 10.0) -> None:
+def end_session(process: subprocess.Popen[Any], patience_s: float = 10.0) -> None:
     """End a process and all of its session: by SIGTERM, so that counters are given back, then by SIGKILL."""
     if process.poll() is None:
         with suppress(ProcessLookupError):

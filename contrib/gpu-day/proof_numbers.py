@@ -121,7 +121,7 @@ def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
 
     >>> t = np.arange(5.0)
     >>> energy(t, np.full(5, 300.0), np.array([1000.0, 1300.0, 1600.0, 1900.0, 2206.0])).difference
-    -0.00497512437810943
+    -0.0066225165562914245
     """
     known = np.isfinite(power_w) & np.isfinite(energy_j)
     t, power_w, energy_j = t[known], power_w[known], energy_j[known]

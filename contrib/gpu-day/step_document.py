@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -68,15 +67,6 @@ def load(folder: Path, step: str) -> StepDocument | None:
         return None
     content = json.loads(file.read_text(encoding="utf-8"))
     return StepDocument(**content | {"tables": [ResultTable(**table) for table in content["tables"]]})
-
-
-def command_of(words: Sequence[str]) -> str:
-    """Return a command as it is typed, without the folder of Python.
-
-    >>> command_of(["/opt/x/bin/python3", "day.py", "a b"])
-    "python3 day.py 'a b'"
-    """
-    return shlex.join([Path(words[0]).name, *words[1:]])
 
 
 def markdown(document: StepDocument) -> str:

@@ -1,6 +1,6 @@
 """What a machine without network needs for the day: wheels of its Python, this package, and the day itself.
 
-    python contrib/gpu-day/pack.py --python-version 3.12
+    python contrib/gpu-day/day_pack.py --python-version 3.12
 
 Wheels are those of the locks, with their hashes. DIR gets `wheels/` and, for PM sampling, `wheels-pm/`: cupti-python
 needs another version of cuda-bindings. Beside it `gpu-day.tar` has all of it and the sources; --part-mib cuts it.
@@ -112,7 +112,7 @@ def bundle(pack: Path, target: Path, part_mib: int) -> list[Path]:
         old.unlink()
     if not part_mib:
         return [target]
-    parts = []
+    parts: list[Path] = []
     with target.open("rb") as whole:
         while content := whole.read(part_mib * _MIB):
             parts.append(target.with_name(f"{target.name}.{len(parts):02d}"))

@@ -1,6 +1,6 @@
 """One day on a real GPU: all measurements that need one, most valuable first, each with its result at once.
 
-    python contrib/gpu-day/day.py --out DIR
+    python contrib/gpu-day/gpu_day.py --out DIR
 
 What is in DIR already is not done again; the same command goes on after an interruption. `--rehearse` goes the same
 way against stand-ins, without a GPU. docs/gpu-day.md says what each step measures.
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from pack import PACK, unpack
+from day_pack import PACK, unpack
 from workloads import SITE
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _child(options: DayOptions, step: DayStep, limit_s: float) -> int | None:
     words += ["--seconds", f"{limit_s:.1f}", *(["--rehearse"] if options.rehearse else [])]
     words += [*(["--mps"] if options.mps else []), *(["--workloads", ",".join(options.few)] if options.few else [])]
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "day.py"), *words],
+        [sys.executable, str(HERE / "gpu_day.py"), *words],
         env=paths(options.pack, os.environ),
         start_new_session=True,
         preexec_fn=end_with_parent,  # noqa: PLW1509 no thread runs yet
@@ -282,7 +282,7 @@ def main() -> int:
 
 def _typed(options: DayOptions) -> str:
     more = [*(["--rehearse"] if options.rehearse else []), *(["--mps"] if options.mps else [])]
-    return " ".join(["python contrib/gpu-day/day.py --out DIR", *more])
+    return " ".join(["python contrib/gpu-day/gpu_day.py --out DIR", *more])
 
 
 if __name__ == "__main__":
