@@ -143,6 +143,11 @@ def gpu_facts(tools: DayTools) -> dict[str, str]:
     return found
 
 
+def pm_gpu(tools: DayTools) -> str:
+    """Return the GPU as PM sampling finds it: by UUID, as CUDA may see this one alone. Errors: StepError."""
+    return "0" if tools.rehearse else gpu_facts(tools)["uuid"]
+
+
 def has_torch(tools: DayTools) -> str | None:
     """Return why PyTorch cannot be used; None where it can."""
     if tools.rehearse:
@@ -185,7 +190,7 @@ def profile(tools: DayTools, name: str, limit_s: float) -> Path:
         return target
     target.parent.mkdir(exist_ok=True)
     options = ["--set", "full", "--metrics", ",".join(PROFILED), "--clock-control", "none"]
-    options += ["--profile-from-start", "off", "--csv", "--page", "raw"]
+    options += ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
     printed = tools.run([*ncu_command(tools), *options, *tools.python("profiled.py", name)], limit_s)
     if '"Kernel Name"' not in printed:
         raise StepError(f"ncu profiled no kernel: {(printed.strip() or 'no message').splitlines()[-1]}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from day_tools import DayTools, StepError, has_torch, started
+from day_tools import DayTools, StepError, has_torch, pm_gpu, started
 from proof_numbers import overhead
 from step_document import ResultTable, StepDocument
 from step_pm import refused_sampling, wait_for_steps
@@ -35,7 +35,7 @@ class Observer:
     def command(self, tools: DayTools, folder: Path) -> list[str]:
         """The program that observes until it is ended."""
         if self.kind == "pm":
-            return tools.tachograph("sample", "--json", "--quiet", "--gpus", str(tools.gpu), *self.options)
+            return tools.tachograph("sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options)
         if self.kind == "dcgm":
             return ["dcgmi", "dmon", "-i", str(tools.gpu), "-e", _DCGM_FIELDS, *self.options]
         words = ["--quiet", "--anonymous", "--source", "nvml", "--gpus", str(tools.gpu), "--duration", "600"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -90,7 +89,7 @@ def _bench_under_mps(tools: DayTools, document: StepDocument) -> None:
         return
     only = [word for group in _MPS_GROUPS for word in ("--only", group)]
     try:
-        with _mps_daemon(program, tools.out / "mps") as environment:
+        with _mps_daemon(program, tools.out / "mps", tools.environment) as environment:
             inside = DayTools(tools.out, tools.gpu, tools.until, False, {**tools.environment, **environment})
             _bench(inside, document, "calibration-mps.toml", "mps", _MPS_S, ["--mps", *only])
     except (OSError, subprocess.SubprocessError) as problem:
@@ -98,13 +97,13 @@ def _bench_under_mps(tools: DayTools, document: StepDocument) -> None:
 
 
 @contextmanager
-def _mps_daemon(program: str, folder: Path) -> Iterator[dict[str, str]]:
+def _mps_daemon(program: str, folder: Path, before: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Run a daemon of MPS of our own, in folders of our own; it ends with the block."""
     pipes, logs = folder / "pipe", folder / "log"
     for one in (pipes, logs):
         one.mkdir(parents=True, exist_ok=True)
     found = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
-    environment = {**os.environ, **found}
+    environment = {**before, **found}
     subprocess.run([program, "-d"], env=environment, check=True, timeout=20, capture_output=True)
     try:
         yield found

@@ -13,9 +13,9 @@ from day_tools import (
     DayTools,
     JsonLines,
     StepError,
-    gpu_facts,
     has_command,
     has_torch,
+    pm_gpu,
     profile,
     started,
 )
@@ -105,7 +105,7 @@ def _sampled(tools: DayTools, name: str, warps: int | None) -> dict[str, float |
     words += ["--rehearse"] if tools.rehearse else []
     seconds = 1.0 if tools.rehearse else _SAMPLED_S
     options = ["--json", "--quiet", "--interval", str(_INTERVAL_S), "--duration", f"{seconds:g}"]
-    options += ["--gpus", "0" if tools.rehearse else gpu_facts(tools)["uuid"]]
+    options += ["--gpus", pm_gpu(tools)]
     with started(tools.python("workloads.py", *words), tools.environment) as process:
         wait_for_steps(tools, process, steps, _START_S)
         printed = tools.run(

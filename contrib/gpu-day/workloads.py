@@ -180,7 +180,7 @@ def _spmv(torch: Any) -> Callable[[], object]:
     begins = torch.arange(0, rows * each + 1, each, device="cuda", dtype=torch.int32)
     columns = torch.randint(0, rows, (rows * each,), device="cuda", dtype=torch.int32)
     matrix = torch.sparse_csr_tensor(begins, columns, torch.rand(rows * each, device="cuda"), (rows, rows))
-    vector = torch.rand(rows, 1, device="cuda")
+    vector = torch.rand(rows, device="cuda")
     return lambda: matrix @ vector
 
 
