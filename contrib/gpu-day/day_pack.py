@@ -20,8 +20,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 PACK = REPOSITORY / "dist" / "gpu-day"
-_PLATFORMS = tuple(
-    f"manylinux{version}_x86_64" for version in ("_2_28", "_2_27", "_2_24", "_2_17", "2014", "_2_12", "2010", "1")
+# pip matches the tag of a wheel exactly: all of a glibc of 2.28 and older
+_PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)),
+    *(f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")),
 )
 _MIB = 1 << 20
 # of the development lock: what the bench needs beside the packages that run everything
