@@ -25,9 +25,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROOF = REPOSITORY / "contrib" / "gpu-day"
 sys.path.insert(0, str(PROOF))
 
+import proof as run_proof  # noqa: E402
 import proof_numbers  # noqa: E402
 import proof_rehearsal  # noqa: E402
-import proof as run_proof  # noqa: E402
 import workloads  # noqa: E402
 from proof_labels import BY_NAME, LABELS, Check, Label  # noqa: E402
 
