@@ -133,8 +133,8 @@ def end_session(process: subprocess.Popen[Any], patience_s: float = 10.0) -> Non
 
 
 def _name(command: Sequence[str]) -> str:
-    words = [Path(word).name for word in command if not word.startswith("-")]
-    return " ".join(words[1:3] if words and words[0].startswith("python") else words[:2])
+    words = [Path(word).name for word in command if not word.startswith("-") and "import " not in word]
+    return " ".join(words[1:3] if len(words) > 1 and words[0].startswith("python") else words[:2])
 
 
 def gpu_facts(tools: DayTools) -> dict[str, str]:

@@ -77,7 +77,7 @@ def report(tools: DayTools, document: StepDocument, steps: tuple[str, ...]) -> N
             row = [name, found.state, len(found.tables), len(found.not_measured)]
             parts.append(markdown(found))
         table.rows.append(row)
-    document.tables = [table]
+    document.tables, document.state = [table], "done"
     document.not_measured = [f"step {row[0]}: {row[1]}" for row in table.rows if row[1] not in ("done", "skipped")]
     text = "\n".join(["# A day on a GPU", "", markdown(document), *parts])
     write_whole(tools.out / "report.md", text)
