@@ -18,6 +18,7 @@ FUZZ ?= 1000000
 SCREENS ?= 10000
 SAMPLES ?= 1.92e9
 FOLDER ?= tachograph-month
+DAY ?= gpu-day-results
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -26,10 +27,12 @@ COMPILE := $(BIN)/python -m uv --quiet pip compile pyproject.toml --python-versi
 # A worker more than cores: tests that wait leave their core to the others. Bytecode is kept, also where containers
 # forbid it: thousands of tests start processes.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable
+# that of the machine with the GPU, which has PyTorch; else ours, for a rehearsal
+DAY_PYTHON = $(or $(PYTHON),$(wildcard $(BIN)/python),python3)
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/dev.stamp ## set up .venv for development
 demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show the findings (ARGS=... is passed on)
@@ -76,6 +79,12 @@ fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; s
 screens: $(VENV)/dev.stamp ## draw SCREENS=10000 screens of exporters with faults at random (a quarter of an hour and more)
 	$(BIN)/python tests/live_faults/screens.py --screens $(SCREENS) $(ARGS)
 
+gpu-day: ## measure what needs a GPU, in steps that are resumed (DAY=folder, ARGS='--minutes 9 --rehearse'); no network, no setup
+	$(DAY_PYTHON) contrib/gpu-day/gpu_day.py --out $(DAY) $(ARGS)
+
+gpu-day-pack: $(VENV)/dev.stamp ## pack wheels and sources for gpu-day on another machine (ARGS='--python-version 3.12 --part-mib 40')
+	$(BIN)/python contrib/gpu-day/day_pack.py $(ARGS)
+
 docs: $(VENV)/dev.stamp ## write the generated pages anew, and what commands print into the others
 	$(BIN)/python docs/generate.py
 	$(BIN)/python tests/doc_pages.py
@@ -95,7 +104,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers fuzz screens docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers fuzz screens gpu-day gpu-day-pack docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -243,7 +243,17 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, Memory *memory)
 
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *value) { return whole(d, "minor", value); }
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned *value) { return whole(d, "power", value); }
-nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long long *value) { return number(d, "energy", value); }
+/* `meter` in mW: a counter of mJ that goes on with time, ten times a second. */
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t d, unsigned long long *value)
+{
+    unsigned long long meter;
+    if (number(d, "meter", &meter) != OK)
+        return number(d, "energy", value);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *value = meter * (unsigned long long)(now.tv_sec * 10 + now.tv_nsec / 100000000) / 10;
+    return OK;
+}
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, int sensor, unsigned *value) { return sensor ? INVALID : whole(d, "temp", value); }
 nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t d, unsigned *value) { return whole(d, "replays", value); }
 nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t d, unsigned long long *value) { return number(d, "reasons", value); }

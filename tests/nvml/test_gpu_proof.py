@@ -22,12 +22,12 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import classify, reading_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROOF = REPOSITORY / "contrib" / "gpu-proof"
+PROOF = REPOSITORY / "contrib" / "gpu-day"
 sys.path.insert(0, str(PROOF))
 
+import proof as run_proof  # noqa: E402
 import proof_numbers  # noqa: E402
 import proof_rehearsal  # noqa: E402
-import run as run_proof  # noqa: E402
 import workloads  # noqa: E402
 from proof_labels import BY_NAME, LABELS, Check, Label  # noqa: E402
 
@@ -164,7 +164,7 @@ def test_what_is_pretended_is_what_the_library_says() -> None:
 def test_a_rehearsal_comes_out_as_expected(tmp_path: Path) -> None:
     program("gcc", package="gcc libc6-dev")
     out = tmp_path / "proof"
-    command = [sys.executable, str(PROOF / "run.py"), "--rehearse", "--out", str(out), "--only", "fp16"]
+    command = [sys.executable, str(PROOF / "proof.py"), "--rehearse", "--out", str(out), "--only", "fp16"]
     command += ["--seconds", "6", "--repeats", "0"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
     done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)

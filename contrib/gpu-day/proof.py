@@ -1,6 +1,6 @@
 """Proof on a real GPU: labelled workloads are recorded, judged live, compared with nvidia-smi; recording is weighed.
 
-    python contrib/gpu-proof/run.py --out DIR
+    python contrib/gpu-day/proof.py --out DIR
 
 Needs a GPU nobody else uses, its driver, PyTorch with CUDA, and Tachograph in the Python that runs it. DIR gets
 `results.json`, written anew after every workload, and `samples/NAME.parquet`. What is there already is not done again,
@@ -29,7 +29,18 @@ from typing import Any
 
 import numpy as np
 from proof_labels import LABELS, Label
-from proof_numbers import agreement, checked, failures, order, overhead, shares, smi_readings, steady, verdict
+from proof_numbers import (
+    agreement,
+    checked,
+    energy,
+    failures,
+    order,
+    overhead,
+    shares,
+    smi_readings,
+    steady,
+    verdict,
+)
 
 import tachograph
 
@@ -131,6 +142,8 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
     known = {name: column[inside] for name, column in columns.items() if np.isfinite(column[inside]).any()}
     during = [one for one in smi_readings(smi) if reported["begin"] <= one[0] <= reported["end"]]
     same = agreement(t, columns.get("gpu_util", np.full(t.size, math.nan)), during)
+    nothing = np.full(t.size, math.nan)
+    drawn = energy(t[inside], columns.get("power_w", nothing)[inside], columns.get("energy_j", nothing)[inside])
     return {
         "does": label.does,
         "why": label.why,
@@ -143,6 +156,7 @@ def show(proof: Proof, label: Label) -> dict[str, Any]:
         "samples": int(inside.sum()),
         "samples_per_s": float(inside.sum()) / max(1e-9, last - first),
         "rate": reported["rate"],
+        "energy": None if drawn is None else asdict(drawn),
         "nvidia_smi": None if same is None else asdict(same),
         "ok": verdict(label, found) and all(one["ok"] for one in checks),
     }
@@ -266,6 +280,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="of each workload that is shown (default: 60)")
     parser.add_argument("--repeats", type=int, help="pairs of runs with and without recording (default: 10; 0: none)")
     parser.add_argument("--window", type=float, help="seconds of each of these runs (default: 10)")
+    parser.add_argument("--minutes", type=float, help="begin no further workload when so much time has passed")
     parser.add_argument("--again", action="store_true", help="do it again where results are there")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, through the library of tests/nvml")
     arguments = parser.parse_args()
@@ -281,10 +296,11 @@ def main() -> int:
     results |= {"rehearsal": proof.rehearse, "interval_s": INTERVAL_S, "seconds": proof.seconds}
     results |= {"settle_s": proof.settle_s, "smoothing_s": float(proof.environment[SMOOTHING])}
     _with_gpu(proof, gpu)
+    end = math.inf if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
     for label in chosen:
         reported = results["workloads"].setdefault(label.name, {})
         for part, work in (("shown", show), ("overhead", weigh)):
-            if part not in reported.get("done", ()) or arguments.again:
+            if (part not in reported.get("done", ()) or arguments.again) and time.monotonic() < end:
                 _say(f"{label.name}: {part}")
                 _do(reported, part, work, proof, label)
                 results["made"] = datetime.now(UTC).isoformat(timespec="seconds")

@@ -48,6 +48,7 @@ def state_of(reading: Mapping[str, float], *, used_mib: float = 0) -> dict[str, 
     state = {"gpus": "1", "driver": "1", "0.uuid": "GPU-rehearsal", "0.name": "NVIDIA H100 80GB HBM3", "0.gpm": "1"}
     state |= {"0.pci": "00000000:10:00.0", "0.events": "1", "0.total": str(81559 * _MIB), "0.temp": "45"}
     state |= {"0.used": str(int(used_mib * _MIB)), "0.free": str(int((81559 - used_mib) * _MIB)), "0.power": "300000"}
+    state |= {"0.meter": "300000", "0.events": "1"}
     busy = reading.get("gr_engine_active", 0.0)
     state |= {"0.util": str(round(busy * 100)), "0.memutil": str(round(reading.get("dram_active", 0.0) * 90))}
     return state | {f"0.gpm.{one.id}": str(reading.get(one.counter, 0.0) / one.factor) for one in GPM_METRICS}

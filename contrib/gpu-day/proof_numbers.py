@@ -100,6 +100,40 @@ def agreement(t: Column, here: Column, smi: Sequence[tuple[float, float]]) -> Ag
     )
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnEnergy:
+    """Energy from power readings beside that of the driver's counter, both in J over the same time.
+
+    difference: of the two, over the counter's.
+    """
+
+    seconds: float
+    from_power_j: float
+    counter_j: float
+    difference: float
+
+
+def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
+    """Return the energy between the first and the last reading of the counter; None where it did not advance.
+
+    Power is integrated by trapezoids between readings. The driver advances its counter about ten times a second or less
+    often, so the time between two of its values counts, not that between two samples.
+
+    >>> t = np.arange(5.0)
+    >>> energy(t, np.full(5, 300.0), np.array([1000.0, 1300.0, 1600.0, 1900.0, 2206.0])).difference
+    -0.0066225165562914245
+    """
+    known = np.isfinite(power_w) & np.isfinite(energy_j)
+    t, power_w, energy_j = t[known], power_w[known], energy_j[known]
+    moved = np.flatnonzero(np.diff(energy_j) > 0) + 1  # samples that are the first to have a new value
+    if moved.size < 2:
+        return None
+    part = slice(int(moved[0]), int(moved[-1]) + 1)
+    counter = float(energy_j[part][-1] - energy_j[part][0])
+    from_power = float(np.trapezoid(power_w[part], t[part]))
+    return DrawnEnergy(float(t[part][-1] - t[part][0]), from_power, counter, from_power / counter - 1.0)
+
+
 def smi_readings(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
     """Return (time, percent) of lines of nvidia-smi with the time they came; what is no number is left out.
 

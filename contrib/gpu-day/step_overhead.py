@@ -1,0 +1,167 @@
+"""Step D: what observation costs a workload, by source and interval, in runs that take turns with runs without it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from day_tools import DayTools, StepError, has_torch, pm_gpu, started
+from proof_numbers import overhead
+from step_document import ResultTable, StepDocument
+from step_pm import refused_sampling, wait_for_steps
+
+GOAL = 0.003  # at one sample a second
+_WORKLOAD = "gemm-bf16"
+_WINDOW_S, _SETTLE_S = 3.0, 2.5  # an observer starts Python before the window begins
+_ROUNDS = 12  # that are wanted
+_START_S = 90.0
+_PM_MEGACYCLES = (35, 100, 350, 1000)
+_DCGM_FIELDS = "1001,1002,1003,1004,1005,203,252,155"
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A way to observe the GPU. kind: `nvml`, `pm` or `dcgm`."""
+
+    name: str
+    kind: str
+    options: tuple[str, ...]
+
+    def command(self, tools: DayTools, folder: Path) -> list[str]:
+        """The program that observes until it is ended."""
+        if self.kind == "pm":
+            return tools.tachograph("sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options)
+        if self.kind == "dcgm":
+            return ["dcgmi", "dmon", "-i", str(tools.gpu), "-e", _DCGM_FIELDS, *self.options]
+        words = ["--quiet", "--anonymous", "--source", "nvml", "--gpus", str(tools.gpu), "--duration", "600"]
+        return tools.tachograph("record", *words, *self.options, "--output", str(folder))
+
+
+# what the goal is of comes first: rounds end with the time of the step
+OBSERVERS: tuple[Observer, ...] = (
+    Observer("NVML, 1 Hz", "nvml", ("--interval", "1")),
+    Observer("NVML, 10 Hz", "nvml", ("--interval", "0.1")),
+    *(Observer(f"PM sampling, {one} Mcycles", "pm", ("--interval-cycles", f"{one}000000")) for one in _PM_MEGACYCLES),
+    Observer("DCGM profiling fields, 1 Hz", "dcgm", ("-d", "1000")),
+)
+
+
+def measure(tools: DayTools, document: StepDocument) -> None:
+    """Measure round after round until all that are wanted are there, or the time is up."""
+    lacking = has_torch(tools)
+    if lacking:
+        document.state, document.not_measured = "skipped", [f"overhead: {lacking}"]
+        return
+    observers = _usable(tools, document)
+    rounds: list[dict[str, Any]] = document.result.setdefault("rounds", [])
+    wanted, window_s = (2, 0.5) if tools.rehearse else (_ROUNDS, _WINDOW_S)
+    folder = tools.out / "scratch"
+    folder.mkdir(exist_ok=True)
+    steps = folder / "overhead.steps"
+    steps.unlink(missing_ok=True)
+    words = [_WORKLOAD, "--seconds", "900", "--result", str(folder / "overhead.json"), "--steps", str(steps)]
+    words += ["--rehearse"] if tools.rehearse else []
+    longest = (len(observers) + 1) * (window_s + _SETTLE_S + 5.0) * (1 if not tools.rehearse else 3)
+    with started(tools.python("workloads.py", *words), tools.environment) as process:
+        wait_for_steps(tools, process, steps, _START_S)
+        time.sleep(0.0 if tools.rehearse else 10.0)  # until clocks and temperature are steady
+        while len(rounds) < wanted and (tools.left_s > longest or not rounds):
+            rounds.append(_round(tools, observers, steps, window_s, backward=len(rounds) % 2 == 1))
+            _show(document, observers)
+            document.save(tools.out)
+    document.result["rounds_wanted"] = wanted
+    if len(rounds) < wanted:
+        document.not_measured.append(f"{wanted - len(rounds)} of {wanted} rounds: the time was up, intervals are wider")
+
+
+def _usable(tools: DayTools, document: StepDocument) -> list[Observer]:
+    why: dict[str, str | None] = {"nvml": None, "pm": refused_sampling(tools)}
+    why["dcgm"] = None if shutil.which("dcgmi") and not tools.rehearse else "DCGM (`dcgmi`) is not installed"
+    document.not_measured = [f"{one.name}: {why[one.kind]}" for one in OBSERVERS if why[one.kind]]
+    return [one for one in OBSERVERS if why[one.kind] is None]
+
+
+def _round(
+    tools: DayTools, observers: Sequence[Observer], steps: Path, window_s: float, *, backward: bool
+) -> dict[str, Any]:
+    """Rates without and with each observer: every window with one lies between two without any."""
+    order = list(reversed(observers)) if backward else list(observers)
+    found: dict[str, Any] = {}
+    before = _rate(tools, None, steps, window_s)
+    for one in order:
+        try:
+            observed: float | None = _rate(tools, one, steps, window_s)
+        except StepError as problem:
+            observed, found.setdefault("problems", {})[one.name] = None, str(problem)
+        after = _rate(tools, None, steps, window_s)
+        found[one.name] = {"without": (before + after) / 2, "observed": observed}
+        before = after
+    return found
+
+
+def _rate(tools: DayTools, observer: Observer | None, steps: Path, window_s: float) -> float:
+    """Units of work per second in a window. Errors: StepError where the observer ended, or no work was done."""
+    with ExitStack() as stack:
+        if observer is not None:
+            folder = tools.out / "scratch" / "observed"
+            shutil.rmtree(folder, ignore_errors=True)
+            environment = tools.pm_environment() if observer.kind == "pm" else tools.environment
+            process = stack.enter_context(started(observer.command(tools, folder), environment))
+            time.sleep(_SETTLE_S)
+        begin = time.time()
+        time.sleep(window_s)
+        end = time.time()
+        if observer is not None and process.poll() is not None:
+            _, problem = process.communicate()
+            raise StepError((problem.strip() or "it ended early").splitlines()[-1])
+    found = rate(steps.read_text(encoding="utf-8").splitlines(), begin, end)
+    if found is None:
+        raise StepError("no step of the workload ended in the window")
+    return found
+
+
+def rate(lines: Sequence[str], begin: float, end: float) -> float | None:
+    """Return units per second between the ends of the first and the last step of a window; None of less than two.
+
+    >>> rate(["1.0 10", "2.0 30", "3.0 50", "9.0 70", "9.5"], 0.5, 4.0)
+    20.0
+    """
+    inside = []
+    for line in lines:
+        cells = line.split()
+        if len(cells) == 2 and begin <= float(cells[0]) <= end:
+            inside.append((float(cells[0]), int(cells[1])))
+    if len(inside) < 2:
+        return None
+    (first, had), (last, done) = inside[0], inside[-1]
+    return (done - had) / (last - first)
+
+
+def _show(document: StepDocument, observers: Sequence[Observer]) -> None:
+    title = f"Overhead on {_WORKLOAD}, with 95 % intervals (goal: {GOAL:.1%} at 1 Hz at most)"
+    table = ResultTable(title, ["observed by", "pairs", "overhead, %", "low, %", "high, %", "goal reached"])
+    for one in observers:
+        pairs = [row[one.name] for row in document.result["rounds"] if row.get(one.name, {}).get("observed")]
+        found = overhead([pair["without"] for pair in pairs], [pair["observed"] for pair in pairs])
+        if found is None:
+            table.rows.append([one.name, len(pairs), None, None, None, None])
+            continue
+        reached = _verdict(found.low, found.high) if "1 Hz" in one.name else None
+        table.rows.append(
+            [one.name, found.pairs, 100 * found.fraction, 100 * found.low, 100 * found.high, reached]
+        )  # fmt: skip
+    document.tables = [table]
+
+
+def _verdict(low: float, high: float) -> str:
+    """Return whether the goal is reached, as far as the interval decides it.
+
+    >>> _verdict(-0.001, 0.002), _verdict(0.001, 0.02), _verdict(0.01, 0.02)
+    ('yes', 'undetermined', 'no')
+    """
+    return "yes" if high <= GOAL else "no" if low > GOAL else "undetermined"
