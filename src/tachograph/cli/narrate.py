@@ -68,7 +68,7 @@ class Narrator:
         console = Console(file=sys.stderr, no_color=self.no_color or None)
         with Progress(console=console, transient=True) as bar:
             task = bar.add_task("")
-            yield lambda doing, done, total: bar.update(task, description=doing, completed=done, total=total)
+            yield lambda doing, done, total: bar.update(task, description=_step(doing), completed=done, total=total)
 
     @contextmanager
     def progress(self, doing: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
@@ -81,8 +81,17 @@ class Narrator:
 
         console = Console(file=sys.stderr, no_color=self.no_color or None)
         with Progress(console=console, transient=True) as bar:
-            task = bar.add_task(doing, total=total)
+            task = bar.add_task(_step(doing), total=total)
             yield lambda amount: bar.advance(task, amount)
+
+
+def _step(doing: str) -> str:
+    """The name of a step: files that are read have names with brackets, which are no styles."""
+    from rich.markup import escape
+
+    from tachograph.catalog.units import printable
+
+    return escape(printable(doing))
 
 
 def _ignore(amount: float) -> None:
