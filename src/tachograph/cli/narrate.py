@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tachograph.catalog.errors import BREAK, TachographError
+from tachograph.catalog.secrets import redacted
 from tachograph.cli.options import Arguments
 
 
@@ -25,7 +26,7 @@ def remark(text: str) -> None:
     """Write one line, and one per point of the text, with `--quiet` too."""
     from tachograph.catalog.units import printable
 
-    points = (printable(" ".join(point.split())) for point in text.split(BREAK))
+    points = (printable(" ".join(point.split())) for point in redacted(text).split(BREAK))
     sys.stderr.write(f"tachograph: {BREAK.join(points)}\n")
 
 
@@ -51,7 +52,7 @@ class Narrator:
         from tachograph.catalog.units import printable
 
         if not self.quiet:
-            sys.stderr.write(f"{printable(remark)}\n")
+            sys.stderr.write(f"{printable(redacted(remark))}\n")
 
     @contextmanager
     def steps(self, *, logged: bool = False) -> Iterator[Callable[[str, int, int], None]]:

@@ -8,6 +8,7 @@ are current. Jobs that no longer count, or that the filter no longer chooses, ar
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.secrets import redacted, remember_passwords_of, remember_secrets
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES
 from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
@@ -65,6 +67,8 @@ def _connected(address: str) -> Iterator[Connection]:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
+    remember_passwords_of(address)
+    remember_secrets(os.environ.get("PGPASSWORD", ""))
     try:
         shown = _shown(conninfo_to_dict(address))
         timeout: dict[str, Any] = {} if "connect_timeout" in address else {"connect_timeout": CONNECT_S}
@@ -97,7 +101,7 @@ def _shown(parts: dict[str, Any]) -> str:
 
 
 def _line(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:300]
+    return " ".join(redacted(str(problem)).split())[:300]
 
 
 class _Export:

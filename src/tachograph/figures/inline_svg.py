@@ -40,6 +40,7 @@ def _style() -> AbstractContextManager[None]:
         {
             "svg.fonttype": "none",
             "svg.hashsalt": "tachograph",
+            "text.parse_math": False,  # names of users have dollar signs
             "font.size": 9.0,
             "text.color": INK,
             "axes.labelcolor": INK,
