@@ -5,6 +5,7 @@ The columns are those of the tables' schemas: a new one is hostile until it is n
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -56,6 +57,11 @@ PAYLOADS: Mapping[str, str] = MappingProxyType(
 )
 # columns whose values are Slurm's or Tachograph's own words, or decide which rows belong together
 _FIXED = frozenset({"state", "provenance", "numbering", "step", "job_id", "cluster", "node", "node_list"})
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")},
+    "NO_COLOR": "1",
+    "TACHOGRAPH_LAKE": "lake",
+}
 _KINDS = frozenset({"Cf", "Cs", "Co", "Zl", "Zp"})
 _INVISIBLE = frozenset("\u3164\u115f\u1160\uffa0\u2800")
 
