@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tachograph.catalog.errors import ExportError, UsageError
-from tachograph.catalog.secrets import redacted, remember_passwords_of, remember_secrets
+from tachograph.catalog.secrets import HIDDEN, redacted, remember_passwords_of, remember_secrets
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES
 from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tachograph.export.postgresql_tables import DatabaseSchema
 
 CONNECT_S = 10
+_QUOTED = re.compile('"[^"]*"')
 EXPORTS = "exports"
 _COLUMNS = "lake text PRIMARY KEY, exported timestamptz NOT NULL, jobs bigint NOT NULL, written bigint NOT NULL"
 
@@ -80,7 +82,9 @@ def _connected(address: str) -> Iterator[Connection]:
         ) from problem
     except psycopg.ProgrammingError as problem:
         if problem.sqlstate is None:
-            raise UsageError(f"invalid --to: {_line(problem)}", do="write postgresql://USER@HOST/DATABASE") from None
+            # of a URI libpq quotes what it could not read, which may be any part of a password with @ or /
+            what = _QUOTED.sub(f'"{HIDDEN}"', _line(problem)) if "://" in address else _line(problem)
+            raise UsageError(f"invalid --to: {what}", do="write postgresql://USER@HOST/DATABASE") from None
         raise _refused(problem, shown) from problem
     except psycopg.Error as problem:
         raise _refused(problem, shown) from problem
