@@ -159,7 +159,7 @@ def test_no_text_of_others_steers(command: str, site: Path) -> None:
 
 
 # commands that show numbers and names of their own of this site, and texts of others in errors alone
-_SILENT = frozenset({"analyze", "compact", "tune", "act", "policy"})
+_SILENT = frozenset({"analyze", "compact", "tune", "act", "policy", "colocate"})
 
 
 def test_json_has_every_text_as_it_was_recorded(site: Path) -> None:
