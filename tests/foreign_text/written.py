@@ -86,7 +86,7 @@ def assert_json(document: str, where: object) -> Any:
 
 def assert_metrics(document: str, where: object) -> list[str]:
     """OpenMetrics: the parser of Prometheus takes it, and has no family or label of a name; return values of labels."""
-    families = list(text_string_to_metric_families(document))
+    families = list(text_string_to_metric_families(document))  # type: ignore[no-untyped-call]
     assert families, where
     assert not [one.name for one in families if "evil" in one.name], where
     return [value for family in families for sample in family.samples for value in sample.labels.values()]
