@@ -55,7 +55,7 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "colocate": (("--runs", "1", "--all"), ("--runs", "1", "--matrix")),
     "watch": (("--recording", "lake", "--once"),),
 }  # fmt: skip
-# {command: which test has it, or why it shows no text of others}
+# {command: why it is not walked}
 ELSEWHERE: Mapping[str, str] = {
     "demo": "its own simulated jobs",
     "help": "its own text",
@@ -68,10 +68,10 @@ ELSEWHERE: Mapping[str, str] = {
     "accuracy": "its own simulated jobs",
     "interference": "its own measurements",
     "record": "the report is that of `job`",
-    "ingest": "test_messages.py",
-    "collect": "test_messages.py",
-    "export": "test_exports.py",
-    "serve": "test_served.py",
+    "ingest": "not walked: what it reads is in the lake of the others, its counts are in `lake`",
+    "collect": "not walked: its errors are in `status`",
+    "export": "not walked: files for programs, see tests/export",
+    "serve": "not walked: see tests/web/test_known_holes.py",
 }
 _FORMATS = {"--json", "--csv", "--html", "--raw", "--sbatch", "--ndjson"}
 
