@@ -143,6 +143,16 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return Lake.open(str(made_once(tmp_path_factory, "marked", make) / "lake"))
 
 
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
+    """A copy of a site where every text that others write is hostile: a lake, scripts, kernels, a configuration."""
+    from hostile_site import hostile_site
+
+    made = made_once(tmp_path_factory, "hostile", hostile_site)
+    shutil.copytree(made, tmp_path / "site")
+    return tmp_path / "site"
+
+
 @pytest.fixture(scope="module")
 def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLake]:
     """A copy of the demo's lake, into which labels may be written; no limit of requests."""

@@ -46,7 +46,7 @@ def test_user_command_and_memory(proc: Path) -> None:
     make(proc, 72, line=b"", name="odd) (name", uid=123_456)
     nvml = InProcessNvml(1, {CALL: running((72, None), (71, 3 * MIB), (73, MIB), (0, MIB))})
     assert GpuProcesses(nvml, proc=proc).of([handle(0)]) == (
-        GpuProcess(71, pwd.getpwuid(os.getuid()).pw_name, "python train.py --lr?[2J", 3.0),
+        GpuProcess(71, pwd.getpwuid(os.getuid()).pw_name, "python train.py --lr\x1b[2J", 3.0),
         GpuProcess(72, "123456", "odd) (name", None),
         GpuProcess(73, None, None, 1.0),
     )

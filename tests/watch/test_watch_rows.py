@@ -148,7 +148,7 @@ def test_what_nobody_measures_is_empty() -> None:
 
 def test_cells_with_commas_quotes_and_lines_stay_one_cell() -> None:
     snapshot = replace(snapshot_of(node_of(1)), allocations={GpuId("n1", 0): GpuAllocation('a,"b"\nc', "=1+1")})
-    assert parsed(view_of(snapshot), ("job_id", "user"))[0] == {"job_id": 'a,"b"\nc', "user": "=1+1"}
+    assert parsed(view_of(snapshot), ("job_id", "user"))[0] == {"job_id": 'a,"b"\\nc', "user": "'=1+1"}
 
 
 def test_columns_are_chosen_by_name() -> None:
@@ -222,7 +222,7 @@ def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
         *("GPU", "UTIL", "MEM", "W", "TEMP", "CLASS", "REAL", "SM", "TENS", "DRAM", "JOB", "USER", "HEALTH", "MODEL"),
     ]
     assert busy == [
-        *("n1:0", "-", "50%", "433", "-", "tensor-heavy", "compute", "61%", "50%", "-", "-", "7", "bo?[2J"),
+        *("n1:0", "-", "50%", "433", "-", "tensor-heavy", "compute", "61%", "50%", "-", "-", "7", "bo\\x1b[2J"),
         *("OK", "H100"),
     ]
     assert unsupported == ["n1:1", "-", "-", "-", "-", "unknown", "-", "-", "-", "-", "-", "-", "unknown", "H100"]

@@ -19,6 +19,7 @@ import msgspec
 from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.policies import PolicyOptions, check_policies
+from tachograph.catalog.secrets import remember_secrets
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import zone
 
@@ -597,4 +598,5 @@ def read_secret(file: str, key: str) -> bytes:
         raise ConfigError(f"{key} cannot be read: {problem.strerror}", where=file, do="name a readable file") from None
     if not secret.strip():
         raise ConfigError(f"{key} is empty", where=file, do="write the secret into it")
+    remember_secrets(secret.decode("utf-8", "replace").strip())
     return secret

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from tachograph.catalog.secrets import redacted
+
 # {exit code of the program: what it means}; one per kind of mistake
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
@@ -42,14 +44,17 @@ BREAK = "\n  - "  # before each point of a message that has several; all other w
 
 
 class TachographError(Exception):
-    """Root of every error that is shown as one line, or as one line and its points, each on a line."""
+    """Root of every error that is shown as one line, or as one line and its points, each on a line.
+
+    Secrets are not in it: libraries and servers repeat what they were sent.
+    """
 
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.do = do
+        self.what = redacted(what)
+        self.where = redacted(where)
+        self.do = redacted(do)
         super().__init__(str(self))
 
     def __str__(self) -> str:

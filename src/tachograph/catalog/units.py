@@ -1,7 +1,7 @@
 """Units, times and durations: how outside values become the project's, and numbers become text.
 
 Inside the project times are UTC, fractions run 0..1, and a missing value is null.
-`text` is the only function that turns numbers into what people read.
+`text` is the only function that turns numbers into what people read, `printable` the one for what others wrote.
 """
 
 from __future__ import annotations
@@ -347,12 +347,104 @@ def gpu_hours_text(hours: float | None) -> str:
     return f"{sign}{text(None if hours is None else abs(hours), 'h').removesuffix(' h')} GPU-hours"
 
 
-def printable(value: str) -> str:
-    r"""Return `value` with control characters written out: a job's name must not steer the terminal.
+MOST_SHOWN = 4_000  # characters of a text that others wrote; C++ writes kernel names of two thousand
+# printable by the Unicode standard, and drawn as nothing: fillers of Hangul, the empty cell of Braille
+_UNSEEN = re.compile("[\u115f\u1160\u2800\u3164\uffa0]")
+# in JSON what is left of those that `printable` writes out; JSON itself escapes those below U+0020
+_NOT_IN_JSON = re.compile(r"[^\x00-\x7e]")
 
-    >>> printable("train\x1b[2J"), printable("größe [a-b]")
-    ('train\\x1b[2J', 'größe [a-b]')
+
+def printable(value: str, *, most: int = MOST_SHOWN) -> str:
+    r"""Return `value`, which others wrote, as one line that steers no terminal and no direction of writing.
+
+    Written out (`\x1b`, `\u202e`) is every character that is not printable by the Unicode standard: controls (ANSI,
+    OSC, C1, line ends, tabs, NUL), marks of direction, of no width or unassigned, halves of surrogate pairs, spaces
+    other than the one of ASCII; and letters without a shape. Of more than `most` characters the first are shown, and
+    how many more there are. A backslash stays as it is: what is shown is not meant to be read back.
+
+    >>> printable("train\x1b[2J"), printable("größe [a-b]"), printable("a\u202eb\ud800")
+    ('train\\x1b[2J', 'größe [a-b]', 'a\\u202eb\\ud800')
+    >>> printable("x" * 90, most=50)
+    'xxxxxxxxxxxxxxxxxxxx… (70 more characters)'
     """
-    if value.isprintable():
-        return value
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    shown = _written_out(value[: most + 1])
+    if len(shown) <= most and len(value) <= most:
+        return shown
+    kept = _longest_begin(value, most - _ROOM_FOR_COUNT)
+    return f"{kept[0]}… ({len(value) - kept[1]:,} more characters)"
+
+
+def printable_lines(value: str) -> str:
+    r"""Return text of several lines, each as `printable`: line ends, and spaces that part no line, are the program's.
+
+    >>> printable_lines("job 1\n  name\ta\x1b[2J\n")
+    'job 1\n  name\\ta\\x1b[2J\n'
+    """
+    parts = (part.split(_GLUE) for part in value.split("\n"))
+    return "\n".join(_GLUE.join(map(_written_out, line)) for line in parts)
+
+
+def escaped_json(document: str) -> str:
+    r"""Return a JSON document that holds the same values and can be shown: escapes for what `printable` writes out.
+
+    >>> escaped_json('{"name": "a\x9b\u202e\U000e0041ö"}')
+    '{"name": "a\\u009b\\u202e\\udb40\\udc41ö"}'
+    """
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return _NOT_IN_JSON.sub(_json_escape, document)
+
+
+# how a formula of a spreadsheet begins: the last four are the first ones in full width. Of a text that begins with
+# quotes and one of them it is kept apart by one more quote
+FORMULA = r"'*[=+\-@\uFF1D\uFF0B\uFF0D\uFF20]"
+_FORMULA = re.compile(FORMULA)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def harmless_cell(text: str) -> str:
+    r"""Return a text as a cell of CSV for people: printable, and with a quote before what would be a formula.
+
+    Source: OWASP, "CSV Injection"; numbers stay numbers.
+
+    >>> [harmless_cell(text) for text in ("=1+1", "'=1", "-5.2e3", "-x", "a=1", "\tb", "c\x1b[2J")]
+    ["'=1+1", "''=1", '-5.2e3', "'-x", 'a=1', '\\tb', 'c\\x1b[2J']
+    """
+    shown = printable(text, most=10 * len(text))  # of each character at most ten: \U000e0041
+    return f"'{shown}" if _FORMULA.match(shown) and not _NUMBER.fullmatch(shown) else shown
+
+
+_GLUE = "\N{NO-BREAK SPACE}"
+_ROOM_FOR_COUNT = 30  # characters of "… (100,000,000 more characters)", about
+
+
+def _is_shown(value: str) -> bool:
+    return value.isprintable() and (value.isascii() or not _UNSEEN.search(value))
+
+
+def _written_out(value: str) -> str:
+    return value if _is_shown(value) else "".join(map(_visible, value))
+
+
+def _visible(letter: str) -> str:
+    return letter if _is_shown(letter) else letter.encode("unicode_escape").decode()
+
+
+def _longest_begin(value: str, room: int) -> tuple[str, int]:
+    """As many first letters as fit when written out, and how many they are."""
+    letters: list[str] = []
+    for count, letter in enumerate(value):
+        shown = _visible(letter)
+        room -= len(shown)
+        if room < 0:
+            return "".join(letters), count
+        letters.append(shown)
+    return "".join(letters), len(value)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    letter = found[0]
+    if _is_shown(letter):
+        return letter
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))

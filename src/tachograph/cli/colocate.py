@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.cli import narrate, output
-from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
+from tachograph.cli.options import Arguments, Parser, add_filters, add_json, add_raw, job_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ def add_arguments(parser: Parser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV: one line per pair")
     add_json(form)
+    add_raw(parser)
 
 
 def run(arguments: Arguments) -> int:
@@ -55,7 +56,7 @@ def run(arguments: Arguments) -> int:
     elif arguments.csv:
         from tachograph.report.sharing_json import colocate_csv
 
-        output.print_text(colocate_csv(report, top=arguments.top))
+        output.print_data(colocate_csv(report, top=arguments.top, raw=arguments.raw))
     else:
         from tachograph.report.sharing_text import colocate_lines
 

@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> int:
     for parser in parsers(program):
         for action in parser._actions:
             _offer(action, parser.prog, values, files=shtab.FILE, folders=shtab.DIRECTORY)
-    output.print_text(shtab.complete(program, shell=arguments.shell))
+    output.print_data(shtab.complete(program, shell=arguments.shell))
     return 0
 
 

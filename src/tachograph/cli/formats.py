@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_json, add_raw
 
 if TYPE_CHECKING:
     from tachograph.report.lines import Line
@@ -22,17 +22,18 @@ class ReportFormats:
 
     html: Callable[[], str]
     json: Callable[[], object]
-    csv: Callable[[], str]
+    csv: Callable[[bool], str]  # raw: texts as recorded, also formulas of spreadsheets
     lines: Callable[[int, bool], Sequence[Line]]
     widest: int  # characters of a line
 
 
 def add_formats(parser: Parser, *, csv: str) -> None:
-    """Add `--html`, `--csv` and `--json`, one of which may be given; `csv`: contents of the CSV."""
+    """Add `--html`, `--csv` and `--json`, one of which may be given, and `--raw`; `csv`: contents of the CSV."""
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
     form.add_argument("--csv", action="store_true", help=f"print CSV: {csv}")
     add_json(form)
+    add_raw(parser)
 
 
 def write_report(forms: ReportFormats, arguments: Arguments) -> None:
@@ -45,7 +46,7 @@ def write_report(forms: ReportFormats, arguments: Arguments) -> None:
     elif arguments.json:
         output.print_json(forms.json())
     elif arguments.csv:
-        output.print_text(forms.csv())
+        output.print_data(forms.csv(arguments.raw))
     else:
         lines = forms.lines(min(output.width(), forms.widest), output.ascii_only())
         output.print_lines(lines, no_color=arguments.no_color)

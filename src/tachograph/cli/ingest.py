@@ -101,7 +101,7 @@ def _suggest(options: Arguments) -> int:
     if len(files) != 1:
         raise UsageError("--suggest proposes a mapping for one file", do="name one: --suggest FILE")
     proposed = suggest(Path(files[0]), node=options.node, zone_name=options.time_zone)
-    output.print_text(proposed.text)
+    output.print_data(proposed.text)
     if proposed.missing:
         raise InputError("; ".join(proposed.missing), where=files[0], do="complete the mapping printed")
     return 0

@@ -8,7 +8,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter, none_matches
+from tachograph.cli.options import Arguments, Parser, add_filters, add_json, add_raw, job_filter, none_matches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,7 @@ def add_arguments(parser: Parser) -> None:
     form.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
     form.add_argument("--csv", action="store_true", help="print CSV instead of a table")
     add_json(form)
+    add_raw(parser)
 
 
 def run(arguments: Arguments) -> int:
@@ -92,18 +93,18 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
         from pathlib import Path
 
         with output.writing(arguments.output):
-            _write(table, Path(arguments.output))
+            _write(table, Path(arguments.output), raw=arguments.raw)
         Narrator.of(arguments).say(f"{plural(table.frame.height, 'job')} written to {arguments.output}")
     elif arguments.json:
         output.print_json(jobs_json(table))
     elif arguments.csv:
-        output.print_text(jobs_csv(table))
+        output.print_data(jobs_csv(table, raw=arguments.raw))
     else:
         lines = jobs_lines(table, width=output.width(default=200), ascii_only=output.ascii_only())
         output.print_lines(lines, no_color=arguments.no_color)
 
 
-def _write(table: JobsTable, target: Path) -> None:
+def _write(table: JobsTable, target: Path, *, raw: bool) -> None:
     """Write the jobs in the format of the file's suffix."""
     from tachograph.report.jobs import jobs_csv, jobs_json, write_jobs_parquet
 
@@ -111,7 +112,7 @@ def _write(table: JobsTable, target: Path) -> None:
         case ".parquet":
             write_jobs_parquet(table, target)
         case ".csv":
-            target.write_text(jobs_csv(table), encoding="utf-8")
+            target.write_text(jobs_csv(table, raw=raw), encoding="utf-8")
         case ".json":
             target.write_bytes(output.json_bytes(jobs_json(table)))
         case other:

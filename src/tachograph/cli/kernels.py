@@ -116,7 +116,7 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
     forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: kernels_json(report),
-        csv=lambda: kernels_csv(report),
+        csv=lambda raw: kernels_csv(report, raw=raw),
         lines=lambda width, ascii_only: kernels_lines(report, width=width, ascii_only=ascii_only),
         widest=_WIDEST,
     )

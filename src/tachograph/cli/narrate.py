@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tachograph.catalog.errors import BREAK, TachographError
+from tachograph.catalog.secrets import redacted
 from tachograph.cli.options import Arguments
 
 
@@ -25,7 +26,7 @@ def remark(text: str) -> None:
     """Write one line, and one per point of the text, with `--quiet` too."""
     from tachograph.catalog.units import printable
 
-    points = (printable(" ".join(point.split())) for point in text.split(BREAK))
+    points = (printable(" ".join(point.split())) for point in redacted(text).split(BREAK))
     sys.stderr.write(f"tachograph: {BREAK.join(points)}\n")
 
 
@@ -51,7 +52,7 @@ class Narrator:
         from tachograph.catalog.units import printable
 
         if not self.quiet:
-            sys.stderr.write(f"{printable(remark)}\n")
+            sys.stderr.write(f"{printable(redacted(remark))}\n")
 
     @contextmanager
     def steps(self, *, logged: bool = False) -> Iterator[Callable[[str, int, int], None]]:
@@ -68,7 +69,7 @@ class Narrator:
         console = Console(file=sys.stderr, no_color=self.no_color or None)
         with Progress(console=console, transient=True) as bar:
             task = bar.add_task("")
-            yield lambda doing, done, total: bar.update(task, description=doing, completed=done, total=total)
+            yield lambda doing, done, total: bar.update(task, description=_step(doing), completed=done, total=total)
 
     @contextmanager
     def progress(self, doing: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
@@ -81,8 +82,17 @@ class Narrator:
 
         console = Console(file=sys.stderr, no_color=self.no_color or None)
         with Progress(console=console, transient=True) as bar:
-            task = bar.add_task(doing, total=total)
+            task = bar.add_task(_step(doing), total=total)
             yield lambda amount: bar.advance(task, amount)
+
+
+def _step(doing: str) -> str:
+    """The name of a step: files that are read have names with brackets, which are no styles."""
+    from rich.markup import escape
+
+    from tachograph.catalog.units import printable
+
+    return escape(printable(doing))
 
 
 def _ignore(amount: float) -> None:

@@ -165,6 +165,11 @@ def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
+def add_raw(parser: Parser | argparse._ArgumentGroup) -> None:
+    """Add `--raw`, for commands that print CSV, and for those that write it into a file."""
+    parser.add_argument("--raw", action="store_true", help="texts of CSV as recorded: formulas, control characters")
+
+
 def seed(written: str) -> int:
     """Return the seed of a simulation, a whole number from 0 on, as argparse wants it.
 

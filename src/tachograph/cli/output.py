@@ -40,8 +40,15 @@ def prepare() -> None:
 
 
 def print_text(text: str) -> None:
-    """Write `text` as it is."""
-    sys.stdout.write(text)
+    """Write text for people: of what others wrote no character steers the terminal; line ends are the program's."""
+    from tachograph.catalog.units import printable_lines
+
+    sys.stdout.write(printable_lines(text))
+
+
+def print_data(document: str) -> None:
+    """Write a document for programs as it is, such as CSV, whose cells are made harmless where it is made."""
+    sys.stdout.write(document)
 
 
 def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
@@ -83,13 +90,21 @@ def ascii_only() -> bool:
     return False
 
 
-def print_json(value: object) -> None:
-    """Write `value` as indented JSON: times in UTC with Z, NaN and infinities as null, data classes as objects."""
-    sys.stdout.write(json_bytes(value).decode())
+def print_json(value: object, *, indented: bool = True) -> None:
+    """Write `value` as JSON: times in UTC with Z, NaN and infinities as null, data classes as objects.
+
+    Texts are those that were recorded; what steers terminals or the direction of writing is there as an escape.
+    """
+    import msgspec
+
+    from tachograph.catalog.units import escaped_json
+
+    document = json_bytes(value) if indented else msgspec.json.encode(value) + b"\n"
+    sys.stdout.write(escaped_json(document.decode()))
 
 
 def json_bytes(value: object) -> bytes:
-    """Return `value` as `print_json` writes it."""
+    """Return `value` as indented JSON, with every text as it is."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
@@ -105,11 +120,10 @@ def print_table(
     Cells are printed literally: no markup is parsed, control characters are made visible. Where a terminal is narrow
     texts are continued on the next line, then numbers are hidden, the last first.
     """
-    from tachograph.catalog.units import printable
     from tachograph.report.lines import plain
     from tachograph.report.tables import TextColumn, fit_table
 
-    shown = [[_ABSENT if cell is None else printable(cell) for cell in row] for row in rows]
+    shown = [[_ABSENT if cell is None else cell for cell in row] for row in rows]
     columns = [
         TextColumn(heading[1:], [row[place] for row in shown], right=True, hide=-place)
         if heading.startswith(">")

@@ -40,7 +40,7 @@ def run(arguments: Arguments) -> int:
     forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: waste_json(report),
-        csv=lambda: waste_csv(report),
+        csv=lambda raw: waste_csv(report, raw=raw),
         lines=lambda width, ascii_only: waste_lines(report, width=width, ascii_only=ascii_only),
         widest=_WIDEST,
     )

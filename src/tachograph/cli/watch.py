@@ -12,7 +12,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, configuration_of, live_selection
+from tachograph.cli.options import Arguments, Parser, add_raw, configuration_of, live_selection
 
 if TYPE_CHECKING:
     from tachograph.catalog.arrays import Floats
@@ -63,6 +63,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="COLUMNS",
         help="a line per GPU and round: all columns, or names with commas",
     )
+    add_raw(form)
     form.add_argument("--interval", type=_interval, metavar="SECONDS", help="seconds between polls [watch.interval_s]")
     judged = parser.add_argument_group("workload classifier (default: [workload] of the configuration)")
     judged.add_argument("--classifier", choices=_CLASSIFIERS, help="reference: the rules as published")
@@ -206,7 +207,7 @@ def _print(
     monitor = Monitor(source.about, settings=settings, history=History(capacity=2), keep_events=0)
     narrator = Narrator.of(arguments)
     if columns is not None:
-        output.print_text(csv_header(columns))
+        output.print_data(csv_header(columns))
         output.flush()
     before, due = None, time.monotonic()
     while True:
@@ -249,16 +250,15 @@ def _nothing(values: Floats | None) -> bool:
 def _print_round(
     view: View, before: View | None, arguments: Arguments, settings: WorkloadSettings, columns: tuple[str, ...] | None
 ) -> None:
-    import msgspec
-
     from tachograph.live import render
 
     if columns is not None:
-        output.print_text("".join(render.csv_row(view, row, columns, before) for row in range(len(view.snapshot.gpus))))
+        rows = range(len(view.snapshot.gpus))
+        output.print_data("".join(render.csv_row(view, row, columns, before, raw=arguments.raw) for row in rows))
     elif arguments.json and arguments.once:
         output.print_json(render.json_rows(view, settings))
     elif arguments.json:
-        output.print_text(msgspec.json.encode(render.json_rows(view, settings)).decode() + "\n")
+        output.print_json(render.json_rows(view, settings), indented=False)
     else:
         output.print_text(render.text_table(view, width=output.width(_UNBOUNDED)))
     output.flush()

@@ -8,6 +8,8 @@ are current. Jobs that no longer count, or that the filter no longer chooses, ar
 from __future__ import annotations
 
 import argparse
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.secrets import HIDDEN, redacted, remember_passwords_of, remember_secrets
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES
 from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from tachograph.export.postgresql_tables import DatabaseSchema
 
 CONNECT_S = 10
+_QUOTED = re.compile('"[^"]*"')
 EXPORTS = "exports"
 _COLUMNS = "lake text PRIMARY KEY, exported timestamptz NOT NULL, jobs bigint NOT NULL, written bigint NOT NULL"
 
@@ -65,6 +69,8 @@ def _connected(address: str) -> Iterator[Connection]:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
+    remember_passwords_of(address)
+    remember_secrets(os.environ.get("PGPASSWORD", ""))
     try:
         shown = _shown(conninfo_to_dict(address))
         timeout: dict[str, Any] = {} if "connect_timeout" in address else {"connect_timeout": CONNECT_S}
@@ -76,7 +82,9 @@ def _connected(address: str) -> Iterator[Connection]:
         ) from problem
     except psycopg.ProgrammingError as problem:
         if problem.sqlstate is None:
-            raise UsageError(f"invalid --to: {_line(problem)}", do="write postgresql://USER@HOST/DATABASE") from None
+            # of a URI libpq quotes what it could not read, which may be any part of a password with @ or /
+            what = _QUOTED.sub(f'"{HIDDEN}"', _line(problem)) if "://" in address else _line(problem)
+            raise UsageError(f"invalid --to: {what}", do="write postgresql://USER@HOST/DATABASE") from None
         raise _refused(problem, shown) from problem
     except psycopg.Error as problem:
         raise _refused(problem, shown) from problem
@@ -97,7 +105,7 @@ def _shown(parts: dict[str, Any]) -> str:
 
 
 def _line(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:300]
+    return " ".join(redacted(str(problem)).split())[:300]
 
 
 class _Export:

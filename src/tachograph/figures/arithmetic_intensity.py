@@ -22,6 +22,7 @@ from tachograph.catalog.devices import DEVICES_BY_NAME, Device, match_device, ri
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.figures import style
+from tachograph.figures.names import drawn_name
 from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 from tachograph.pipeline.kernel import INTENSITY_BINS, intensity_edges
 
@@ -318,7 +319,8 @@ def _legend(numbers: FigureNumbers, lines: Mapping[str, tuple[str, str, str]]) -
     known = numbers.tables["devices"].filter(pl.col("ridge_flop_per_b").is_not_null()).get_column("gpu_model")
     handles: list[Line2D] = []
     for model, (colour, dashes, marker) in lines.items():
-        label = model if model in set(known) else f"{model} (no ridge: peaks not known)"
+        name = drawn_name(model)
+        label = name if model in set(known) else f"{name} (no ridge: peaks not known)"
         look: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 2.5}
         handles.append(Line2D([], [], label=label, **look))
     if more := numbers.facts["models_not_drawn"]:

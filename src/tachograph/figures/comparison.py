@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 
 from tachograph.catalog.units import text
 from tachograph.figures import style
+from tachograph.figures.names import drawn_name
 from tachograph.figures.numbers import Fact
 from tachograph.figures.study import MadeFigure, StudyReport
 
@@ -145,7 +146,7 @@ def draw_overlays(comparison: StudyComparison) -> Figure:
         handles = []
         for label, (colour, dashes) in zip(comparison.labels, _LINES, strict=False):
             look: dict[str, Any] = {"color": colour, "linestyle": dashes}
-            handles.append(Line2D([], [], label=label, **look))
+            handles.append(Line2D([], [], label=drawn_name(label), **look))
         figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
 

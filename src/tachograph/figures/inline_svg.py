@@ -13,6 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 # drawn in these colours, which are then replaced by the page's own (CSS custom properties)
 INK, FAINT, GRID = "#010203", "#040506", "#070809"
@@ -40,6 +41,7 @@ def _style() -> AbstractContextManager[None]:
         {
             "svg.fonttype": "none",
             "svg.hashsalt": "tachograph",
+            "text.parse_math": False,  # names of users have dollar signs
             "font.size": 9.0,
             "text.color": INK,
             "axes.labelcolor": INK,
@@ -99,6 +101,8 @@ def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -
     """
     buffer = io.StringIO()
     engine = figure.get_layout_engine()
+    for text in figure.findobj(Text):  # made outside the style, in which a dollar sign begins no mathematics
+        text.set_parse_math(False)
     with _style():
         if engine is not None:  # else everything is drawn twice, at first only for its place
             engine.execute(figure)

@@ -30,6 +30,7 @@ from tachograph.figures.inline_svg import (
     new_panels,
     to_svg,
 )
+from tachograph.figures.names import drawn_name
 from tachograph.figures.timeline import Mark, extent, label_of, lanes
 from tachograph.judge.workload.classes import Bottleneck, bottleneck
 
@@ -215,7 +216,7 @@ def _strips(axes: Axes, levels: Floats, labels: Sequence[str], bin_s: float) -> 
         extent=(0, bins * bin_s, gpus - 0.5, -0.5),
     )
     if gpus <= MAX_ROW_LABELS:
-        axes.set_yticks(range(gpus), labels)
+        axes.set_yticks(range(gpus), [*map(drawn_name, labels)])
         axes.set_yticks(np.arange(1, gpus) - 0.5, minor=True)
         axes.grid(which="minor", axis="y", color=PAPER, linewidth=1.2)
     else:
@@ -282,7 +283,8 @@ def compared(lines: Sequence[ComparedLine], counter: str) -> str | None:
         return None
     figure, axes = new_figure(2.4)
     for line, (colour, style) in zip(known, _COMPARED, strict=False):
-        axes.plot(_middles(line.values, line.bin_s), line.values, style, color=colour, linewidth=1.4, label=line.label)
+        label = drawn_name(line.label)
+        axes.plot(_middles(line.values, line.bin_s), line.values, style, color=colour, linewidth=1.4, label=label)
     _percent_axis(axes, 0.25)
     _time_axis(axes, max(line.values.size * line.bin_s for line in known))
     figure.legend(loc="outside upper left", ncols=len(known), frameon=False, fontsize=8)
@@ -316,7 +318,7 @@ def steps(bars: Sequence[StepBar], length_s: float, *, marks: Sequence[Mark] = (
             color=[GRID if bar.level is None else colours(bar.level) for bar in row],
         )  # fmt: skip
     single = all(len(row) == 1 for row in rows)
-    axes.set_yticks(range(len(rows)) if single else [], [row[0].label for row in rows] if single else None)
+    axes.set_yticks(range(len(rows)) if single else [], [drawn_name(row[0].label) for row in rows] if single else None)
     if not single:
         axes.set_ylabel(f"{len(bars)} steps")
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -352,7 +354,7 @@ def memory(peaks_mib: Floats, capacities_mib: Floats, labels: Sequence[str]) -> 
     rows = np.arange(peaks.size)
     axes.barh(rows, np.nan_to_num(capacities), height=0.62, color=FAINT, alpha=0.25)
     axes.barh(rows, np.nan_to_num(peaks), height=0.62, color=ACCENT)
-    axes.set_yticks(rows, labels)
+    axes.set_yticks(rows, [*map(drawn_name, labels)])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlabel("GiB; bar: peak, pale: capacity")

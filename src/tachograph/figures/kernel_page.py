@@ -28,6 +28,7 @@ from tachograph.figures.inline_svg import (
     new_figure,
     to_svg,
 )
+from tachograph.figures.names import drawn_name
 from tachograph.sharing.kernel_names import shortened_apart
 
 MAX_DIALS = 12  # kernels that get a radar
@@ -63,10 +64,8 @@ def radars(
     short = shortened_apart([label for _, label in shown])
     for place, (dial, (number, _)) in enumerate(zip(dials, shown, strict=True)):
         _radar(dial, {axis: values[place] for axis, values in axes.items()}, labels=6.2 if columns == _COLUMNS else 8.0)
-        title = dial.set_title(
-            f"{number}  {short[place]}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK, pad=9
-        )
-        title.set_parse_math(False)
+        title = f"{number}  {drawn_name(short[place])}"
+        dial.set_title(title, fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK, pad=9)
     return to_svg(figure, name=name, label="Demand of each kernel on each resource, in percent of its capacity")
 
 
@@ -230,9 +229,8 @@ def _name_cells(axes: Axes, rows: Sequence[tuple[int, str]], columns: Sequence[t
     numbers = [str(number) for number, _ in columns]
     axes.set_xticks(range(len(columns)), numbers, fontsize=8 if len(columns) <= 30 else 5)
     short = shortened_apart([label for _, label in rows])
-    names = [f"{label}  {number}" for label, (number, _) in zip(short, rows, strict=True)]
-    for tick in axes.set_yticks(range(len(rows)), names, fontsize=8 if len(rows) <= 30 else 6):
-        tick.label1.set_parse_math(False)
+    names = [f"{drawn_name(label)}  {number}" for label, (number, _) in zip(short, rows, strict=True)]
+    axes.set_yticks(range(len(rows)), names, fontsize=8 if len(rows) <= 30 else 6)
     axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
     axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
     axes.grid(which="minor", color=PAPER, linewidth=0.8)

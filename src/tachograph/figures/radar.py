@@ -17,6 +17,7 @@ from matplotlib.projections.polar import PolarAxes
 
 from tachograph.catalog.errors import UsageError
 from tachograph.figures import style
+from tachograph.figures.names import drawn_name
 from tachograph.figures.numbers import Fact, FigureNumbers
 from tachograph.judge.workload.classes import AXES, AXIS_NAMES, FULL_IO_BYTES_PER_S, RULED
 
@@ -186,8 +187,7 @@ def _values(row: Mapping[str, Any]) -> list[float | None]:
 
 
 def _title(row: Mapping[str, Any]) -> str:
-    name = str(row["name"])
-    name = name if len(name) <= 24 else f"{name[:23]}…"
+    name = drawn_name(row["name"], most=24)
     return f"{name} (n = {row['jobs']:,})" if row.get("jobs", 1) > 1 else name
 
 

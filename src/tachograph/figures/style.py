@@ -53,6 +53,7 @@ def style() -> AbstractContextManager[None]:
             "pdf.fonttype": 42,
             "svg.fonttype": "path",
             "svg.hashsalt": "tachograph",
+            "text.parse_math": False,  # names of users have dollar signs
             "font.family": "DejaVu Sans",
             "font.size": 8.0,
             "axes.titlesize": 8.5,

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from tachograph.figures.inline_svg import ACCENT, FAINT, GRID, INK, WARNING, new_figure, to_svg
+from tachograph.figures.names import drawn_name
 
 Floats = npt.NDArray[np.float64]
 NAMED = 5  # users that are named in the curve
@@ -58,6 +59,5 @@ def by_user(names: Sequence[str], lost: Floats) -> str | None:
 def _name_first(axes: Axes, names: Sequence[str], share: Floats) -> None:
     for place, name in enumerate(names, 1):
         axes.plot([place], [share[place]], "o", color=INK, markersize=3)
-        text = axes.annotate(name, (place, share[place]), xytext=(6, -3), textcoords="offset points", va="top")
-        text.set_parse_math(False)
-        text.set_fontsize(8)
+        at = (place, share[place])
+        axes.annotate(drawn_name(name), at, xytext=(6, -3), textcoords="offset points", va="top", fontsize=8)

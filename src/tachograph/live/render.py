@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import harmless_cell
 from tachograph.live.snapshot import GpuAllocation
 from tachograph.report.lines import to_text
 from tachograph.report.tables import TextColumn, fit_table
@@ -266,16 +267,28 @@ def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
     return _line(columns)
 
 
-def csv_row(view: View, row: int, columns: Sequence[str] = DEFAULT_COLUMNS, before: View | None = None) -> str:
-    """Return the line of one GPU; what is missing is empty. before: the poll before, for rates."""
-    return _line(_written(_COLUMNS[name], view, row, before) for name in columns)
+def csv_row(
+    view: View,
+    row: int,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    before: View | None = None,
+    *,
+    raw: bool = False,
+) -> str:
+    """Return the line of one GPU; what is missing is empty. before: the poll before, for rates.
+
+    Texts are harmless to spreadsheets and terminals unless `raw`.
+    """
+    return _line(_written(_COLUMNS[name], view, row, before, raw=raw) for name in columns)
 
 
-def _written(column: _CsvColumn, view: View, row: int, before: View | None) -> str:
+def _written(column: _CsvColumn, view: View, row: int, before: View | None, *, raw: bool) -> str:
     value = column.value(view, row, before)
     if value is None or value != value:
         return ""
-    return value if isinstance(value, str) else format(value, column.format_spec)
+    if isinstance(value, str):
+        return value if raw else harmless_cell(value)
+    return format(value, column.format_spec)
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -380,5 +393,4 @@ _TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
 def _cells(view: View, title: str) -> list[str]:
     cell = _TITLES[title]
     found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
-    # names of users and jobs are external input: they must not control the terminal
-    return [_ABSENT if text is None else "".join(c if c.isprintable() else "?" for c in text) for text in found]
+    return [_ABSENT if text is None else text for text in found]

@@ -14,6 +14,7 @@ import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.secrets import redacted
 from tachograph.sources.pm_sampling.sums import PmSums
 
 
@@ -103,13 +104,13 @@ class SourceProblem:
 
     @property
     def sentence(self) -> str:
-        """In one line.
+        """In one line, without secrets.
 
         >>> SourceProblem("no answer within 5 s", "http://n1:9400/metrics", "is the exporter running?").sentence
         'http://n1:9400/metrics: no answer within 5 s; is the exporter running?'
         """
         message = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{message}; {self.do}" if self.do else message
+        return redacted(f"{message}; {self.do}" if self.do else message)
 
     @property
     def error(self) -> InputError:

@@ -145,7 +145,11 @@ def alert_manager(incidents: tuple[Incident, ...], *, until: datetime, url: str 
                     "target": printable(alert.target),
                     **{name: printable(value) for name, value in alert.labels.items()},
                 },
-                "annotations": {"summary": kind.title, "description": alert.sentence, "runbook": kind.runbook},
+                "annotations": {
+                    "summary": kind.title,
+                    "description": printable(alert.sentence),
+                    "runbook": kind.runbook,
+                },
                 "startsAt": one.started.isoformat(),
                 "endsAt": (one.ended or until).isoformat(),
                 **({"generatorURL": link} if link else {}),

@@ -217,9 +217,15 @@ def _rendered(made: Environment, name: str, digest: Digest, url: str, unsubscrib
         raise ConfigError(what, where=name, do="see act.templates") from None
 
 
+class FilledParagraph(str):
+    """Lines that `fill` made of printable text: their ends are the program's."""
+
+    __slots__ = ()
+
+
 def _shown(value: object) -> object:
-    """What the text prints: controls and marks of direction written out, lines of templates as they are."""
-    return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
+    """What the text prints: controls, marks of direction and line ends of names written out."""
+    return printable(value) if type(value) is str else value
 
 
 def _short(name: str | None) -> str:
@@ -228,10 +234,11 @@ def _short(name: str | None) -> str:
     return shown if len(shown) <= _MOST_NAME else f"{shown[: _MOST_NAME - 1]}…"
 
 
-def _filled(paragraph: str, indent: str = "") -> str:
+def _filled(paragraph: str, indent: str = "") -> FilledParagraph:
     """A paragraph in lines of WIDTH columns."""
     shown = printable(paragraph)
-    return textwrap.fill(shown, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    filled = textwrap.fill(shown, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return FilledParagraph(filled)
 
 
 def digest_week(now: datetime) -> date:

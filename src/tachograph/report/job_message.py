@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tachograph.catalog.units import text
+from tachograph.catalog.units import printable, text
 from tachograph.judge.activity import number
 from tachograph.report.findings import checks_text
 from tachograph.report.job import JobReport
@@ -17,19 +17,22 @@ def job_ticket(report: JobReport) -> str:
     """Return the report as Markdown, for support staff: with user, nodes, evidence."""
     row = report.summary
     name = f" ({_escaped(row['name'])})" if row.get("name") else ""
-    lines = [f"## Job {report.job}{name}: {_escaped(report.headline)}", ""]
+    lines = [f"## Job {_escaped(report.job)}{name}: {_escaped(report.headline)}", ""]
     who = ((label, row.get(label)) for label in ("user", "account", "partition", "cluster", "state"))
     facts = [*((label, str(value)) for label, value in who if value), *_facts(report)]
     lines += [f"- **{label}**: {_escaped(value)}" for label, value in facts]
     if report.next_time and report.next_time.line:
-        lines.append(f"- **next time**: `{report.next_time.line}` ({report.next_time.why.removesuffix('.')})")
+        why = _escaped(report.next_time.why.removesuffix("."))
+        lines.append(f"- **next time**: {_code(report.next_time.line)} ({why})")
     for finding in report.findings[:SHOWN]:
-        lines += ["", f"### {finding.title} ({finding.severity}, `{finding.code}`)", "", _escaped(finding.sentence)]
+        title = f"{_escaped(finding.title)} ({finding.severity}, `{finding.code}`)"
+        lines += ["", f"### {title}", "", _escaped(finding.sentence)]
         when = report.interval(finding)
         basis = [*([when] if when else []), checks_text(finding, zone_name=report.zone_name)]
         lines += [f"- {_escaped(one)}" for one in basis if one]
         lines += [f"- **To do**: {_escaped(finding.advice)}"] if finding.advice else []
-    return "\n".join([*lines, "", f"Made with `tachograph job {report.job} --ticket`.", ""])
+    made = _code(f"tachograph job {report.job} --ticket")
+    return "\n".join([*lines, "", f"Made with {made}.", ""])
 
 
 def job_mail(report: JobReport) -> tuple[str, str]:
@@ -46,7 +49,7 @@ def job_mail(report: JobReport) -> tuple[str, str]:
         lines += [f"Next time: {report.next_time.line}  ({report.next_time.why.removesuffix('.')})", ""]
     lines += [f"{label}: {value}" for label, value in _facts(report)]
     lines += ["", f"All numbers: tachograph job {report.job}", ""]
-    return subject, "\n".join(lines)
+    return printable(subject), "\n".join(map(printable, lines))
 
 
 def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
@@ -64,10 +67,15 @@ def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
     yield "energy", report.energy
 
 
+def _code(value: str) -> str:
+    """Text as code in Markdown, which knows no escapes in it."""
+    return f"`{printable(value).replace('`', chr(39))}`"
+
+
 def _escaped(value: str) -> str:
     r"""Return text in which names of jobs, nodes and paths stay as they are in Markdown.
 
     >>> _escaped("gpu_util of n_1 < 3 *")
     'gpu\\_util of n\\_1 \\< 3 \\*'
     """
-    return "".join(f"\\{sign}" if sign in "\\`*_<>[]#|" else sign for sign in value)
+    return "".join(f"\\{sign}" if sign in "\\`*_<>[]#|" else sign for sign in printable(value))

@@ -18,10 +18,10 @@ from tachograph.catalog.columns import (
     SEVERITY_COLUMN,
     column_heading,
     column_text,
-    joined_lists,
     must_exist,
     share_text,
 )
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import column_texts, printable, zone
 from tachograph.lake.filters import JobFilter, answers_to, sort_jobs, with_findings
@@ -119,12 +119,12 @@ def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
     return json_rows(table.frame)
 
 
-def jobs_csv(table: JobsTable) -> str:
+def jobs_csv(table: JobsTable, *, raw: bool = False) -> str:
     """Return the table as CSV with a header: chosen columns only where any were chosen; times in UTC, null empty.
 
-    Lists are joined with `+`.
+    Lists are joined with `+`; texts are harmless to spreadsheets and terminals unless `raw`.
     """
-    return joined_lists(_exported(table)).write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")
+    return table_csv(_exported(table), raw=raw, datetime_format="%Y-%m-%dT%H:%M:%SZ")
 
 
 def write_jobs_parquet(table: JobsTable, target: Path | io.BytesIO) -> None:

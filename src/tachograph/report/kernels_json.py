@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tachograph.catalog.units import printable
+from tachograph.catalog.units import harmless_cell
 from tachograph.report.json_values import json_values
 from tachograph.report.kernels_sentences import limits_sentence, roofline_sentences
 from tachograph.sharing.kernel_facts import (
@@ -39,12 +39,15 @@ def kernels_json(report: KernelsReport) -> dict[str, Any]:
     )
 
 
-def kernels_csv(report: KernelsReport) -> str:
-    """Return the requested part as CSV: the set that runs together, else the pairs, else the kernels."""
+def kernels_csv(report: KernelsReport, *, raw: bool = False) -> str:
+    """Return the requested part as CSV: the set that runs together, else the pairs, else the kernels.
+
+    Texts are harmless to spreadsheets and terminals unless `raw`.
+    """
     if report.together is not None:
-        return _csv(_together(report.together)["members"])
+        return _csv(_together(report.together)["members"], raw=raw)
     pairs = [_pair(part, pair) for part in report.parts for pair in pairs_of(part)]
-    return _csv(pairs or [_flat(part, view) for part in report.parts for view in part.kernels])
+    return _csv(pairs or [_flat(part, view) for part in report.parts for view in part.kernels], raw=raw)
 
 
 def _part(part: GpuPart) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
         "gpu": part.gpu.name,
         "number": view.number,
         "label": view.label,
-        "name": printable(view.kernel.name),  # a name must steer no terminal and split no row
+        "name": view.kernel.name,
         "launches": view.kernel.launches,
         "seconds": view.kernel.seconds,
         "share": view.share,
@@ -156,14 +159,16 @@ def _resources_of(view: KernelView, level: SensitivityLevel) -> str:
     return " ".join(one.resource for one in view.judged.sensitivities if one.level == level)
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]], *, raw: bool) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _cell(value, raw=raw) for name, value in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def _cell(value: object) -> object:
+def _cell(value: object, *, raw: bool) -> object:
     """As polars writes it elsewhere: true and false in small letters."""
-    return str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if raw or value is None or isinstance(value, (int, float)) else harmless_cell(str(value))

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.units import printable
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 Part = tuple[str, str]  # text, rich style ("" for none)
 Line = tuple[Part, ...]
 
+MOST_LINE = 1_000_000  # characters: a table of a file is as wide as its cells, each of which is limited
 STYLES = {"problem": "bold red", "hint": "bold yellow", "note": "bold blue", "fact": ""}
 _WITH_UNIT = re.compile(r"(\d) (?=(?:%|s|min|h|d|J|kJ|kWh|W|MiB|GiB|B/s|°C|MHz|GB)(?:\W|$))")
 _GLUE = "\N{NO-BREAK SPACE}"  # textwrap does not break here
@@ -24,14 +27,14 @@ _ASCII = str.maketrans(
 
 
 def plain(text: str, style: str = "") -> Line:
-    """Return a line of one part."""
-    return ((text, style),)
+    """Return a line of one part, of which no character steers the terminal."""
+    return ((printable(text, most=MOST_LINE), style),)
 
 
 def wrapped(text: str, width: int, *, indent: str = "", first: str | None = None, style: str = "") -> list[Line]:
     """Return `text` in lines of at most `width` characters; the first starts with `first`, the others with `indent`."""
     lines = textwrap.wrap(
-        _WITH_UNIT.sub(rf"\1{_GLUE}", text),
+        _WITH_UNIT.sub(rf"\1{_GLUE}", printable(text, most=MOST_LINE)),
         width,
         initial_indent=indent if first is None else first,
         subsequent_indent=indent,
@@ -46,7 +49,7 @@ def to_text(lines: Iterable[Line], *, ascii_only: bool = False) -> str:
     >>> to_text([(("5 ", ""), ("GPUs", "bold"))])
     '5 GPUs\\n'
     """
-    joined = "".join("".join(part for part, _ in line).rstrip() + "\n" for line in lines)
+    joined = "".join("".join(_shown(part) for part, _ in line).rstrip() + "\n" for line in lines)
     return joined.translate(_ASCII).encode("ascii", "replace").decode() if ascii_only else joined
 
 
@@ -57,10 +60,14 @@ def to_rich(lines: Sequence[Line]) -> Text:
     text = Text(no_wrap=True, overflow="ignore")
     for line in lines:
         for part, style in line:
-            text.append(part, style=style or None)
+            text.append(_shown(part), style=style or None)
         text.append("\n")
     text.rstrip()
     return text
+
+
+def _shown(part: str) -> str:
+    return printable(part, most=MOST_LINE)
 
 
 BLOCKS = "▏▎▍▌▋▊▉█"

@@ -8,10 +8,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tachograph.catalog.columns import local_time
-from tachograph.catalog.units import capitalized, gpu_hours_text, text
+from tachograph.catalog.units import capitalized, gpu_hours_text, printable_lines, text
 
-# what a terminal obeys, and what changes the direction of text; lines and tabs stay
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
@@ -44,9 +42,4 @@ def unbroken(value: object) -> object:
     """
     if type(value) is not str:  # not Markup: drawings
         return value
-    shown = value if value.isprintable() else _CONTROLS.sub(_visible, value)
-    return _PERCENT.sub("\N{NO-BREAK SPACE}", shown)
-
-
-def _visible(control: re.Match[str]) -> str:
-    return control[0].encode("unicode_escape").decode()
+    return _PERCENT.sub("\N{NO-BREAK SPACE}", printable_lines(value))

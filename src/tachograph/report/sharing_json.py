@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.report.json_values import json_values
 from tachograph.sharing.colocation import ColocateReport
 from tachograph.sharing.demand import Demand
@@ -180,13 +181,16 @@ def _matrix(of_all: GroupMatrix) -> dict[str, Any]:
     }
 
 
-def colocate_csv(report: ColocateReport, *, top: int | None = None) -> str:
-    """Return the pairs as CSV, one line each: proposed, explained, on request rejected ones; or the matrix."""
+def colocate_csv(report: ColocateReport, *, top: int | None = None, raw: bool = False) -> str:
+    """Return the pairs as CSV, one line each: proposed, explained, on request rejected ones; or the matrix.
+
+    Texts are harmless to spreadsheets and terminals unless `raw`.
+    """
     if report.matrices is not None:
         cells = [row for one in report.matrices for row in _cells(one)]
-        return pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None).write_csv()
+        return table_csv(pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None), raw=raw)
     rows = [_row(proposal) for proposal in (*report.proposals[:top], *report.chosen, *report.refused[:top])]
-    return pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_csv()
+    return table_csv(pl.DataFrame(rows, schema=_COLUMNS, orient="row"), raw=raw)
 
 
 def _row(proposal: SharingProposal) -> tuple[Any, ...]:

@@ -18,8 +18,9 @@ import polars as pl
 from jinja2 import Environment
 from markupsafe import Markup
 
-from tachograph.catalog.columns import joined_lists, local_time
+from tachograph.catalog.columns import local_time
 from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.version import __version__
 from tachograph.figures import style
 from tachograph.figures.inline_svg import inlined
@@ -225,12 +226,12 @@ def _write_figure(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> N
 
 
 def csv_of(table: pl.DataFrame) -> str:
-    """Return a table as CSV: null is empty, lists are joined with `+`.
+    """Return a table as CSV: null is empty, lists are joined with `+`, texts are harmless to spreadsheets.
 
     >>> csv_of(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]}))
     'pipes,jobs\\nfp64+tensor,3\\n"",\\n'
     """
-    return joined_lists(table).write_csv()
+    return table_csv(table)
 
 
 def _pictures(report: StudyReport, folder: Path, formats: Sequence[str]) -> dict[str, tuple[str, bytes]]:

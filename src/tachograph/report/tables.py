@@ -2,6 +2,7 @@
 
 All tables that reports print as lines are made here, so that one order decides what a narrow terminal loses: first
 bars, then units and long titles, then the ends of long names, then whole columns, which are named below the table.
+What others wrote is made printable here, too, before it is measured.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
+from tachograph.catalog.units import printable
 from tachograph.report.lines import Line, plain, wrapped
 
 _LEAST_FOLDED = 8  # characters of a column whose cells are continued on the next line
@@ -115,7 +117,7 @@ class _Fitted:
     def __init__(self, column: TextColumn, *, narrow: bool, cut_names: bool) -> None:
         self.column = column
         self.title = column.short if narrow and column.short is not None else column.title
-        self.cells = column.bare if narrow and column.bare is not None else column.cells
+        self.cells = [*map(printable, column.bare if narrow and column.bare is not None else column.cells)]
         self.natural = max(map(len, (self.title, *self.cells)))
         least = column.least if cut_names and column.least is not None else self.natural
         self.needed = max(len(self.title), min(self.natural, least))
@@ -125,7 +127,7 @@ class _Fitted:
         if self.column.folds:
             return self.cells
         if width < self.natural and self.column.shorten is not None:
-            return self.column.shorten(width)
+            return [*map(printable, self.column.shorten(width))]
         return [cut(cell, width) for cell in self.cells]
 
 

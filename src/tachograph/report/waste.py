@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.columns import COLUMN_HEADINGS, local_time
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.ledger import ALL_CAUSES, WASTE_LABELS, WASTE_LEFT_OUT, WasteReport
@@ -189,7 +190,10 @@ def waste_json(report: WasteReport) -> dict[str, Any]:
     return {**values, **more, "lost": report.lost, "recoverable": report.recoverable}
 
 
-def waste_csv(report: WasteReport) -> str:
-    """Return the requested table as CSV: the jobs of a cause, else the groups, else the causes."""
+def waste_csv(report: WasteReport, *, raw: bool = False) -> str:
+    """Return the requested table as CSV: the jobs of a cause, else the groups, else the causes.
+
+    Texts are harmless to spreadsheets and terminals unless `raw`.
+    """
     shown = report.concerned if report.concerned is not None else report.groups
-    return (report.causes if shown is None else shown).write_csv()
+    return table_csv(report.causes if shown is None else shown, raw=raw)

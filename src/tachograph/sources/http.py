@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 import socket
 import ssl
 import time
@@ -23,6 +24,7 @@ import httpx2
 import msgspec
 
 from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.secrets import redacted, remember_secrets
 from tachograph.catalog.version import __version__
 from tachograph.sources.registry import FeedSettings
 
@@ -78,7 +80,7 @@ def from_status(
         name = HTTPStatus(status).phrase
     except ValueError:
         name = "an unknown status"
-    detail = f": {' '.join(own_words.split())[:300]}" if own_words else ""
+    detail = f": {' '.join(redacted(own_words).split())[:300]}" if own_words else ""
     if response.has_redirect_location:
         detail = f": moved to {_bare(response.headers['location'])}"
     do = _FIX_BY_STATUS.get(status, "see the server's log" if status >= 500 else "check the url")
@@ -185,6 +187,7 @@ class Secret:
         if not self._text or not (self._text.isascii() and self._text.isprintable()):
             message = "is empty" if not self._text else "holds more than one line of ASCII"
             raise RequestError(f"{self.key} {message}", where=str(self.file), do="put it alone into the file")
+        remember_secrets(self._text, self._text.partition("=")[2])  # slurmrestd's is SLURM_JWT=...
         return self._text
 
 
@@ -215,7 +218,9 @@ class Credentials:
             return self.authorize(self.token.text())
         if self.password is not None:
             both = f"{self.user}:{self.password.text()}"
-            return {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
+            encoded = base64.b64encode(both.encode()).decode()
+            remember_secrets(encoded)
+            return {"Authorization": f"Basic {encoded}"}
         return {}
 
 
@@ -246,6 +251,7 @@ _SLOWEST = 20  # times `timeout_s`: the longest a whole answer may take, however
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 T = TypeVar("T")
+_OF_SECRETS = re.compile("auth|token|key|secret|cookie", re.IGNORECASE)  # names of headers
 _Read = Callable[[Iterator[bytes], httpx2.Response, str], T]
 UrlQuery = Mapping[str, str | list[str]]  # a list: the name is given several times
 
@@ -448,7 +454,7 @@ def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
         return msgspec.json.decode(answer.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         shape = isinstance(problem, msgspec.ValidationError)
-        begins = answer.content[:60].decode("utf-8", "replace").strip()
+        begins = redacted(answer.content[:2000].decode("utf-8", "replace"))[:60].strip()
         text = str(problem).replace("`", "'") if shape else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
         what = f"the answer {'has another shape: ' if shape else ''}{text}"
         raise RequestError(what, where=answer.where, do=f"is this {expected}?") from None
@@ -498,6 +504,8 @@ def _headers() -> Mapping[str, str]:
 
 def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
+        if _OF_SECRETS.search(name):
+            remember_secrets(value, value.partition(" ")[2])
         if not (name and f"{name}{value}".isascii() and f"{name}{value}".isprintable()):
             raise ConfigError(f"header {name!r} is not printable ASCII", do="fix headers")
     return headers

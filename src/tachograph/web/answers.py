@@ -12,15 +12,14 @@ import msgspec
 import polars as pl
 from starlette.responses import Response
 
-from tachograph.catalog.columns import INTERNAL, joined_lists, must_exist
+from tachograph.catalog.columns import INTERNAL, must_exist
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.report.json_values import json_values
 from tachograph.web.parameters import Parameters, Word
 
 FormatName = Literal["json", "ndjson", "csv", "parquet", "arrow"]
 PROBLEM_TYPE = "application/problem+json"
-# what a spreadsheet takes for the begin of a formula; the last four are the first ones in full width
-_FORMULA = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,8 @@ def _ndjson(rows: pl.DataFrame) -> bytes:
 
 
 def _csv(rows: pl.DataFrame) -> bytes:
-    """Times in UTC, null empty, lists joined with `+`, no cell that a spreadsheet would take for a formula."""
-    return defused(joined_lists(rows)).write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ").encode()
+    """Times in UTC, null empty, lists joined with `+`, texts harmless to spreadsheets and terminals."""
+    return table_csv(rows, datetime_format="%Y-%m-%dT%H:%M:%SZ").encode()
 
 
 def _parquet(rows: pl.DataFrame) -> bytes:
@@ -110,16 +109,6 @@ FORMATS = (
 )
 JSON = FORMATS[0]
 _WITH_OBJECTS = ("json", "ndjson")
-
-
-def defused(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return `rows` with a quote before each text that a spreadsheet would take for a formula.
-
-    >>> defused(pl.DataFrame({"name": ["=1+1", "a=1", None], "gpus": [-1, 0, 1]})).rows()
-    [("'=1+1", -1), ('a=1', 0), (None, 1)]
-    """
-    texts = pl.col(pl.String)
-    return rows.with_columns(pl.when(texts.str.contains(_FORMULA)).then("'" + texts).otherwise(texts).name.keep())
 
 
 def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:

@@ -32,6 +32,7 @@ from tachograph.catalog.errors import (
     TachographError,
     UsageError,
 )
+from tachograph.catalog.units import printable
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
 from tachograph.web.answers import is_named, problem, prometheus_problem
@@ -332,7 +333,7 @@ async def _problem(request: Request, error: Exception) -> Response:
     of_files = isinstance(error, LakeError) and (error.__cause__ is not None or "/" in error.what)
     of_server = of_files and not _viewer(request).sees_server
     if status == 500 or of_server:  # of the service itself: names of its files and hosts are for its log
-        logging.getLogger("tachograph.web").error("%s", error)
+        logging.getLogger("tachograph.web").error("%s", printable(str(error)))
         what, do = "the service cannot answer this now", "its log has the reason"
         return _answer_problem(request, 503, what, do, _again(_AGAIN_FAILED_S))
     later = _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S) if status == 503 else None

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.secrets import redacted
 from tachograph.web.viewer import Viewer
 
 VIEWER = "viewer"  # key in the state of a request
@@ -147,7 +148,7 @@ def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[st
     return {
         "t": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "method": scope["method"],
-        "path": scope["path"][:_LONGEST],
+        "path": redacted(scope["path"])[:_LONGEST],
         "query": without_secrets(scope["path"], scope.get("query_string", b"")),
         "status": status,
         "ms": round(seconds * 1000, 1),
@@ -167,7 +168,8 @@ def without_secrets(path: str, query: bytes) -> str:
     """
     pairs = parse_qsl(query.decode("utf-8", "replace"), keep_blank_values=True)
     hidden = "/login" in path
-    return "&".join(f"{name}={'…' if hidden or _SECRET.search(name) else value}" for name, value in pairs)[:_LONGEST]
+    shown = "&".join(f"{name}={'…' if hidden or _SECRET.search(name) else value}" for name, value in pairs)
+    return redacted(shown)[:_LONGEST]
 
 
 def open_log(target: str) -> Log | None:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from lark import Lark, Token, Tree, UnexpectedInput, UnexpectedToken
 
+from tachograph.catalog.units import printable
+
 LARGEST = 65_536  # characters of a file
 DEEPEST = 16
 MOST_TOKENS = 4_000  # values, names and marks of a file
@@ -259,8 +261,7 @@ def _first_text(node: _Node) -> str:
 
 def cut(text: str) -> str:
     """Return the begin of a text for a message, as printable characters."""
-    text = text if len(text) <= 40 else f"{text[:37]}..."
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def read(text: str) -> tuple[Item | None, tuple[Mistake, ...], tuple[Mistake, ...]]:

@@ -14,6 +14,8 @@ from typing import Any, Literal, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
+from tachograph.catalog.units import printable
+
 LONGEST = 2_000  # characters of an expression
 DEEPEST = 40  # brackets, calls, and signs within each other
 LONGEST_NAME = 64
@@ -331,8 +333,7 @@ def _odd_character(letter: str) -> str:
         return f"{letter} has no meaning here; {hint}"
     if letter.isalpha():
         return f"names are made of letters a to z, digits and _, not of {letter!a}"
-    shown = letter if letter.isprintable() else ascii(letter)
-    return f"{shown} has no meaning here"
+    return f"{printable(letter)} has no meaning here"
 
 
 def _unexpected(text: str, token: Token) -> MalformedError:

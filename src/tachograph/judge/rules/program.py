@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import printable
 from tachograph.judge.rules.documents import Item
 from tachograph.judge.rules.expression import FunctionCall, Name, Node, walk
 from tachograph.judge.rules.model import (
@@ -361,7 +362,7 @@ class _Writer:
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, str):
-            return "".join(letter if letter.isprintable() else "?" for letter in value)
+            return printable(value)
         return _number(value, unit)
 
 

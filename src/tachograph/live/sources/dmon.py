@@ -26,7 +26,7 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.limits import ValueLimits
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import plural, printable
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem, closed_on_failure
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.dcgmi import (
@@ -430,7 +430,7 @@ def connect(
 def _problem(complaints: Sequence[str], code: int, where: str) -> SourceProblem:
     """Why it ended, as it reported, and how to fix it."""
     errors = [line for line in complaints if "error" in line.lower() or "unable" in line.lower()]
-    message = "".join(filter(str.isprintable, " ".join((errors or list(complaints)[-1:])[:2])))[:300].strip()
+    message = printable(" ".join((errors or list(complaints)[-1:])[:2]).strip(), most=300)
     how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
     do = next((remedy for words, remedy in _FIXES if words.search(message)), "run it by hand")
     return SourceProblem(f"{how}: {message}" if message else how, where, do)

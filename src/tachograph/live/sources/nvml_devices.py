@@ -241,7 +241,7 @@ class GpuProcesses:
                 line = stream.read(_LONGEST).decode(errors="replace")
         except OSError:
             line = ""
-        return _KnownProcess(started, self._user(folder), printable(line.replace("\0", " ")) or printable(name) or None)
+        return _KnownProcess(started, self._user(folder), line.replace("\0", " ").strip() or name.strip() or None)
 
     def _user(self, folder: Path) -> str | None:
         # who owns the folder is root where a process may not be traced
@@ -256,15 +256,6 @@ class GpuProcesses:
             except KeyError:
                 self._users[number] = str(number)
         return self._users[number]
-
-
-def printable(line: str) -> str:
-    """Return a command line without control characters of a terminal.
-
-    >>> printable("python train.py \\x1b[2J --lr 0.1 ")
-    'python train.py ?[2J --lr 0.1'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in line.strip())
 
 
 def _holds_a_gpu(folder: Path) -> bool:

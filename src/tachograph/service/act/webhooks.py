@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import msgspec
 
 from tachograph.catalog.config import WebhookOptions, read_secret
 from tachograph.catalog.errors import ConfigError, ExportError, UnreachableError
+from tachograph.catalog.secrets import redacted, remember_secrets
 from tachograph.catalog.units import printable
 from tachograph.catalog.version import __version__
 from tachograph.judge.alerts import ALERT_KINDS
@@ -32,6 +34,7 @@ from tachograph.report.alert_message import (
 MOST_BYTES = 1 << 20  # of a request
 MOST_ANSWER = 1 << 16  # bytes of an answer that are read
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})  # the same request may be taken later
+_LEAST_KEY, _DIGIT = 16, re.compile("[0-9]")  # of a part of an address that is a key
 _SHOWN = 200  # characters of an answer in a message
 
 
@@ -54,6 +57,7 @@ class Webhook:
         url = options.url
         if options.url_file:
             url = read_secret(options.url_file, f"{key}: url_file").decode("utf-8", "replace").strip()
+        _remember_address(url)
         _check_url(url, key)
         if options.format == "matrix" and not (options.room.startswith("!") and options.token_file):
             raise ConfigError(f"{key}: room or token_file is missing", do='write room = "!id:server" and token_file')
@@ -130,7 +134,7 @@ class Webhook:
             raise UnreachableError(f"no answer: {_reason(problem, options.timeout_s)}", where=where) from None
         if 200 <= status < 300:
             return answer
-        shown = " ".join(printable(answer.decode("utf-8", "replace")).split())[:_SHOWN]
+        shown = " ".join(printable(redacted(answer.decode("utf-8", "replace"))).split())[:_SHOWN]
         what = f"answered {status}{f': {shown}' if shown else ''}"
         if status in _LATER:
             raise UnreachableError(what, where=where)
@@ -163,6 +167,11 @@ def _exchange(
         return response.status_code, answer
 
 
+def _remember_address(url: str) -> None:
+    """Hide the parts of an address that look like keys: who knows the address of a chat room can write there."""
+    remember_secrets(*(part for part in re.split("[/?&=#]+", url) if len(part) >= _LEAST_KEY and _DIGIT.search(part)))
+
+
 def _check_url(url: str, key: str) -> None:
     """Raise ConfigError for what is no address of HTTP; the address may be a secret, so it is not shown."""
     try:
@@ -181,7 +190,7 @@ def _event_id(answer: bytes) -> str:
         event = msgspec.json.decode(answer, type=dict[str, str]).get("event_id", "")
     except msgspec.DecodeError:
         event = ""
-    return printable(event)[:_SHOWN] or "unknown"
+    return printable(redacted(event))[:_SHOWN] or "unknown"
 
 
 def _reason(problem: Exception, timeout_s: float) -> str:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import IO, Final, Protocol
 
 from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.units import printable
 
 LARGEST: Final = 1 << 30  # bytes of one answer
 _BLOCK = 1 << 16
@@ -125,7 +126,7 @@ def _ending(code: int, complaints: IO[bytes]) -> str:
     phrases = [line for line in lines if line]
     errors = [line for line in phrases if "error:" in line or "fatal:" in line]
     chosen = errors[-1:] or phrases[:1]
-    return f"{how}: {''.join(filter(str.isprintable, chosen[0]))[:300]}" if chosen else how
+    return f"{how}: {printable(chosen[0], most=300)}" if chosen else how
 
 
 def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import printable
 from tachograph.sources.files import (
     TableLayout,
     format_of,
@@ -220,5 +221,8 @@ def metric_ranges(of: TableSample, metric: str, value: str) -> dict[str, ValueRa
 
 
 def quoted(text: str) -> str:
-    """Return a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Return a TOML string that can be shown: escapes for what steers terminals or the direction of writing."""
+    return "".join(
+        letter if printable(letter) == letter else f"\\U{ord(letter):08x}"
+        for letter in json.dumps(text, ensure_ascii=False)
+    )

@@ -1,0 +1,82 @@
+"""Names that users chose, in every figure that shows some: no exception, no warning, a label that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from tachograph.figures import job_page, kernel_page, radar, waste_page
+from tachograph.figures.names import NO_NAME, drawn_name
+from tachograph.report.radar import build_radar, write_radar
+
+NAMES = ("$x^{2$", "$\\frac{a}$", "_hidden", "__", "", "  ", "a\nb\tc", "\x1b[2J", "\u202egnp.exe", "训练", "🚀",
+         "<script>", "&amp;", "%s{0}", "x" * 100_000)  # fmt: skip
+_AXES = ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s",
+         "fp64_active", "tensor_dfma_active")  # fmt: skip
+
+
+def jobs(names: Sequence[str]) -> pl.DataFrame:
+    means = {f"{name}_mean": 0.3 for name in (*_AXES, "gpu_util")}
+    return pl.DataFrame(
+        [
+            {"job_key": str(place), "job_id": str(place), "display_id": name, "user": name, "account": name,
+             "partition": name, "workload": "idle", "gpu_hours": 1.0 + place, **means}
+            for place, name in enumerate(names)
+        ]
+    )  # fmt: skip
+
+
+def texts(figure: Figure) -> Iterator[str]:
+    for one in figure.findobj(Text):
+        yield one.get_text()
+
+
+@pytest.mark.parametrize("by", [name for name, column in radar.GROUPS.items() if column != "workload"])
+@pytest.mark.parametrize("names", [NAMES[:12], NAMES, NAMES[2:4], NAMES[-1:]], ids=["twelve", "all", "hidden", "long"])
+def test_radar(names: Sequence[str], by: str, tmp_path: Path) -> None:
+    write_radar(build_radar(jobs(names), by=by), tmp_path, formats=("svg", "pdf"))
+    numbers = radar.compute(jobs(names), by=by)
+    grid = set(texts(radar.draw_grid(numbers)))
+    if by not in ("all", "job"):
+        assert {drawn_name(name, most=24) for name in names} <= grid
+    if len(names) <= radar.TOLD_APART and by not in ("all", "job"):
+        figure = radar.draw_overlay(numbers)
+        shown = [one.get_text() for one in figure.legends[0].get_texts()]
+        assert sorted(shown) == sorted(drawn_name(name, most=24) for name in names)
+
+
+def test_plots_of_pages() -> None:
+    levels = np.full((len(NAMES), 5), 0.5)
+    lines = [job_page.ComparedLine(name, 60.0, np.full(5, 0.5)) for name in NAMES[:4]]
+    bars = [job_page.StepBar(name, 0.0, 60.0, 0.5) for name in NAMES]
+    drawn: list[Any] = [
+        job_page.compared(lines, "gpu_util"),
+        job_page.steps(bars, 300.0),
+        job_page.memory(np.full(len(NAMES), 1e3), np.full(len(NAMES), 2e3), NAMES),
+        waste_page.by_user(NAMES, np.arange(1.0, len(NAMES) + 1)),
+        kernel_page.radars(list(enumerate(NAMES[:9])), {axis: [0.5] * 9 for axis in "abc"}),
+        kernel_page.pairs(list(enumerate(NAMES)), list(enumerate(NAMES)), np.full((len(NAMES),) * 2, 1.1)),
+    ]
+    for svg in drawn:
+        assert svg is not None
+        assert "<script" not in svg
+        assert "\x1b" not in svg
+        assert "\u202e" not in svg
+        assert len(svg) < 1_000_000
+    assert "hidden" in drawn[0]
+    assert levels.shape[0] == len(NAMES)
+
+
+def test_labels() -> None:
+    assert [drawn_name(name) for name in ("", " ", None)] == [NO_NAME] * 3
+    assert drawn_name("_x") == " _x"
+    assert drawn_name("训\x1b") == "\\u8bad\\x1b"
+    assert drawn_name("$x$") == "$x$"
+    assert len(drawn_name("x" * 100_000)) == 40

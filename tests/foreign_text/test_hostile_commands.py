@@ -1,0 +1,181 @@
+"""Every command, in every format that it has, on a site where every text that others write is hostile.
+
+A command of the registry needs an entry here: what it is run with, or why it shows no text of others. Its formats are
+taken from its options, so that a new one is walked, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hostile_lake import ENVIRONMENT, MARK, PAYLOADS
+from written import assert_json, assert_page, assert_plain, assert_table, texts_of
+
+from in_process import run_here
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.cli.registry import COMMANDS, find, load, parser_of
+
+JOBS = [str(1000 + place) for place in range(len(PAYLOADS))]
+NAMES = list(PAYLOADS.values())
+USERS = [name for name in NAMES if not name.startswith("-")]  # an option, to argparse
+_TEXTS = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype == pl.String]
+COLUMNS = ",".join(_TEXTS)
+_OF_A_JOB = ("checks", "steps", "ticket", "mail")
+
+# {command: what it is run with}; formats are added
+WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "analyze": (("--full",),),
+    "compact": ((), ("--expire", "--dry-run")),
+    "status": ((),),
+    "lake": (("--nodes",),),
+    "forget": tuple(("--user", name, "--remove") for name in USERS[:9:4]),
+    "jobs": ((), ("--columns", COLUMNS), *(("--user", name) for name in USERS[:2])),
+    "job": tuple((job, *more) for job in JOBS for more in ((), *((f"--{one}",) for one in _OF_A_JOB))),
+    "seff": tuple((job, *more) for job in JOBS for more in ((), ("--brief",))),
+    "classify": (("--all",),),
+    "tune": (("--lake-labels",), ("--propose",)),
+    "rules": (("run",), ("run", "--show", "unknown")),
+    "figures": tuple(("radar", "--by", by, "-o", f"radar-{by}") for by in ("user", "account", "partition", "job")),
+    "waste": tuple(("--by", by, "--jobs", "idle") for by in ("user", "account", "partition")),
+    "advise": tuple(
+        (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in enumerate(NAMES)
+        if name in USERS
+    ),
+    "comment": (tuple(JOBS),),
+    "digest": tuple((*whose, "--as-of", "2026-04-28") for whose in (("--staff",), *((name,) for name in USERS[::4]))),
+    "act": (("--once",), ("--ledger",)),
+    "policy": (("check",), ("backtest",), ("status",)),
+    "kernels": (("kernels.csv",), ("kernels.csv", "--matrix"), ("kernels.csv", "--explain", "1")),
+    "colocate": (("--runs", "1", "--all"), ("--runs", "1", "--matrix")),
+    "watch": (("--recording", "lake", "--once"),),
+}  # fmt: skip
+# {command: why it is not walked}
+ELSEWHERE: Mapping[str, str] = {
+    "demo": "its own simulated jobs",
+    "help": "its own text",
+    "completion": "its own text",
+    "init": "its own text",
+    "version": "versions of libraries",
+    "counters": "its own catalogue",
+    "devices": "its own catalogue",
+    "simulate": "its own simulated jobs",
+    "accuracy": "its own simulated jobs",
+    "interference": "its own measurements",
+    "record": "the report is that of `job`",
+    "ingest": "not walked: what it reads is in the lake of the others, its counts are in `lake`",
+    "collect": "not walked: its errors are in `status`",
+    "export": "not walked: files for programs, see tests/export",
+    "serve": "not walked: see tests/web/test_known_holes.py",
+}
+_FORMATS = {"--json", "--csv", "--html", "--raw", "--sbatch", "--ndjson"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command with its words, in a format."""
+
+    command: str
+    words: tuple[str, ...]
+    form: str
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """How it may end: not all jobs have been analyzed, ended, or have what is looked for."""
+        if self.command == "status":
+            return (1,)
+        return (0, 2, 4, 6) if self.command in ("forget", "digest", "tune", "advise", "act") else (0,)
+
+    @property
+    def name(self) -> str:
+        shown = " ".join(self.words).encode("ascii", "replace").decode()
+        return f"{self.command} {re.sub(r'[^ -~]', '.', shown)[:50]} {self.form}"
+
+
+def options_of(command: str, words: tuple[str, ...]) -> set[str]:
+    """The options of a command, or of the action that its first word is."""
+    entry = find(command)
+    parser: argparse.ArgumentParser = parser_of(entry, load(entry))
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and words and words[0] in action.choices:
+            parser = action.choices[words[0]]
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+def cases() -> Iterator[Case]:
+    for command, walks in WALKS.items():
+        for words in walks:
+            taken = set(words) & {"--ticket", "--mail", "--brief", "--steps"}
+            forms = ["", *sorted(options_of(command, words) & {"--json", "--csv", "--html", "--sbatch"})]
+            few = command == "job" and words[0] not in JOBS[::5]  # pages and JSON of some jobs: they take longest
+            for form in forms if not (taken or few) else [""]:
+                yield Case(command, words, form)
+
+
+def test_every_command_is_walked() -> None:
+    assert {command.name for command in COMMANDS} == WALKS.keys() | ELSEWHERE.keys()
+    assert not WALKS.keys() & ELSEWHERE.keys()
+
+
+def run(case: Case, folder: Path) -> str:
+    """What a command prints, or the file that it writes; what it says on stderr is checked."""
+    more = [] if not case.form else [case.form, "page.html"] if case.form == "--html" else [case.form]
+    done = run_here([case.command, *case.words, *more], folder, ENVIRONMENT)
+    assert_plain(done.stderr, case.name)
+    assert done.returncode in case.codes, (case.name, done.stderr)
+    if case.form == "--html" and done.returncode == 0:
+        return (folder / "page.html").read_text(encoding="utf-8")
+    return done.stdout
+
+
+def check(case: Case, written: str) -> None:
+    if not written:
+        return
+    match case.form:
+        case "--json":
+            assert_json(written, case.name)
+        case "--csv":
+            assert_table(written, case.name)
+        case "--html":
+            assert_page(written, case.name)
+        case _:
+            assert_plain(written, case.name)
+
+
+@pytest.mark.parametrize("command", [*WALKS])
+def test_no_text_of_others_steers(command: str, site: Path) -> None:
+    seen = []
+    for case in cases():
+        if case.command == command:
+            written = run(case, site)
+            check(case, written)
+            seen.append((case.form, MARK in written))
+    assert command in _SILENT or any(marked for _, marked in seen), "no hostile text came so far"
+
+
+# commands that show numbers and names of their own of this site, and texts of others in errors alone
+_SILENT = frozenset({"analyze", "compact", "tune", "act", "policy", "colocate"})
+
+
+def test_json_has_every_text_as_it_was_recorded(site: Path) -> None:
+    rows = assert_json(run(Case("jobs", ("--columns", COLUMNS), "--json"), site), "jobs --json")
+    assert {row["name"] for row in rows} == set(NAMES)
+    assert {row["user"] for row in rows} == set(NAMES)
+    every = set(texts_of(assert_json(run(Case("kernels", ("kernels.csv",), "--json"), site), "kernels --json")))
+    assert {name for name in NAMES if name.isprintable() and len(name) < 9_000} <= every
+    assert PAYLOADS["bidi"] in every
+
+
+def test_csv_has_every_text_as_it_was_recorded_where_raw_is_asked_for(site: Path) -> None:
+    words = ("--columns", "name,gpus,user", "--raw")
+    rows = assert_table(run(Case("jobs", words, "--csv"), site), "jobs --csv --raw", raw=True)
+    assert {row[0] for row in rows[1:]} == {row[2] for row in rows[1:]} == set(NAMES)
+    rows = assert_table(run(Case("jobs", words[:2], "--csv"), site), "jobs --csv")
+    cells = {row[0] for row in rows[1:]}
+    assert {"'=cmd|'/c calc'!A1 qz", "'+1+cmd|qz", "'-2+3+cmd|qz", "'@SUM(1+1)*qz", "''=1+1 qz"} <= cells
+    assert {row[1] for row in rows[1:]} == {"1"}
