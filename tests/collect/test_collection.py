@@ -6,7 +6,8 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.collector import Collection, CollectPlan
 from tachograph.service.collect.readers import PolledSource
-from tachograph.service.collect.status import SourceStatus, read_status
+from tachograph.service.collect.status import AHEAD_S, SourceStatus, read_status
 from tachograph.service.collect.writer import UNREADABLE_CHUNK
 from tachograph.service.systemd import NO_NOTIFIER
 from tachograph.sources.registry import SourceFeed, Watermark
@@ -95,6 +96,24 @@ def test_a_failing_source_is_reported_once_retried_and_reported_when_it_works(tm
     assert waits[0] >= 0.02
     assert waits[1] >= 0.04
     assert waits[2] >= 0.08
+
+
+def test_a_watermark_is_never_ahead_of_our_own_clock(tmp_path: Path) -> None:
+    """Whatever a source reports: samples between now and then are still to come."""
+    asked: list[datetime | None] = []
+
+    def ahead(known: Watermark) -> Iterator[Chunk]:
+        asked.append(known(NAME))
+        later = datetime.now(UTC) + timedelta(hours=1)
+        yield replace(chunk_of(NAME, len(asked) - 1, len(asked)), watermark=later)
+
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, Scripted([ahead]))])
+    with collecting(plan):
+        until(lambda: len(asked) > 3 and len(lying(plan.lake)) > 2)
+    reached = watermark(plan.lake, NAME)
+    assert reached is not None
+    assert reached <= datetime.now(UTC) + timedelta(seconds=AHEAD_S)
+    assert len(lying(plan.lake)) > 2
 
 
 def test_what_was_read_before_a_failure_is_committed_and_the_next_poll_continues(tmp_path: Path) -> None:

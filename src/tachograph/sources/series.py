@@ -72,6 +72,11 @@ class SeriesAnswer:
         """How many values there are."""
         return sum(run.t.size for run in self.runs)
 
+    @property
+    def end(self) -> int:
+        """The millisecond behind the newest value; 0 where there is none."""
+        return max((int(run.t[-1]) + 1 for run in self.runs if run.t.size), default=0)
+
     def add(self, others: SeriesAnswer) -> None:
         """Append another answer."""
         self.runs += others.runs

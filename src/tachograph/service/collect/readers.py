@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 
 from tachograph.catalog.chunks import Chunk
@@ -17,7 +17,7 @@ from tachograph.catalog.errors import TachographError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.journal import CollectJournal
-from tachograph.service.collect.status import utc_now
+from tachograph.service.collect.status import AHEAD_S, utc_now
 from tachograph.sources.registry import SourceFeed
 
 FIRST_RETRY_S = 5.0
@@ -296,8 +296,19 @@ class SourceReader(threading.Thread):
         """Queue a chunk as soon as the queue has space; False when it is not accepted any more."""
         until = chunk.watermark
         if until is not None:
-            chunk = replace(chunk, since=self._queued.get(chunk.id))
+            before = self._queued.get(chunk.id)
+            until = _no_later(until, now=utc_now(), before=before)
+            chunk = replace(chunk, since=before, watermark=until)
             self._note(chunk.id, until)
         taken = self._waiting.put(QueuedChunk(self.source.name, polled, chunk, self._reading))
         self._journal.waiting(self.source.name, self._waiting.chunks(self.source.name))
         return taken
+
+
+def _no_later(until: datetime, *, now: datetime, before: datetime | None) -> datetime:
+    """Return a watermark that is not ahead of our clock by more than AHEAD_S: what comes until then must be read.
+
+    A stream whose watermark `before` is ahead still advances, so that new rows of it do not look committed already.
+    """
+    latest = now + timedelta(seconds=AHEAD_S)
+    return min(until, latest if before is None else max(latest, before + timedelta(microseconds=1)))

@@ -34,6 +34,7 @@ LATE_INTERVALS = 3
 LATE_S = 60.0
 BEHIND_INTERVALS = 10
 BEHIND_S = 900.0
+AHEAD_S = 5.0  # a watermark further ahead of our clock is an error
 _HIDDEN = "(for admins)"
 
 
@@ -71,10 +72,21 @@ class SourceStatus(msgspec.Struct):
         others = tuple(f"{stream}:" for stream in self.watermarks)
         return min((at for stream, at in self.watermarks.items() if not stream.startswith(others)), default=None)
 
+    def ahead_s(self, now: datetime) -> float:
+        """How far the newest watermark is ahead of our clock; 0 where it is not, or by no more than AHEAD_S."""
+        ahead = max(((at - now).total_seconds() for at in self.watermarks.values()), default=0.0)
+        return ahead if ahead > AHEAD_S else 0.0
+
     def condition(self, now: datetime) -> str:
-        """`ok`, `never polled`, `failing`, `late` (no success for three intervals), `behind` (old data)."""
+        """Return the first of these that holds.
+
+        `failing`; `ahead`: a watermark is ahead of our clock, samples until then may never be read; `never polled`;
+        `late`: no success for three intervals; `behind`: old data; `ok`.
+        """
         if self.failures:
             return "failing"
+        if self.ahead_s(now):
+            return "ahead"
         if self.last_success is None:
             return "never polled" if self.last_poll is None else "late"
         if (now - self.last_success).total_seconds() > LATE_INTERVALS * self.every_s + LATE_S:
