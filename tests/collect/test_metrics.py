@@ -60,11 +60,11 @@ def exposed() -> Iterator[str]:
     """Address of a server that exposes the status."""
     address = f"127.0.0.1:{free_port()}"
     server = serve_metrics(address, status)
+    server.serve()
     try:
         yield f"http://{address}/metrics"
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
 def requested(url: str, accept: str = "") -> tuple[str, str]:

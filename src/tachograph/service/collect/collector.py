@@ -28,7 +28,15 @@ from tachograph.service.collect import children
 from tachograph.service.collect.children import Children, ChildStep
 from tachograph.service.collect.journal import CollectJournal, Narrate
 from tachograph.service.collect.metrics import serve_metrics
-from tachograph.service.collect.readers import ChunkQueue, PolledSource, SourceReader, ThreadFailures
+from tachograph.service.collect.metrics_server import MetricsServer
+from tachograph.service.collect.readers import (
+    NO_THREAD,
+    ChunkQueue,
+    PolledSource,
+    SourceReader,
+    ThreadFailures,
+    lacks_threads,
+)
 from tachograph.service.collect.status import (
     STATUS_EVERY_S,
     CollectLock,
@@ -148,6 +156,8 @@ class Collection:
         self._stopping = stopping
         self._notifier = notifier
         self._status_problem: str | None = None
+        self._starting: dict[str, Callable[[], None]] = {}  # threads that are still to be started
+        self._lacked = False
         self._journal = CollectJournal(
             lake=plan.lake.location,
             sources={source.name: source.every_s for source in plan.sources},
@@ -186,19 +196,38 @@ class Collection:
         server = serve_metrics(self._plan.collect.listen, self._snapshot) if self._plan.collect.listen else None
         try:
             with self._ending():
-                self._writer.start()
-                for reader in self._readers:
-                    reader.start()
+                self._begin(server)
                 self._notifier.notify("READY=1", self._sentence())
                 if ready:
                     ready()
                 self._supervise()
         finally:
             if server is not None:
-                server.shutdown()
-                server.server_close()
+                server.close()
         self._defects.raise_first()
         return self._snapshot()
+
+    def _begin(self, server: MetricsServer | None) -> None:
+        """Have all threads started soon: those that the system does not give us now are tried again at each tick."""
+        self._starting = {"writer": self._writer.start}
+        self._starting |= {reader.source.name: reader.start for reader in self._readers}
+        if server is not None:
+            self._starting["metrics"] = server.serve
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        for name, start in list(self._starting.items()):
+            try:
+                start()
+            except RuntimeError as problem:
+                if not lacks_threads(problem):
+                    raise
+                if not self._lacked:
+                    self._remark(f"{name}: {NO_THREAD}; trying again")
+                self._lacked = True
+                return
+            del self._starting[name]
+        self._lacked = False
 
     def once(self) -> CollectStatus:
         """Poll every source once, commit, analyze; return the final status.
@@ -237,6 +266,7 @@ class Collection:
         written = alive = float("-inf")
         while not self._stopping.wait(TICK_S):
             now = time.monotonic()
+            self._start_threads()
             self.children.run_due()
             if now - written >= STATUS_EVERY_S:
                 written = now

@@ -44,7 +44,7 @@ class SourceStatus(msgspec.Struct):
     name: str
     every_s: float
     polls: int = 0
-    errors: dict[str, int] = {}  # by kind: input, lake, schema
+    errors: dict[str, int] = {}  # by kind: input, lake, schema, defect
     last_poll: datetime | None = None
     last_success: datetime | None = None  # start of the last poll that was committed
     failures: int = 0  # polls in a row
