@@ -33,6 +33,7 @@ from tachograph.sources.metrics import (
     short_node,
     why_unread,
 )
+from tachograph.sources.node_pins import OTHER_NODE, NodePin, named_nodes
 from tachograph.sources.series import (
     OTHER_QUANTITY,
     AllocationSpan,
@@ -70,9 +71,8 @@ class SeriesRows:
 
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
-    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, and those of
-    `parse_page`; `reread` counts rows,
-    `server_warning` removes nothing. `index_contradicts_uuid` and `ambiguous_gpu` count GPUs; a sample that
+    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, `other_node`, and
+    those of `parse_page`; `reread` counts rows, `server_warning` removes nothing. `index_contradicts_uuid` and `ambiguous_gpu` count GPUs; a sample that
     `ambiguous_gpu` removes counts as one, too.
 
     GPUs are kept as their labels name them until all series are there: which index a UUID has may come last.
@@ -114,10 +114,13 @@ class SeriesRows:
         for warning in dict.fromkeys(answer.warnings):
             self.reject("gpu_samples", "server_warning", None, 0, warning)
 
-    def add_page(self, page: bytes, *, t: datetime, node: str | None, exporter: str = "") -> int:
+    def add_page(
+        self, page: bytes, *, t: datetime, node: str | None, exporter: str = "", pin: NodePin | None = None
+    ) -> int:
         """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
 
-        A time written behind a value replaces `t`; a host that the page names replaces `node`. `exporter`: its address.
+        A time written behind a value replaces `t`; a host that the page names replaces `node`. `exporter`: its address;
+        `pin`: nodes that it may name, values of others are `other_node`.
         """
         vocabulary, before = self.memory.vocabulary, self.known
         samples = vocabulary.pages.parse(page, exporter=exporter)
@@ -125,7 +128,9 @@ class SeriesRows:
         for reject in samples.rejects:
             self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
             self.unreadable += reject.count
-        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), host_of_page(samples) or node)
+        if pin is not None:
+            pin.see(() if pin.is_known else named_nodes(samples, vocabulary.labels))
+        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), node, pin)
         end = 0
         for metric, same in groupby(samples.names):
             begin, end = end, end + len(list(same))
@@ -483,11 +488,15 @@ class _PageSeries:
 class _PageScrape:
     """One page on its way into rows."""
 
-    def __init__(self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None) -> None:
-        self._rows, self._samples = rows, samples
+    def __init__(
+        self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None, pin: NodePin | None
+    ) -> None:
+        self._rows, self._samples, self._pin = rows, samples, pin
         self._stamped = samples.is_stamped
         self._t = np.array([t_us])
-        self._node = None if node is None else short_node(node)
+        self._host = host_of_page(samples)
+        given = self._host or node
+        self._node = None if given is None else short_node(given)
         self._names: tuple[LabelNames, str] | None = None
         self._of_names: dict[tuple[LabelNames, str], dict[str | tuple[str, float | None], _PageSeries]] = {}
         self._series: dict[str | tuple[str, float | None], _PageSeries] = {}
@@ -540,7 +549,7 @@ class _PageScrape:
         for place, one in zip(places, series, strict=True):
             location = self._rows.memory.vocabulary.location_in_page(self._samples.labels[place], target)
             node = None if isinstance(location, UnusableLabels) else location.node or self._node
-            if node is None or isinstance(location, UnusableLabels):
+            if node is None or isinstance(location, UnusableLabels) or one.problem == OTHER_NODE:
                 self._rows.reject(target.table, one.problem, None, 1, one.example or self._samples.names[place])
                 continue
             self._rows.facts += 1
@@ -591,6 +600,9 @@ class _PageScrape:
         node = found.node or self._node
         if node is None:
             return _PageSeries(problem="no_node")
+        claimed = found.node or self._host
+        if claimed is not None and self._pin is not None and not self._pin.admits(claimed):
+            return _PageSeries(problem=OTHER_NODE, example=f"{self._pin.label} names {node}")
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
         unit = labelled_gpu(node, found)
         if unit is None:

@@ -74,6 +74,7 @@ class CollectJournal:
         with self._source(source) as status:
             status.poll_s += seconds
             status.unreachable = dict(outcome.unreachable)
+            status.other_nodes = dict(outcome.other_nodes)
             status.skew_s = dict(outcome.skew_s)
 
     def success(self, source: str, polled: datetime) -> None:

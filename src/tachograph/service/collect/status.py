@@ -57,6 +57,7 @@ class SourceStatus(msgspec.Struct):
     rows: dict[str, int] = {}  # by table
     rejects: dict[str, dict[str, int]] = {}  # by table and reason
     unreachable: dict[str, str] = {}  # why, by host or address
+    other_nodes: dict[str, str] = {}  # a node that an exporter names and is not on, by address
     skew_s: dict[str, float] = {}  # how far a host's clock is ahead of ours
     poll_s: float = 0.0
     commit_s: float = 0.0
@@ -348,6 +349,7 @@ def _without_places(source: SourceStatus) -> SourceStatus:
         last_error=source.last_error and _HIDDEN,
         watermarks=streams,
         unreachable={f"endpoint {n}": _HIDDEN for n in range(1, len(source.unreachable) + 1)},
+        other_nodes={f"endpoint {n}": _HIDDEN for n in range(1, len(source.other_nodes) + 1)},
         skew_s={name: skew for name, skew in source.skew_s.items() if "/" not in name},
     )
 

@@ -60,6 +60,10 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
             named = "; ".join(f"{place}: {why}" for place, why in list(source.unreachable.items())[:_NAMED])
             more = ", ..." if len(source.unreachable) > _NAMED else ""
             yield f"{source.name}: {len(source.unreachable)} unreachable: {named}{more}"
+        if source.other_nodes:
+            named = "; ".join(f"{place} names {node}" for place, node in list(source.other_nodes.items())[:_NAMED])
+            more = ", ..." if len(source.other_nodes) > _NAMED else ""
+            yield f"{source.name}: {len(source.other_nodes)} with another node than their own: {named}{more}"
         yield from _clocks(source, found.now)
     for name, step in found.steps.items():
         what = _STEPS.get(name, name)
