@@ -1,4 +1,4 @@
-"""Clients of /metrics that are silent, slow, many, or send what is no request: others are answered, no thread is made."""
+"""Clients of /metrics that are silent, slow, many, or send no request: others are answered, no thread is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -74,10 +74,11 @@ def test_a_request_that_does_not_end_is_cut_off(sent: bytes) -> None:
 def test_a_request_byte_by_byte_has_no_more_time() -> None:
     with serving(request_s=0.3) as address, socket.create_connection(address, timeout=60) as client:
         began = time.monotonic()
-        with pytest.raises(ConnectionError):
+        with suppress(ConnectionError):
             while time.monotonic() - began < 60:
                 client.sendall(b"G")
                 time.sleep(0.05)
+        assert time.monotonic() - began < 30
 
 
 def test_a_client_that_does_not_read_is_left() -> None:
@@ -87,9 +88,8 @@ def test_a_client_that_does_not_read_is_left() -> None:
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
             assert client.recv(4) == b"HTTP"
             until(lambda: open_files() == files + 1)  # ours
-            with pytest.raises(ConnectionError):
-                while client.recv(1 << 20):
-                    pass
+            with suppress(ConnectionError):
+                assert sum(len(piece) for piece in iter(lambda: client.recv(1 << 20), b"")) < 20_000_000
 
 
 @pytest.mark.parametrize(

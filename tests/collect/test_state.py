@@ -14,8 +14,8 @@ import pytest
 
 from tachograph.catalog.errors import LakeError
 from tachograph.cli import main
+from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.status import (
-    CollectLock,
     CollectStatus,
     SourceStatus,
     StepStatus,

@@ -14,6 +14,12 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from servers.exporter import exporter
 from servers.faulty import Reply, SeenRequest, faulty
@@ -171,12 +177,15 @@ def test_a_node_that_a_page_says_it_is_must_be_its_own_too() -> None:
 
 def test_one_exporter_for_many_nodes_is_a_setting() -> None:
     values = {0: {UTIL: 5}}
-    with exporter({"n1": values}) as server:
-        with feeding(*server.urls) as feed, feeding(*server.urls, many_nodes=True) as proxy:
-            assert nodes(poll(feed)) == nodes(poll(proxy)) == ["n1"]
-            server.nodes["n1"].more = f'{UTIL}{{gpu="0",Hostname="n7"}} 9\n'
-            assert nodes(poll(feed)) == ["n1"]
-            assert nodes(poll(proxy)) == ["n1", "n7"]
+    with (
+        exporter({"n1": values}) as server,
+        feeding(*server.urls) as feed,
+        feeding(*server.urls, many_nodes=True) as proxy,
+    ):
+        assert nodes(poll(feed)) == nodes(poll(proxy)) == ["n1"]
+        server.nodes["n1"].more = f'{UTIL}{{gpu="0",Hostname="n7"}} 9\n'
+        assert nodes(poll(feed)) == ["n1"]
+        assert nodes(poll(proxy)) == ["n1", "n7"]
 
 
 def test_another_content_type_is_read_where_it_is_a_page_and_named_where_not() -> None:
@@ -219,7 +228,7 @@ def test_an_exporter_may_want_our_certificate(certified: tuple[str, Path], files
 
 def test_without_a_certificate_or_trust_nothing_is_read(certified: tuple[str, Path]) -> None:
     url, folder = certified
-    with feeding(url, ca_file=str(folder / "ca.pem")) as feed, pytest.raises(InputError, match="TLS|broke off"):
+    with feeding(url, ca_file=str(folder / "ca.pem")) as feed, pytest.raises(InputError, match=r"TLS|broke off"):
         poll(feed)
     with (
         feeding(url, cert_file=str(folder / "both.pem")) as feed,
@@ -242,10 +251,9 @@ def test_a_certificate_that_cannot_be_used_names_the_keys(
     certified: tuple[str, Path], cert: str, key: str, said: str
 ) -> None:
     url, folder = certified
-    (folder / "locked.pem").write_text(
-        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGbMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgd\n"
-        "-----END ENCRYPTED PRIVATE KEY-----\n"
-    )
+    key_of = load_pem_private_key((folder / "key.pem").read_bytes(), None)
+    locked = BestAvailableEncryption(b"secret")
+    (folder / "locked.pem").write_bytes(key_of.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
     given = {name: str(folder / file) for name, file in (("cert_file", cert), ("key_file", key)) if file}
     with pytest.raises(ConfigError, match=said), feeding(url, ca_file=str(folder / "ca.pem"), **given):
         pass

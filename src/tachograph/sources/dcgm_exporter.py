@@ -33,7 +33,6 @@ from tachograph.sources.registry import PollOutcome, Watermark, settings_in
 from tachograph.sources.series import SeriesMemory, SeriesRereads, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
-
 _PAGE_KINDS = ("", "text/plain", "application/openmetrics-text")  # content types
 
 

@@ -248,7 +248,9 @@ def certificates(ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.S
             context.load_cert_chain(cert_file, key_file or None, password=_no_passphrase)
         except (OSError, ValueError) as problem:
             what = f"cert_file and key_file cannot be used: {_why(problem)}"
-            raise ConfigError(what, where=key_file or cert_file, do="name PEM files of one pair, the key open") from None
+            raise ConfigError(
+                what, where=key_file or cert_file, do="name PEM files of one pair, the key open"
+            ) from None
     return context
 
 
@@ -374,7 +376,9 @@ class HttpServer:
         )
         self._client = httpx2.Client(
             transport=transport or (httpx2.HTTPTransport(uds=socket) if socket else None),
-            verify=certificates(access.ca_file, access.cert_file, access.key_file) if self.address.startswith("https:") else False,
+            verify=certificates(access.ca_file, access.cert_file, access.key_file)
+            if self.address.startswith("https:")
+            else False,
             timeout=httpx2.Timeout(access.timeout_s, pool=None),
             headers={**_headers(), **_checked_headers(access.headers)},
         )

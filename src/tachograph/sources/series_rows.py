@@ -36,8 +36,6 @@ from tachograph.sources.metrics import (
 from tachograph.sources.node_pins import OTHER_NODE, NodePin, named_nodes
 from tachograph.sources.series import (
     OTHER_QUANTITY,
-    AllocationSpan,
-    GpuUnit,
     Mask,
     SeriesAnswer,
     SeriesIdentity,
@@ -46,17 +44,16 @@ from tachograph.sources.series import (
     host_of_page,
     labelled_gpu,
 )
+from tachograph.sources.series_allocations import JobLooks, allocation_part
 from tachograph.sources.series_points import (
     CONFLICTING,
     NONE,
     PointColumns,
     SeriesPoints,
-    allocation_rows,
     device_rows,
     numbered_gpus,
     points_disagree,
     targets_by_column,
-    union_of_times,
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id, job_with_step
 
@@ -72,8 +69,8 @@ class SeriesRows:
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
     `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, `other_node`, and
-    those of `parse_page`; `reread` counts rows, `server_warning` removes nothing. `index_contradicts_uuid` and `ambiguous_gpu` count GPUs; a sample that
-    `ambiguous_gpu` removes counts as one, too.
+    those of `parse_page`; `reread` counts rows, `server_warning` removes nothing. `index_contradicts_uuid` and
+    `ambiguous_gpu` count GPUs; a sample that `ambiguous_gpu` removes counts as one, too.
 
     GPUs are kept as their labels name them until all series are there: which index a UUID has may come last.
     """
@@ -418,52 +415,8 @@ class SeriesRows:
         return fresh
 
     def _allocation_part(self) -> ChunkPart:
-        """Where a job began or ceased to hold a GPU.
-
-        Labels or values that never name a job show no end of one: another exporter is scraped at other times. Of a job
-        that holds a GPU of a node by an ambiguous index no GPU on this node is recorded. A GPU with a UUID is tracked
-        by it: its index may be another one once more labels are known.
-        """
-        tracker = self.memory.allocations
-        uuids = {
-            (one.node, gpu, one.mig): one.uuid
-            for one, (gpu, reason, _) in self._placed.items()
-            if gpu is not None and one.uuid is not None and reason != AMBIGUOUS
-        }
-        indices: dict[GpuUnit, int] = {}
-        unsure = {
-            (one.node, job) for one in self._jobs if self._placed[one].reason == AMBIGUOUS for job in self._jobs[one]
-        }
-        nodes = {node for node, _ in unsure} | {
-            unit[0] for unit, held in tracker.now.items() if unit[1] is None and held
-        }
-        seen: dict[GpuUnit, list[Longs]] = {}
-        jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
-        for one in self._seen:
-            if one not in self.memory.naming:
-                continue
-            gpu, reason, _ = self._placed[one]
-            some: GpuUnit = (one.node, None, None)
-            unit: GpuUnit = some
-            if gpu is not None:
-                unit = (one.node, uuids.get((one.node, gpu, one.mig), gpu), one.mig)
-                indices[unit] = gpu
-                tracker.rename((one.node, gpu, one.mig), unit)
-            for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
-                seen.setdefault(shown, []).extend(self._seen[one])
-            for job, times in self._jobs.get(one, {}).items() if reason != NO_GPU else ():
-                jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(job, []).extend(times)
-        for node, of_node in self._of_nodes.items():
-            for job_of_node, times in of_node.items():
-                seen.setdefault((node, None, None), []).extend(times)
-                if job_of_node is not None:
-                    jobs.setdefault((node, None, None), {}).setdefault(job_of_node, []).extend(times)
-        spans: list[AllocationSpan] = []
-        for unit in seen:
-            if unit in jobs or tracker.now.get(unit):
-                named = {job: union_of_times(times) for job, times in jobs.get(unit, {}).items()}
-                spans += tracker.changes(unit, union_of_times(seen[unit]), named)
-        return ChunkPart("allocations", allocation_rows(spans, indices), overlaps=True)
+        looks = JobLooks(self.memory.naming, self._placed, self._seen, self._jobs, self._of_nodes)
+        return allocation_part(looks, self.memory.allocations)
 
 
 def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) -> tuple[ChunkPart, ...]:

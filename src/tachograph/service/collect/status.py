@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,15 +17,13 @@ from tachograph.catalog.errors import LakeError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.lake.problems import lake_errors
+from tachograph.service.collect.lock import CollectLock, LockHolder
 from tachograph.sources.registry import FeedSettings, configured_feeds
 
 STATE_FOLDER = "_collect"  # in a lake that is a folder
 STATUS_FILE = "status.json"
 STATUS_EVERY_S = 5.0  # between writes
 STALE_S = 60.0  # a running process whose status is older hangs
-LOCK_FILE = "lock"
-ATTEMPTS = 5  # `status` holds the lock for a moment to test it
-PAUSE_S = 0.1
 SKEWED_S = 1.0  # hosts with more clock skew are named
 LATE_INTERVALS = 3
 LATE_S = 60.0
@@ -188,96 +183,6 @@ def is_stale(status: CollectStatus, now: datetime) -> bool:
 def utc_now() -> datetime:
     """The current time."""
     return datetime.now(UTC)
-
-
-class LockHolder(msgspec.Struct, frozen=True):
-    """Process that holds the lock."""
-
-    pid: int
-    host: str
-    since: datetime
-
-
-class CollectLock:
-    """The lock of a lake's collector."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK_FILE
-
-    @contextmanager
-    def held(
-        self, *, now: datetime, pause: Callable[[float], object], wait: Callable[[str], bool] | None = None
-    ) -> Iterator[bool]:
-        """Hold the lock during the block; yields whether it is held.
-
-        `wait` is called with the holder and returns whether to wait longer; without it another holder is an error.
-        Errors: LakeError naming the holder, or where the folder cannot be written.
-        """
-        with lake_errors(str(self.path.parent), writing=True):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            yield self._take(descriptor, now, pause, wait)
-        finally:
-            os.close(descriptor)
-
-    def _take(
-        self,
-        descriptor: int,
-        now: datetime,
-        pause: Callable[[float], object],
-        wait: Callable[[str], bool] | None,
-    ) -> bool:
-        attempt = 0
-        while not _locked(descriptor, fcntl.LOCK_EX):
-            attempt += 1
-            if attempt >= ATTEMPTS:
-                if wait is None:
-                    raise self._held()
-                if not wait(self._who()):
-                    return False
-            pause(PAUSE_S)
-        with lake_errors(str(self.path), writing=True):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(LockHolder(os.getpid(), socket.gethostname(), now)) + b"\n", 0)
-        return True
-
-    def holder(self) -> LockHolder | None:
-        """Return the holder of the lock; None without one.
-
-        Errors: LakeError where it cannot be read.
-        """
-        if not self.path.exists():
-            return None
-        with lake_errors(str(self.path)):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if _locked(descriptor, fcntl.LOCK_SH):
-                return None
-            return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
-        except msgspec.DecodeError:  # taken a moment ago, or the disk was full
-            return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
-        finally:
-            os.close(descriptor)
-
-    def _who(self) -> str:
-        holder = self.holder()
-        return f"process {holder.pid} on {holder.host}" if holder and holder.pid else "another process"
-
-    def _held(self) -> LakeError:
-        return LakeError(
-            f"{self._who()} already collects into this lake",
-            where=str(self.path),
-            do="stop it, or wait for its end with --wait",
-        )
-
-
-def _locked(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
