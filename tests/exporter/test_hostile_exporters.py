@@ -6,6 +6,7 @@ import gzip
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -108,6 +109,42 @@ def test_endless_pages_are_cut_off_and_others_land() -> None:
     assert len(taken) == 6
     assert max(taken) < 32 << 20  # what lies in the buffers of the sockets was sent, too
     assert ANSWERS.count == held
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
+def test_an_answer_that_comes_byte_by_byte_is_broken_off(head: bytes) -> None:
+    """Each byte comes in time. What is behind it waits for the only place."""
+    ended = threading.Event()
+    broken: list[float] = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(head or b"HTTP/1.1 200 OK\r\nX: ")
+            began = time.monotonic()
+            while not ended.wait(0.05):
+                try:
+                    connection.sendall(b"x")
+                except OSError:
+                    broken.append(time.monotonic() - began)
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, faulty(page_of(LINE)) as good:
+        server = threading.Thread(target=serve)
+        server.start()
+        slow = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with feeding(slow, good.url, parallel=2, timeout_s=0.5, every_s=0.5) as feed:
+                for _ in range(100):
+                    assert nodes(poll(feed)) == ["n1"]
+                    if broken:
+                        break
+                    time.sleep(0.1)
+        finally:
+            ended.set()
+            server.join()
+    assert broken
 
 
 def page_of(body: bytes, **headers: str) -> Callable[[SeenRequest], Reply]:

@@ -51,7 +51,7 @@ def unpacked(response: httpx2.Response) -> Iterator[bytes]:
     """
     encoding = response.headers.get("content-encoding", "identity").strip().lower() or "identity"
     if encoding == "identity":
-        yield from response.iter_raw(_PIECE)
+        yield from response.iter_raw()
     elif encoding in ("gzip", "x-gzip", "deflate"):
         yield from _inflated(response)
     else:
@@ -61,7 +61,7 @@ def unpacked(response: httpx2.Response) -> Iterator[bytes]:
 def _inflated(response: httpx2.Response) -> Iterator[bytes]:
     unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:
-        for packed in response.iter_raw(_PIECE):
+        for packed in response.iter_raw():
             rest = packed
             while rest:
                 piece = unpacking.decompress(rest, _PIECE)

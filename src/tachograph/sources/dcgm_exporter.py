@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -65,6 +66,7 @@ class ScrapeFeed:
         self._pins = {} if settings.many_nodes else {label: NodePin(pins, label) for label in pins.hosts}
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
         self._late: dict[str, Future[_ScrapedPage]] = {}
+        self._waited: Counter[str] = Counter()  # rounds in which a late one was still answering
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
@@ -104,7 +106,11 @@ class ScrapeFeed:
             late = self._late.get(endpoint.label)
             if late is not None and not late.done():
                 self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
+                self._waited[endpoint.label] += 1
+                if self._waited[endpoint.label] > 1:
+                    endpoint.server.abort()
             else:
+                self._waited.pop(endpoint.label, None)
                 self._late.pop(endpoint.label, None)
                 waiting[self._pool.submit(self._fetch, endpoint.server)] = endpoint
         try:

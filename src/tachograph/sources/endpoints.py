@@ -19,6 +19,7 @@ from tachograph.sources.registry import refuse_less
 
 DCGM_EXPORTER = "dcgm-exporter"
 MAX_ENDPOINTS = 20_000
+_ROUNDS = 2  # the longest that a page may take
 _HOSTS = re.compile(r"(https?://)([^/:]+)(.*)")
 _IPV6 = re.compile(r"https?://\[[^\]]*:")
 _NUMBERS = re.compile(r"\[([^\]]*)\]")
@@ -40,7 +41,7 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def round_s(self) -> float:
-        """How long a round may take, and so any page of it."""
+        """How long a round may take."""
         return max(self.every_s, 2 * self.timeout_s)
 
 
@@ -71,7 +72,7 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
 
 
 def _server(settings: ExporterSettings, url: str) -> HttpServer:
-    return HttpServer(settings, url=url, longest_s=settings.round_s)
+    return HttpServer(settings, url=url, longest_s=_ROUNDS * settings.round_s)
 
 
 def expand_url(url: str) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
@@ -27,6 +27,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.version import __version__
 from tachograph.sources.answer_limits import ANSWERS, unpacked
 from tachograph.sources.registry import FeedSettings
+from tachograph.sources.tls import certificates
 
 TRANSPORT_PROBLEMS: Final = (httpx2.TransportError, httpx2.DecodingError)
 
@@ -229,42 +230,6 @@ def _secret(file: str, key: str) -> Secret | None:
     return Secret(Path(file), key)
 
 
-@cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
-def certificates(ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """Return the TLS context: authorities of `ca_file`, or the system's where it is empty, and our own certificate.
-
-    The files are read once. Errors: ConfigError naming the key.
-    """
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-    except OSError as problem:  # ssl.SSLError is one
-        reason = "no certificates in it" if isinstance(problem, ssl.SSLError) else problem.strerror
-        what = f"ca_file cannot be read: {reason}"
-        raise ConfigError(what, where=ca_file, do="name a PEM file of certificates") from None
-    if key_file and not cert_file:
-        raise ConfigError("key_file is given without cert_file", do="add cert_file")
-    if cert_file:
-        try:
-            context.load_cert_chain(cert_file, key_file or None, password=_no_passphrase)
-        except (OSError, ValueError) as problem:
-            what = f"cert_file and key_file cannot be used: {_why(problem)}"
-            raise ConfigError(
-                what, where=key_file or cert_file, do="name PEM files of one pair, the key open"
-            ) from None
-    return context
-
-
-def _no_passphrase() -> bytes:
-    """OpenSSL would ask the terminal."""
-    raise ValueError("the key has a passphrase")
-
-
-def _why(problem: Exception) -> str:
-    if isinstance(problem, ssl.SSLError):
-        return (problem.reason or "they do not fit together").replace("_", " ").lower()
-    return problem.strerror or str(problem) if isinstance(problem, OSError) else str(problem)
-
-
 LONGEST_WAIT_S: Final = 60.0
 _FIRST_WAIT_S = 0.5
 LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType({"attempts": 1, "timeout_s": 0.001, "answer_mib": 0.001})
@@ -360,13 +325,14 @@ class HttpServer:
         longest_s: float | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self.address, socket = _address(access.url if url is None else url)
-        self.where = f"unix://{socket}" if socket else self.address
+        self.address, path = _address(access.url if url is None else url)
+        self.where = f"unix://{path}" if path else self.address
         self._attempts = max(1, access.attempts)
         self._limit_s = access.timeout_s * _SLOWEST if longest_s is None else longest_s
         self._largest = round(access.answer_mib * (1 << 20))
         self._pace = pace or RequestPace()
         self._clock = _RequestClock()
+        self._stream: Any = None  # of the newest connection
         self._own_words = own_words
         self._credentials = Credentials.of(
             token_file=access.token_file,
@@ -375,7 +341,7 @@ class HttpServer:
             authorize=authorize,
         )
         self._client = httpx2.Client(
-            transport=transport or (httpx2.HTTPTransport(uds=socket) if socket else None),
+            transport=transport or (httpx2.HTTPTransport(uds=path) if path else None),
             verify=certificates(access.ca_file, access.cert_file, access.key_file)
             if self.address.startswith("https:")
             else False,
@@ -413,6 +379,19 @@ class HttpServer:
         """Close connections."""
         self._client.close()
 
+    def abort(self) -> None:
+        """Break off the answer that another thread waits for, also one whose headers come byte by byte."""
+        stream = self._stream
+        open_one = None if stream is None else stream.get_extra_info("socket")
+        if open_one is not None:
+            with suppress(OSError):
+                open_one.shutdown(socket.SHUT_RDWR)
+
+    def _trace(self, event: str, about: Mapping[str, Any]) -> None:
+        """Take note of the connection: there is no limit of time for all headers of an answer."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._stream = about["return_value"]
+
     def _send(self, exchange: _Exchange, read: _Read[T]) -> T:
         attempt = 1
         while True:
@@ -435,6 +414,7 @@ class HttpServer:
             params=exchange.params,
             data=exchange.form,
             headers=self._credentials.headers(),
+            extensions={"trace": self._trace},
         )
         began, requested = self._pace.steady(), self._pace.now()
         try:

@@ -38,7 +38,7 @@ class MetricsServer:
         self._registry = registry
         self._request_s, self._answer_s = request_s, answer_s
         self._socket = _bound(listen)
-        self._stop: Callable[[], None] | None = None  # thread-safe
+        self._stop: Callable[[], object] | None = None  # thread-safe
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # oldest first
         self._thread: threading.Thread | None = None
 
