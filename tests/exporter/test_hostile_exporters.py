@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -29,7 +30,10 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.answer_limits import ANSWERS
 from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
+from tachograph.sources.series import SeriesMemory, SeriesVocabulary
+from tachograph.sources.series_rows import SeriesRows
 
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 LINE = b'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 5\n'
 
@@ -109,6 +113,21 @@ def test_endless_pages_are_cut_off_and_others_land() -> None:
     assert len(taken) == 6
     assert max(taken) < 32 << 20  # what lies in the buffers of the sockets was sent, too
     assert ANSWERS.count == held
+
+
+def test_labels_that_are_made_up_are_not_remembered_without_end() -> None:
+    vocabulary = SeriesVocabulary(characters=500_000)
+    tracemalloc.start()
+    try:
+        for page in range(40):
+            labels = [f'gpu="0",Hostname="n1",x="{page}-{number}-{"y" * 4000}"' for number in range(50)]
+            rows = SeriesRows(SeriesMemory(vocabulary))
+            rows.add_page("".join(f"{UTIL}{{{block}}} 5\n" for block in labels).encode(), t=NOW, node="n1")
+            assert rows.known == 50
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert left < 4e6  # 8 MB came
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
