@@ -1,8 +1,9 @@
 """Polls good and bad exporters 10,000 times with `tachograph collect`, much faster than any site: `make polls`.
 
-Two sources answer well, one every other time; the others are garbage, errors, a closed port, a page without end, a page
-that is no text. At each twentieth of the polls memory, open files, threads and the size of the log are noted. In the
-second half they must be what they were in the first, in which pools of threads and caches fill. Prints a JSON object; 1 when something grew.
+Two sources answer well, one every other time; the others are garbage, errors, a closed port, a page that is too
+large, bytes. At each twentieth of the polls memory, open files, threads and the size of the log are noted. In the
+second half they must be what they were in the first, in which pools of threads and caches fill. Prints a JSON object;
+1 when something grew.
 
     python tests/chaos/polls.py --polls 10000
 """
