@@ -14,6 +14,7 @@ UPGRADE ?=
 KILLS ?= 1000
 CUTS ?= 200
 MINUTES ?= 10
+POLLS ?= 10000
 FUZZ ?= 1000000
 SCREENS ?= 10000
 SAMPLES ?= 1.92e9
@@ -73,6 +74,9 @@ power-cuts: $(VENV)/dev.stamp ## cut the power of a lake on ext4 CUTS=200 times,
 readers: $(VENV)/dev.stamp ## run one writer and ten readers on a lake for MINUTES=10
 	$(BIN)/python tests/chaos/readers.py --minutes $(MINUTES)
 
+polls: $(VENV)/dev.stamp ## collect POLLS=10000 times from good and bad exporters; memory, files, threads and log must stay
+	$(BIN)/python tests/chaos/polls.py --polls $(POLLS)
+
 fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; stopped, it goes on from there
 	$(BIN)/python tests/fuzz/fuzz.py --mutations $(FUZZ) --state .fuzz.json
 
@@ -104,7 +108,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers fuzz screens gpu-day gpu-day-pack docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers polls fuzz screens gpu-day gpu-day-pack docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -6,7 +6,8 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.collector import Collection, CollectPlan
-from tachograph.service.collect.readers import PolledSource
-from tachograph.service.collect.status import SourceStatus, read_status
+from tachograph.service.collect.readers import NO_THREAD, PolledSource
+from tachograph.service.collect.status import AHEAD_S, SourceStatus, read_status
 from tachograph.service.collect.writer import UNREADABLE_CHUNK
 from tachograph.service.systemd import NO_NOTIFIER
 from tachograph.sources.registry import SourceFeed, Watermark
@@ -95,6 +96,24 @@ def test_a_failing_source_is_reported_once_retried_and_reported_when_it_works(tm
     assert waits[0] >= 0.02
     assert waits[1] >= 0.04
     assert waits[2] >= 0.08
+
+
+def test_a_watermark_is_never_ahead_of_our_own_clock(tmp_path: Path) -> None:
+    """Whatever a source reports: samples between now and then are still to come."""
+    asked: list[datetime | None] = []
+
+    def ahead(known: Watermark) -> Iterator[Chunk]:
+        asked.append(known(NAME))
+        later = datetime.now(UTC) + timedelta(hours=1)
+        yield replace(chunk_of(NAME, len(asked) - 1, len(asked)), watermark=later)
+
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, Scripted([ahead]))])
+    with collecting(plan):
+        until(lambda: len(asked) > 3 and len(lying(plan.lake)) > 2)
+    reached = watermark(plan.lake, NAME)
+    assert reached is not None
+    assert reached <= datetime.now(UTC) + timedelta(seconds=AHEAD_S)
+    assert len(lying(plan.lake)) > 2
 
 
 def test_what_was_read_before_a_failure_is_committed_and_the_next_poll_continues(tmp_path: Path) -> None:
@@ -286,18 +305,55 @@ def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave
     assert reported[0] == f"{NAME}: a file with a secret is gone"
 
 
-def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_path: Path) -> None:
+def test_a_defect_of_a_source_is_its_failure_and_ends_neither_others_nor_the_process(tmp_path: Path) -> None:
+    made: list[Scripted] = []
+
     def wrong(known: Watermark) -> Iterator[Chunk]:
         yield chunk_of(NAME, 0, 5)
         raise ZeroDivisionError("a defect")
 
-    feeds = [Scripted([wrong]), Scripted([nothing])]
-    plan = plan_of(tmp_path / "lake", [PolledSource(f"fake:{number}", 0.05, feed) for number, feed in enumerate(feeds)])
+    def connect() -> SourceFeed:
+        made.append(Scripted([wrong] if not made else [gives(5, 9), nothing]))
+        return made[-1]
+
+    tape = Tape("fake:two", 40, 0.0)
+    sources = [PolledSource(NAME, 0.05, connect(), connect), PolledSource("fake:two", 0.05, tape)]
+    plan = plan_of(tmp_path / "lake", sources)
+    with collecting(plan) as reported:
+        until(lambda: len(lying(plan.lake)) == 49)
+        until(lambda: len(reported) == 2)
+    first, *trace = reported[0].splitlines()
+    assert first.startswith(f"{NAME}: ZeroDivisionError: a defect; please report")
+    assert trace[0] == "Traceback (most recent call last):"
+    assert reported[1] == f"{NAME}: works again"
+    assert [feed.closed for feed in made] == [True, True]
+    assert status_of(plan).errors == {"defect": 1}
+
+
+def test_no_thread_for_a_source_is_its_failure(tmp_path: Path) -> None:
+    def wants_thread(known: Watermark) -> Iterator[Chunk]:
+        yield from ()
+        raise RuntimeError("can't start new thread")
+
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, Scripted([wants_thread, gives(0, 5), nothing]))])
+    with collecting(plan) as reported:
+        until(lambda: len(reported) == 2)
+    assert reported == [f"{NAME}: {NO_THREAD}", f"{NAME}: works again"]
+    assert lying(plan.lake) == all_of(NAME, 5)
+
+
+def test_a_defect_of_the_writer_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_path: Path) -> None:
+    class Broken(Lake):
+        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
+            raise ZeroDivisionError("a defect")
+
+    feed = Scripted([gives(0, 5)])
+    made = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, feed)])
+    plan = CollectPlan(Broken(made.lake.location), made.sources, made.collect)
     collection = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         collection.run()
-    assert all(feed.closed for feed in feeds)
-    assert lying(plan.lake) == all_of("fake:one", 5)
+    assert feed.closed
     status = read_status(plan.folder)
     assert status is not None
     assert status.stopped is not None

@@ -21,8 +21,9 @@ from fake_feeds import START, STEP, Tape, number_of
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
+from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.readers import PolledSource
-from tachograph.service.collect.status import CollectLock, read_status, state_folder
+from tachograph.service.collect.status import read_status, state_folder
 
 pytestmark = pytest.mark.slow
 

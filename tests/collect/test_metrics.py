@@ -60,11 +60,11 @@ def exposed() -> Iterator[str]:
     """Address of a server that exposes the status."""
     address = f"127.0.0.1:{free_port()}"
     server = serve_metrics(address, status)
+    server.serve()
     try:
         yield f"http://{address}/metrics"
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
 def requested(url: str, accept: str = "") -> tuple[str, str]:
@@ -230,6 +230,21 @@ tests:
               do: tachograph status; journalctl -u tachograph-collect
       - {eval_time: 62m, alertname: TachographLakeNotWritten}
       - {eval_time: 62m, alertname: TachographDown}
+      - {eval_time: 62m, alertname: TachographAhead}
+  - interval: 1m
+    input_series:
+      - {series: 'tachograph_collect_watermark_timestamp_seconds{source="a",stream="a"}', values: '0+60x20 4800x60'}
+      - {series: 'tachograph_collect_watermark_timestamp_seconds{source="b",stream="b"}', values: '4+60x100'}
+    alert_rule_test:
+      - {eval_time: 20m, alertname: TachographAhead}
+      - eval_time: 30m
+        alertname: TachographAhead
+        exp_alerts:
+          - exp_labels: {severity: critical, source: a}
+            exp_annotations:
+              summary: a was read up to 50m 0s ahead of now; samples until then may be lost.
+              do: tachograph status names clocks that differ; fix them, then ingest that time once more
+      - {eval_time: 81m, alertname: TachographAhead}
   - interval: 1m
     input_series:
       - {series: 'tachograph_collect_errors_total{source="a",kind="lake"}', values: '0x10 1+1x60'}

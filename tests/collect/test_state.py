@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,9 +17,9 @@ import pytest
 
 from tachograph.catalog.errors import LakeError
 from tachograph.cli import main
+from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.status import (
     STATUS_FILE,
-    CollectLock,
     CollectStatus,
     SourceStatus,
     StepStatus,
@@ -59,6 +60,10 @@ def source(**given: object) -> SourceStatus:
         ({"watermarks": {"a": ago(40), "b": ago(5000)}}, "behind"),
         ({"watermarks": {"fake:on": ago(40), "fake:one": ago(5000)}}, "behind"),
         ({"watermarks": {}}, "ok"),
+        ({"watermarks": {"fake:one": ago(-5)}}, "ok"),
+        ({"watermarks": {"fake:one": ago(-3551)}}, "ahead"),
+        ({"watermarks": {"a": ago(40), "b": ago(-60)}}, "ahead"),
+        ({"watermarks": {"fake:one": ago(-60)}, "failures": 1}, "failing"),
         ({"watermarks": {"fake:one": ago(5000)}, "every_s": 600.0, "last_success": ago(700)}, "ok"),
         ({"watermarks": {"fake:one": ago(6001)}, "every_s": 600.0, "last_success": ago(700)}, "behind"),
     ],
@@ -148,6 +153,24 @@ def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "fake:one: clock differs from this host by more than 1 s: n1 3.2 s ahead, n2 2.0 s behind",
         "Last analysis at 2026-03-01 11:58:30 UTC, took 4 s: 3 jobs summarized",
     ]
+
+
+def test_a_watermark_ahead_of_the_clock_is_an_error_with_its_negative_lag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake, now = written(tmp_path, updated=NOW, stopped=NOW), datetime.now(UTC)
+    ahead = source(last_poll=now, last_success=now, watermarks={"fake:one": now + timedelta(seconds=3600)})
+    found = status(lake, updated=now, stopped=now)
+    found.sources = {ahead.name: ahead}
+    write_status(state_folder(str(lake)), found)
+    assert main(["status", "--lake", str(lake)]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"^fake:one  ahead .* -(1 h|60 min|59.\d min) ", printed, re.MULTILINE), printed
+    assert " ahead of this host's clock; fix the clock that is wrong" in printed
+    assert main(["status", "--json", "--lake", str(lake)]) == 1
+    (one,) = json.loads(capsys.readouterr().out)["sources"]
+    assert one["condition"] == "ahead"
+    assert one["lag_s"] == pytest.approx(-3600, abs=60)
 
 
 def test_status_json_has_the_same_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

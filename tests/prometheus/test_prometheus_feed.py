@@ -69,7 +69,7 @@ def test_rounds_land_everything_once(tmp_path: Path, how: str) -> None:
             for t in (T0 + 700, T0 + 715, T0 + 730.5, END + 1):
                 poll(feed, lake, t)
                 assert_rows(lake, before(made, t))
-        assert watermark(lake, "prometheus:prometheus") == moment(END + 1)
+        assert watermark(lake, "prometheus:prometheus") == moment(END - STEP + 0.001)  # behind the newest sample
         with feed_of(url, how=how) as feed:  # another process goes on
             poll(feed, lake, END + 100)
     assert_rows(lake, made)
@@ -224,7 +224,7 @@ def test_clocks_that_differ_are_told_and_lose_nothing(tmp_path: Path) -> None:
             poll(feed, lake, END)
             reached = watermark(lake, "prometheus:prometheus")
             assert reached is not None
-            assert abs((reached - moment(END - 200)).total_seconds()) < 3
+            assert -STEP < (reached - moment(END - 200)).total_seconds() < 3
             assert feed.outcome.skew_s["127.0.0.1"] == pytest.approx(-200, abs=2)
             assert feed.outcome.skew_s["n1"] == pytest.approx(-200 + 42, abs=2)
             assert_rows(lake, before(made, reached.timestamp()))
@@ -235,5 +235,32 @@ def test_the_second_look_is_off_when_asked(tmp_path: Path) -> None:
     with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=0) as feed:
         for t in (T0 + 1000, T0 + 5000):
             poll(feed, lake, t)
-    assert watermark(lake, "prometheus:prometheus") == moment(T0 + 5000)
+    assert watermark(lake, "prometheus:prometheus") == moment(T0 + 5000 - 300)
     assert watermark(lake, "prometheus:prometheus:late") is None
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_a_wrong_date_for_some_answers_loses_nothing(tmp_path: Path, ahead_s: float) -> None:
+    """A proxy in front of a server whose own clock is right."""
+    lake, made, wrong = Lake.create(str(tmp_path / "lake")), Made(), [ahead_s]
+    made.add_gpu("n1", 0, None, range(400))
+    stamps = [Series(one.labels, [(t, value) for t, value in one.points]) for one in made.series]
+    with victoria(tmp_path / "server") as url:
+
+        def dated(request: SeenRequest) -> Reply:
+            reply = forward(url)(request)
+            date = format_datetime(datetime.fromtimestamp(time.time() + wrong[0], UTC), usegmt=True)
+            return Reply(reply.body, reply.status, {**reply.headers, "Date": date})
+
+        with faulty(dated) as between, feed_of(between.url) as feed:
+            begun = T0
+            for until in range(T0 + 150, END + 150, 150):
+                put(url, [Series(one.labels, [at for at in one.points if begun <= at[0] < until]) for one in stamps])
+                begun = until
+                poll(feed, lake, until)
+                reached = watermark(lake, "prometheus:prometheus")
+                assert reached is None or reached <= moment(until)
+                if until == T0 + 750:
+                    assert feed.outcome.skew_s["127.0.0.1"] == pytest.approx(ahead_s, abs=2)
+                    wrong[0] = 0
+            assert_rows(lake, made)

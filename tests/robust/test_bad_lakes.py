@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from bad_input import SACCT, assert_one_line, contents, csv, data_files, job, results, rows, tachograph
 
-from tachograph.service.collect.status import CollectLock
+from tachograph.service.collect.lock import CollectLock
 
 _LIBC = ctypes.CDLL(None)
 

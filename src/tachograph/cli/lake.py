@@ -37,7 +37,8 @@ def _repair(arguments: Arguments) -> int:
     from tachograph.catalog.errors import LakeError
     from tachograph.cli.options import open_lake
     from tachograph.lake.repair import repair
-    from tachograph.service.collect.status import CollectLock, state_folder
+    from tachograph.service.collect.lock import CollectLock
+    from tachograph.service.collect.status import state_folder
 
     opened = open_lake(arguments)
     location = opened.lake.location

@@ -270,6 +270,9 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
         if key not in merged:
             frame, duplicates = _append(lake, part, conformed.frame, app_id=app_id, mark=one.mark, since=one.since)
             height = frame.height
+            if part.rows_used is not None and chunk.watermark is None and not table.by_day:  # all of a file count
+                known = conformed.frame.height - height
+                height, duplicates = height + known, duplicates + known
             if table is DEVICES:
                 report.devices.update(frame.select(table.key).unique().iter_rows())
                 height = duplicates + len(report.devices) - report.rows.get(table.name, 0)

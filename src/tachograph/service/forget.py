@@ -20,7 +20,8 @@ from tachograph.lake.forget import ForgottenTable, delete_replaced, file_has, fi
 from tachograph.lake.store import is_remote
 from tachograph.service.act.digests import opt_out_file
 from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger
-from tachograph.service.collect.status import LOCK_FILE, CollectLock, state_folder, utc_now
+from tachograph.service.collect.lock import HOLDER_FILE, LOCK_FILE, CollectLock
+from tachograph.service.collect.status import state_folder, utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def forget_user(
     with lock:
         tables = forget(lake, name, stands, dry_run=dry_run)
         own = dict.fromkeys([*_files_below((collecting, acting)), opt_out_file(configuration, acting)])
-        changed = [path for path in own if path.name != LOCK_FILE and file_has(path, name)]
+        changed = [path for path in own if path.name not in (LOCK_FILE, HOLDER_FILE) and file_has(path, name)]
         deleted = list(_advice(configuration.act.advice_folder, name))
         if not dry_run:
             for path in changed:

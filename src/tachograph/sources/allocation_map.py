@@ -86,6 +86,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
             frame_of(reading.allocations, ALLOCATIONS),
             rejects=reading.rejects(),
             rows_used=reading.rows_used,
+            overlaps=True,  # `collect` may have read the same files
         )
         yield Chunk(mark, NAME, str(path), (part,), reading.rows_read, passed=reading.passed)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -26,18 +27,21 @@ from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import parse_time, plural
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
 from tachograph.sources.files import expand, fingerprint, read_unpacked
-from tachograph.sources.http import HttpServer, RequestError
+from tachograph.sources.http import HttpAnswer, HttpServer, RequestError
 from tachograph.sources.metrics import refuse_unknown_metrics
+from tachograph.sources.node_pins import NodePin, NodePins
 from tachograph.sources.registry import PollOutcome, Watermark, settings_in
 from tachograph.sources.series import SeriesMemory, SeriesRereads, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
+
+_PAGE_KINDS = ("", "text/plain", "application/openmetrics-text")  # content types
 
 
 @dataclass(frozen=True, slots=True)
 class _ScrapedPage:
     """One answer and when it arrived, on the monotonic clock."""
 
-    content: bytes
+    answer: HttpAnswer
     at_s: float
 
 
@@ -58,8 +62,11 @@ class ScrapeFeed:
         self._steady = steady
         vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
         self._memory = SeriesMemory(vocabulary, rereads=SeriesRereads(settings.refresh_s))
+        pins = NodePins({endpoint.label: endpoint.node for endpoint in self._endpoints})
+        self._pins = {} if settings.many_nodes else {label: NodePin(pins, label) for label in pins.hosts}
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
         self._late: dict[str, Future[_ScrapedPage]] = {}
+        self._waited: Counter[str] = Counter()  # rounds in which a late one was still answering
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
@@ -72,8 +79,11 @@ class ScrapeFeed:
         began = self._steady()
         for endpoint, page in self._pages(began):
             t = now + timedelta(seconds=page.at_s - began)
-            if not rows.add_page(page.content, t=t, node=endpoint.node, exporter=endpoint.label):
-                self.outcome.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
+            pin = self._pins.get(endpoint.label)
+            if not rows.add_page(page.answer.content, t=t, node=endpoint.node, exporter=endpoint.label, pin=pin):
+                self.outcome.unreachable[endpoint.label] = _no_metric(page.answer.kind)
+            if pin is not None and pin.refused is not None:
+                self.outcome.other_nodes[endpoint.label] = pin.refused
             if endpoint.server.skew_s is not None:
                 self.outcome.skew_s[endpoint.label] = endpoint.server.skew_s
         if not rows.known:
@@ -96,11 +106,15 @@ class ScrapeFeed:
             late = self._late.get(endpoint.label)
             if late is not None and not late.done():
                 self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
+                self._waited[endpoint.label] += 1
+                if self._waited[endpoint.label] > 1:
+                    endpoint.server.abort()
             else:
+                self._waited.pop(endpoint.label, None)
                 self._late.pop(endpoint.label, None)
                 waiting[self._pool.submit(self._fetch, endpoint.server)] = endpoint
         try:
-            for answered in as_completed(tuple(waiting), timeout=self._round_s):
+            for answered in as_completed(tuple(waiting), timeout=self._settings.round_s):
                 endpoint = waiting.pop(answered)
                 try:
                     yield endpoint, answered.result()
@@ -108,10 +122,6 @@ class ScrapeFeed:
                     self.outcome.unreachable[endpoint.label] = problem.what
         except TimeoutError:
             self._leave(waiting, self._steady() - began)
-
-    @property
-    def _round_s(self) -> float:
-        return max(self._settings.every_s, 2 * self._settings.timeout_s)
 
     def _leave(self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], after_s: float) -> None:
         for future, endpoint in waiting.items():
@@ -123,14 +133,19 @@ class ScrapeFeed:
             self.outcome.unreachable[endpoint.label] = why
 
     def _fetch(self, server: HttpServer) -> _ScrapedPage:
-        content = server.get("").content
-        return _ScrapedPage(content, self._steady())
+        answer = server.get("")
+        return _ScrapedPage(answer, self._steady())
 
     def _nothing(self) -> InputError:
         label, why = next(iter(self.outcome.unreachable.items()), ("", "no exporter is named"))
         others = len(self.outcome.unreachable) - 1
         more = f" (and {plural(others, 'other')})" if others > 0 else ""
         return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
+
+
+def _no_metric(kind: str) -> str:
+    of = "this page" if kind in _PAGE_KINDS else f"this answer ({kind[:60]})"
+    return f"no metric of {of} is known; is it an exporter's?"
 
 
 def _chunk(name: str, origin: str, parts: tuple[ChunkPart, ...], rows: SeriesRows) -> Chunk:

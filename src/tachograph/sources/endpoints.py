@@ -19,6 +19,7 @@ from tachograph.sources.registry import refuse_less
 
 DCGM_EXPORTER = "dcgm-exporter"
 MAX_ENDPOINTS = 20_000
+_ROUNDS = 2  # the longest that a page may take
 _HOSTS = re.compile(r"(https?://)([^/:]+)(.*)")
 _IPV6 = re.compile(r"https?://\[[^\]]*:")
 _NUMBERS = re.compile(r"\[([^\]]*)\]")
@@ -31,10 +32,17 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
     every_s: float = 30.0
     refresh_s: float = 30.0  # between two readings of the GPUs by the exporter
     timeout_s: float = 5.0
+    answer_mib: float = 64.0  # of one page, unpacked
     attempts: int = 1  # the next round polls again
     parallel: int = 64
+    many_nodes: bool = False  # an exporter may report several nodes, whatever its own is
     metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # {a metric of the site: its mapping}
     labels: LabelNames = USUAL_LABELS
+
+    @property
+    def round_s(self) -> float:
+        """How long a round may take."""
+        return max(self.every_s, 2 * self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,11 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
         raise ConfigError("urls is missing", where=where, do='write urls = ["http://gpu[001-512]:9400/metrics"]')
     if len(urls) > MAX_ENDPOINTS:
         raise ConfigError(f"urls names {len(urls)} exporters", where=where, do="share them among several collectors")
-    return [ExporterEndpoint(_label(url), _node(url), HttpServer(settings, url=url)) for url in urls]
+    return [ExporterEndpoint(_label(url), _node(url), _server(settings, url)) for url in urls]
+
+
+def _server(settings: ExporterSettings, url: str) -> HttpServer:
+    return HttpServer(settings, url=url, longest_s=_ROUNDS * settings.round_s)
 
 
 def expand_url(url: str) -> tuple[str, ...]:

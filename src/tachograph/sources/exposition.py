@@ -29,6 +29,7 @@ _ESCAPED = re.compile(r'\\([\\n"])')
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 _NOT_READ = (ValueError, IndexError, OverflowError)  # the reference runs off the end of some broken lines
 _BLOCKS_KEPT = 1 << 16
+_LONGEST_KEPT = 1 << 11  # characters of names and labels that are remembered
 _LONGEST_LINE = 1 << 16  # characters; the reference takes time by the square of a line
 _LAYOUTS_KEPT = 1 << 27  # characters of pages
 _NO_PAGE = 1000  # unreadable lines in a row from the beginning: this is something else
@@ -89,7 +90,7 @@ def _parsed(lines: Sequence[str], rejects: Sequence[Reject], wanted: Container[s
     stamps: list[float | None] = []
     unread: list[str] = []
     unreadable: list[str] = []
-    is_name, plain = _is_name, _plain_labels  # local names: this loop runs once per line of every scrape
+    is_name, plain = _is_name, _labels_written_plainly  # local names: this loop runs once per line of every scrape
     rest = iter(lines)
     for given in rest:
         line = given.strip()
@@ -266,8 +267,12 @@ def labels_of(block: str) -> Mapping[str, str]:
     >>> dict(labels_of('gpu="0",modelName="a, \\\\"b\\\\" }"'))
     {'gpu': '0', 'modelName': 'a, "b" }'}
     """
-    plain = _plain_labels(block)
+    plain = _labels_written_plainly(block)
     return MappingProxyType(parse_labels(block)) if plain is None else plain
+
+
+def _labels_written_plainly(block: str) -> Mapping[str, str] | None:
+    return _plain_labels(block) if len(block) <= _LONGEST_KEPT else _plain_labels.__wrapped__(block)
 
 
 @lru_cache(maxsize=_BLOCKS_KEPT)
@@ -286,8 +291,12 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\n" if found[1] == "n" else found[1]
 
 
-@lru_cache(maxsize=4096)
 def _is_name(name: str) -> bool:
+    return len(name) <= _LONGEST_KEPT and _is_short_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _is_short_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 

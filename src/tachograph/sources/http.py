@@ -10,15 +10,16 @@ import re
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
@@ -26,7 +27,9 @@ import msgspec
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.secrets import redacted, remember_secrets
 from tachograph.catalog.version import __version__
+from tachograph.sources.answer_limits import ANSWERS, unpacked
 from tachograph.sources.registry import FeedSettings
+from tachograph.sources.tls import certificates
 
 TRANSPORT_PROBLEMS: Final = (httpx2.TransportError, httpx2.DecodingError)
 
@@ -232,21 +235,10 @@ def _secret(file: str, key: str) -> Secret | None:
     return Secret(Path(file), key)
 
 
-@cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
-def certificates(ca_file: str) -> ssl.SSLContext:
-    """Return the TLS context: authorities of `ca_file`, or the system's where it is empty. Errors: ConfigError."""
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as problem:  # ssl.SSLError is one
-        reason = "no certificates in it" if isinstance(problem, ssl.SSLError) else problem.strerror
-        what = f"ca_file cannot be read: {reason}"
-        raise ConfigError(what, where=ca_file, do="name a PEM file of certificates") from None
-
-
 LONGEST_WAIT_S: Final = 60.0
 _FIRST_WAIT_S = 0.5
-_LARGEST_ANSWER = 1 << 30  # bytes; an endless answer must not fill the memory
-LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType({"attempts": 1, "timeout_s": 0.001})
+LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType({"attempts": 1, "timeout_s": 0.001, "answer_mib": 0.001})
+_WORDS = 1 << 20  # bytes of an error's answer that are read
 _SLOWEST = 20  # times `timeout_s`: the longest a whole answer may take, however steadily bytes arrive
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -264,8 +256,11 @@ class ServerAccess(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_onl
     user: str = ""  # with password_file: basic authentication
     password_file: str = ""
     ca_file: str = ""  # certificates to trust in place of the system's
+    cert_file: str = ""  # our certificate, for servers that ask for one, and those that vouch for it
+    key_file: str = ""  # its key, without a passphrase; empty: in cert_file
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     timeout_s: float = 30.0  # longest wait for the next bytes
+    answer_mib: float = 1024.0  # a larger answer, unpacked, is cut off: an endless one must not fill the memory
     attempts: int = 5
 
 
@@ -279,9 +274,12 @@ class RequestPace:
     chance: Callable[[], float] = random.random
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class HttpAnswer:
-    """What a server answered. `at`: its clock when it did; None where it reports none."""
+    """What a server answered. `at`: its clock when it did; None where it reports none.
+
+    Its bytes count as held until it is gone: keep it as long as `content`.
+    """
 
     content: bytes
     where: str
@@ -317,7 +315,8 @@ class HttpServer:
     """One server that is polled; may be used by several threads.
 
     `access.url` is its address, or `url` where settings name several. `authorize` turns the token into headers.
-    `own_words` returns the server's error message from the body of its answer ("": none).
+    `own_words` returns the server's error message from the body of its answer ("": none). `longest_s`: a whole answer
+    may take so long, however steadily bytes arrive; default: 20 times `timeout_s`.
     Errors: ConfigError naming the key, for settings that do not fit.
     """
 
@@ -329,14 +328,17 @@ class HttpServer:
         pace: RequestPace | None = None,
         authorize: Authorize = bearer,
         own_words: Callable[[bytes], str] = lambda body: "",
+        longest_s: float | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self.address, socket = _address(access.url if url is None else url)
-        self.where = f"unix://{socket}" if socket else self.address
+        self.address, path = _address(access.url if url is None else url)
+        self.where = f"unix://{path}" if path else self.address
         self._attempts = max(1, access.attempts)
-        self._limit_s = access.timeout_s * _SLOWEST
+        self._limit_s = access.timeout_s * _SLOWEST if longest_s is None else longest_s
+        self._largest = round(access.answer_mib * (1 << 20))
         self._pace = pace or RequestPace()
         self._clock = _RequestClock()
+        self._stream: Any = None  # of the newest connection
         self._own_words = own_words
         self._credentials = Credentials.of(
             token_file=access.token_file,
@@ -345,8 +347,10 @@ class HttpServer:
             authorize=authorize,
         )
         self._client = httpx2.Client(
-            transport=transport or (httpx2.HTTPTransport(uds=socket) if socket else None),
-            verify=certificates(access.ca_file) if self.address.startswith("https:") else False,
+            transport=transport or (httpx2.HTTPTransport(uds=path) if path else None),
+            verify=certificates(access.ca_file, access.cert_file, access.key_file)
+            if self.address.startswith("https:")
+            else False,
             timeout=httpx2.Timeout(access.timeout_s, pool=None),
             headers={**_headers(), **_checked_headers(access.headers)},
         )
@@ -381,6 +385,19 @@ class HttpServer:
         """Close connections."""
         self._client.close()
 
+    def abort(self) -> None:
+        """Break off the answer that another thread waits for, also one whose headers come byte by byte."""
+        stream = self._stream
+        open_one = None if stream is None else stream.get_extra_info("socket")
+        if open_one is not None:
+            with suppress(OSError):
+                open_one.shutdown(socket.SHUT_RDWR)
+
+    def _trace(self, event: str, about: Mapping[str, Any]) -> None:
+        """Take note of the connection: there is no limit of time for all headers of an answer."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._stream = about["return_value"]
+
     def _send(self, exchange: _Exchange, read: _Read[T]) -> T:
         attempt = 1
         while True:
@@ -403,6 +420,7 @@ class HttpServer:
             params=exchange.params,
             data=exchange.form,
             headers=self._credentials.headers(),
+            extensions={"trace": self._trace},
         )
         began, requested = self._pace.steady(), self._pace.now()
         try:
@@ -412,7 +430,7 @@ class HttpServer:
                 chunks = self._bounded(response, began, where)
                 if response.is_success:
                     return read(chunks, response, where)
-                body = b"".join(chunks)
+                body = _first_bytes(chunks, _WORDS)
             finally:
                 response.close()
         except TRANSPORT_PROBLEMS as problem:
@@ -428,11 +446,11 @@ class HttpServer:
     def _bounded(self, response: httpx2.Response, began: float, where: str) -> Iterator[bytes]:
         """The body in pieces, neither endless nor endlessly slow."""
         size = 0
-        for chunk in response.iter_bytes():
+        for chunk in unpacked(response):
             size += len(chunk)
-            if size > _LARGEST_ANSWER:
-                what = f"answers more than {sizes(_LARGEST_ANSWER)}"
-                raise RequestError(what, where=where, do="request less at a time", status=413)
+            if size > self._largest:
+                what = f"answers more than {sizes(self._largest)}"
+                raise RequestError(what, where=where, do="request less at a time, or raise answer_mib", status=413)
             if self._pace.steady() - began > self._limit_s:
                 what = f"was still answering after {self._limit_s:.0f} s"
                 raise RequestError(what, where=where, do="request less at a time, or raise timeout_s", refused=False)
@@ -461,10 +479,41 @@ def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
 
 
 def _whole(chunks: Iterator[bytes], response: httpx2.Response, where: str) -> HttpAnswer:
-    content = b"".join(chunks)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        for piece in chunks:
+            if not ANSWERS.take(len(piece)):
+                what = f"answers of all sources together hold more than {sizes(ANSWERS.limit)}"
+                raise RequestError(what, where=where, do="lower answer_mib or parallel", refused=False)
+            size += len(piece)
+            pieces.append(piece)
+        content = b"".join(pieces)
+        kind = response.headers.get("content-type", "").partition(";")[0]
+        answer = HttpAnswer(content, where, kind, _clock_of(response))
+    except BaseException:
+        ANSWERS.give(size)
+        raise
+    weakref.finalize(answer, ANSWERS.give, size).atexit = False
+    return answer
+
+
+def _clock_of(response: httpx2.Response) -> datetime | None:
     date = _date(response)
-    at = None if date is None else datetime.fromtimestamp(date, UTC)
-    return HttpAnswer(content, where, response.headers.get("content-type", "").partition(";")[0], at)
+    try:
+        return None if date is None else datetime.fromtimestamp(date, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _first_bytes(chunks: Iterator[bytes], most: int) -> bytes:
+    """The beginning of an answer; the rest is not read."""
+    found = b""
+    for piece in chunks:
+        found += piece
+        if len(found) >= most:
+            break
+    return found
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -211,6 +211,7 @@ def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
 
 
 _TOLERATED_S = 2.0  # of difference between clocks: `Date` has whole seconds
+_SILENT_S = 300.0  # at least: a younger window is read only up to its newest sample, more may come
 
 
 @dataclass(slots=True)
@@ -248,19 +249,23 @@ class PrometheusFeed:
             late_since = since
             yield self._chunk(self._late, (), 0, since=since, until=since)
         reached = milliseconds(since)
-        settled = until - self._lookback
+        scraped = min(until, milliseconds(now) - round(self._behind_s * 1000))
+        settled, silent = scraped - self._lookback, scraped - max(self._lookback, round(_SILENT_S * 1000))
         for window in windows(reached, until, self._window):
             found = self.querying.samples(window.start, window.end)
+            end = min(window.end, max(silent, found.end, window.start))
+            if end == window.start:
+                break
             rows = series_parts(found, self.memory, overlaps=False)
-            yield self._chunk(
-                self.settings.stream, rows, found.points, since=moment(window.start), until=moment(window.end)
-            )
+            yield self._chunk(self.settings.stream, rows, found.points, since=moment(window.start), until=moment(end))
             if late_since == moment(window.start) and window.start < settled:
-                late_since = moment(min(window.end, settled))  # read that long after: all late samples have arrived
+                late_since = moment(min(end, settled))  # read that long after: all late samples have arrived
                 yield self._chunk(self._late, (), 0, since=moment(window.start), until=late_since)
-            reached = window.end
+            reached = end
+            if end < window.end:
+                break
         if late_since is not None:
-            yield from self._second_look(milliseconds(late_since), min(reached, settled))
+            yield from self._second_look(milliseconds(late_since), min(reached - self._lookback, settled))
         self._note_clocks()
 
     def close(self) -> None:
@@ -279,11 +284,20 @@ class PrometheusFeed:
     def _window(self) -> int:
         return round(self.settings.window_s * 1000)
 
-    def _until(self, now: datetime) -> int:
-        """Up to when every scrape can be queried, by the clock of the server, whose times samples carry."""
+    @property
+    def _behind_s(self) -> float:
+        """How far the server's clock is behind ours, by its `Date`; 0 where it is ahead, or about the same."""
         skew_s = self.querying.server.skew_s or 0.0
-        ahead = skew_s if abs(skew_s) > _TOLERATED_S else 0.0
-        return milliseconds(now) + math.floor((ahead - self.settings.settle_s) * 1000)
+        return -skew_s if skew_s < -_TOLERATED_S else 0.0
+
+    def _until(self, now: datetime) -> int:
+        """Up to when to query: never beyond our own clock, whatever the server's `Date` is.
+
+        A server whose clock is behind has scraped less. A `Date` that is far off may not be its clock: then its newest
+        samples tell how far it is.
+        """
+        behind_s = min(self._behind_s, self.settings.lookback_s)
+        return milliseconds(now) - math.ceil((behind_s + self.settings.settle_s) * 1000)
 
     def _second_look(self, since: int, until: int) -> Iterator[Chunk]:
         """Yield what was read at least `lookback_s` ago once more; not each time, but `lookback_s` of it together."""

@@ -132,6 +132,7 @@ class PollOutcome:
 
     skew_s: dict[str, float] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)  # {host or address: why}, where others answered
+    other_nodes: dict[str, str] = field(default_factory=dict)  # {address: a node that it names and is not on}
 
 
 S = TypeVar("S", bound=FeedSettings)

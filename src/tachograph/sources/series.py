@@ -35,6 +35,7 @@ from tachograph.sources.metrics import (
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id
 
+_CHARACTERS_KEPT = 1 << 27  # of all their labels: an exporter may make them up
 _KEPT = 1 << 20  # series whose identity is remembered; every pod and job adds labels
 _NAME = "__name__"
 OTHER_QUANTITY = "other_quantity"  # a metric that looks like a counter and measures something else
@@ -72,6 +73,11 @@ class SeriesAnswer:
         """How many values there are."""
         return sum(run.t.size for run in self.runs)
 
+    @property
+    def end(self) -> int:
+        """The millisecond behind the newest value; 0 where there is none."""
+        return max((int(run.t[-1]) + 1 for run in self.runs if run.t.size), default=0)
+
     def add(self, others: SeriesAnswer) -> None:
         """Append another answer."""
         self.runs += others.runs
@@ -100,14 +106,22 @@ class SeriesVocabulary:
     `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address. `pages` reads pages.
     """
 
-    def __init__(self, *, metrics: SiteMetrics = NO_SITE_METRICS, labels: LabelNames = USUAL_LABELS) -> None:
+    def __init__(
+        self,
+        *,
+        metrics: SiteMetrics = NO_SITE_METRICS,
+        labels: LabelNames = USUAL_LABELS,
+        characters: int = _CHARACTERS_KEPT,
+    ) -> None:
         self.metrics, self.labels = metrics, labels
+        self._most_characters = characters
         self.names = (*metric_names(own=metrics), NODE_INFO)
         self.wanted = frozenset(self.names)
         self.pages = PageLayouts(self.wanted)
         self._identities: dict[bytes, SeriesIdentity | UnusableLabels | None] = {}
         self._targets: dict[tuple[str, str], MetricTarget | None] = {}
-        self._locations: dict[tuple[LabelNames, str], dict[str, SeriesLocation | UnusableLabels]] = {}
+        self._locations: dict[tuple[LabelNames, str, str], SeriesLocation | UnusableLabels] = {}
+        self._kept = self._characters = 0  # in these three
         self.indices = GpuIndices()
         self._hosts: dict[str, str] = {}
 
@@ -125,8 +139,7 @@ class SeriesVocabulary:
         UnusableLabels: `bad_labels`, `unknown_metric`, or what its labels lack.
         """
         if labels not in self._identities:
-            if len(self._identities) >= _KEPT:
-                self._identities.clear()
+            self._make_room(len(labels))
             self._identities[labels] = self._identify(labels)
         return self._identities[labels]
 
@@ -134,19 +147,26 @@ class SeriesVocabulary:
         """Return the column of a series, its labels given as a page writes them between braces."""
         key = (metric, block)
         if key not in self._targets:
-            if len(self._targets) >= _KEPT:
-                self._targets.clear()
+            self._make_room(len(metric) + len(block))
             self._targets[key] = metric_target(metric, labels_of(block), own=self.metrics)
         return self._targets[key]
 
     def location_in_page(self, block: str, target: MetricTarget) -> SeriesLocation | UnusableLabels:
         """Return the GPU or node of labels as a page writes them."""
-        known = self._locations.setdefault((target.labels, target.joining.over), {})
-        if block not in known:
-            if len(known) >= _KEPT:
+        key = (target.labels, target.joining.over, block)
+        if key not in self._locations:
+            self._make_room(len(block))
+            self._locations[key] = self.location(labels_of(block), target)
+        return self._locations[key]
+
+    def _make_room(self, characters: int) -> None:
+        """Forget all labels where those of one more series are too many."""
+        self._kept += 1
+        self._characters += characters
+        if self._kept > _KEPT or self._characters > self._most_characters:
+            for known in (self._identities, self._targets, self._locations):
                 known.clear()
-            known[block] = self.location(labels_of(block), target)
-        return known[block]
+            self._kept, self._characters = 1, characters
 
     def node(self, identity: SeriesIdentity) -> str | None:
         """Return the node: the host that its node_exporter names, else the one in the labels."""

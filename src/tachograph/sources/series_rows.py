@@ -33,10 +33,9 @@ from tachograph.sources.metrics import (
     short_node,
     why_unread,
 )
+from tachograph.sources.node_pins import OTHER_NODE, NodePin, named_nodes
 from tachograph.sources.series import (
     OTHER_QUANTITY,
-    AllocationSpan,
-    GpuUnit,
     Mask,
     SeriesAnswer,
     SeriesIdentity,
@@ -45,17 +44,16 @@ from tachograph.sources.series import (
     host_of_page,
     labelled_gpu,
 )
+from tachograph.sources.series_allocations import JobLooks, allocation_part
 from tachograph.sources.series_points import (
     CONFLICTING,
     NONE,
     PointColumns,
     SeriesPoints,
-    allocation_rows,
     device_rows,
     numbered_gpus,
     points_disagree,
     targets_by_column,
-    union_of_times,
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id, job_with_step
 
@@ -70,10 +68,9 @@ class SeriesRows:
 
     Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
     Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
-    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, and those of
-    `parse_page`; `reread` counts rows,
-    `server_warning` removes nothing. `index_contradicts_uuid` and `ambiguous_gpu` count GPUs; a sample that
-    `ambiguous_gpu` removes counts as one, too.
+    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, `other_quantity`, `no_capacity`, `other_node`, and
+    those of `parse_page`; `reread` counts rows, `server_warning` removes nothing. `index_contradicts_uuid` and
+    `ambiguous_gpu` count GPUs; a sample that `ambiguous_gpu` removes counts as one, too.
 
     GPUs are kept as their labels name them until all series are there: which index a UUID has may come last.
     """
@@ -114,10 +111,13 @@ class SeriesRows:
         for warning in dict.fromkeys(answer.warnings):
             self.reject("gpu_samples", "server_warning", None, 0, warning)
 
-    def add_page(self, page: bytes, *, t: datetime, node: str | None, exporter: str = "") -> int:
+    def add_page(
+        self, page: bytes, *, t: datetime, node: str | None, exporter: str = "", pin: NodePin | None = None
+    ) -> int:
         """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
 
-        A time written behind a value replaces `t`; a host that the page names replaces `node`. `exporter`: its address.
+        A time written behind a value replaces `t`; a host that the page names replaces `node`. `exporter`: its address;
+        `pin`: nodes that it may name, values of others are `other_node`.
         """
         vocabulary, before = self.memory.vocabulary, self.known
         samples = vocabulary.pages.parse(page, exporter=exporter)
@@ -125,7 +125,9 @@ class SeriesRows:
         for reject in samples.rejects:
             self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
             self.unreadable += reject.count
-        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), host_of_page(samples) or node)
+        if pin is not None:
+            pin.see(() if pin.is_known else named_nodes(samples, vocabulary.labels))
+        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), node, pin)
         end = 0
         for metric, same in groupby(samples.names):
             begin, end = end, end + len(list(same))
@@ -413,52 +415,8 @@ class SeriesRows:
         return fresh
 
     def _allocation_part(self) -> ChunkPart:
-        """Where a job began or ceased to hold a GPU.
-
-        Labels or values that never name a job show no end of one: another exporter is scraped at other times. Of a job
-        that holds a GPU of a node by an ambiguous index no GPU on this node is recorded. A GPU with a UUID is tracked
-        by it: its index may be another one once more labels are known.
-        """
-        tracker = self.memory.allocations
-        uuids = {
-            (one.node, gpu, one.mig): one.uuid
-            for one, (gpu, reason, _) in self._placed.items()
-            if gpu is not None and one.uuid is not None and reason != AMBIGUOUS
-        }
-        indices: dict[GpuUnit, int] = {}
-        unsure = {
-            (one.node, job) for one in self._jobs if self._placed[one].reason == AMBIGUOUS for job in self._jobs[one]
-        }
-        nodes = {node for node, _ in unsure} | {
-            unit[0] for unit, held in tracker.now.items() if unit[1] is None and held
-        }
-        seen: dict[GpuUnit, list[Longs]] = {}
-        jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
-        for one in self._seen:
-            if one not in self.memory.naming:
-                continue
-            gpu, reason, _ = self._placed[one]
-            some: GpuUnit = (one.node, None, None)
-            unit: GpuUnit = some
-            if gpu is not None:
-                unit = (one.node, uuids.get((one.node, gpu, one.mig), gpu), one.mig)
-                indices[unit] = gpu
-                tracker.rename((one.node, gpu, one.mig), unit)
-            for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
-                seen.setdefault(shown, []).extend(self._seen[one])
-            for job, times in self._jobs.get(one, {}).items() if reason != NO_GPU else ():
-                jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(job, []).extend(times)
-        for node, of_node in self._of_nodes.items():
-            for job_of_node, times in of_node.items():
-                seen.setdefault((node, None, None), []).extend(times)
-                if job_of_node is not None:
-                    jobs.setdefault((node, None, None), {}).setdefault(job_of_node, []).extend(times)
-        spans: list[AllocationSpan] = []
-        for unit in seen:
-            if unit in jobs or tracker.now.get(unit):
-                named = {job: union_of_times(times) for job, times in jobs.get(unit, {}).items()}
-                spans += tracker.changes(unit, union_of_times(seen[unit]), named)
-        return ChunkPart("allocations", allocation_rows(spans, indices), overlaps=True)
+        looks = JobLooks(self.memory.naming, self._placed, self._seen, self._jobs, self._of_nodes)
+        return allocation_part(looks, self.memory.allocations)
 
 
 def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) -> tuple[ChunkPart, ...]:
@@ -483,11 +441,15 @@ class _PageSeries:
 class _PageScrape:
     """One page on its way into rows."""
 
-    def __init__(self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None) -> None:
-        self._rows, self._samples = rows, samples
+    def __init__(
+        self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None, pin: NodePin | None
+    ) -> None:
+        self._rows, self._samples, self._pin = rows, samples, pin
         self._stamped = samples.is_stamped
         self._t = np.array([t_us])
-        self._node = None if node is None else short_node(node)
+        self._host = host_of_page(samples)
+        given = self._host or node
+        self._node = None if given is None else short_node(given)
         self._names: tuple[LabelNames, str] | None = None
         self._of_names: dict[tuple[LabelNames, str], dict[str | tuple[str, float | None], _PageSeries]] = {}
         self._series: dict[str | tuple[str, float | None], _PageSeries] = {}
@@ -540,7 +502,7 @@ class _PageScrape:
         for place, one in zip(places, series, strict=True):
             location = self._rows.memory.vocabulary.location_in_page(self._samples.labels[place], target)
             node = None if isinstance(location, UnusableLabels) else location.node or self._node
-            if node is None or isinstance(location, UnusableLabels):
+            if node is None or isinstance(location, UnusableLabels) or one.problem == OTHER_NODE:
                 self._rows.reject(target.table, one.problem, None, 1, one.example or self._samples.names[place])
                 continue
             self._rows.facts += 1
@@ -591,6 +553,9 @@ class _PageScrape:
         node = found.node or self._node
         if node is None:
             return _PageSeries(problem="no_node")
+        claimed = found.node or self._host
+        if claimed is not None and self._pin is not None and not self._pin.admits(claimed):
+            return _PageSeries(problem=OTHER_NODE, example=f"{self._pin.label} names {node}")
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
         unit = labelled_gpu(node, found)
         if unit is None:

@@ -82,8 +82,9 @@ class Children:
         """Start a child; a failure to start (no memory left) counts as a failure."""
         changes = 0 if step.changes is None else step.changes()
         self.journal.begin_step(step.name)
-        output = os.memfd_create(step.name)  # not a pipe, which would block the child when full
+        output = -1
         try:
+            output = os.memfd_create(step.name)  # not a pipe, which would block the child when full
             process = subprocess.Popen(
                 step.command,
                 stdin=subprocess.DEVNULL,
@@ -92,7 +93,8 @@ class Children:
                 start_new_session=True,  # a terminal's interrupt goes to the parent, which ends its children
             )
         except OSError as problem:
-            os.close(output)
+            if output >= 0:
+                os.close(output)
             why = f"cannot be started: {problem.strerror}"
             self.journal.end_step(step.name, seconds=0.0, now=utc_now(), result="", problem=why)
         else:

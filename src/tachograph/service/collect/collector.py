@@ -27,11 +27,19 @@ from tachograph.lake.ingest import watermark
 from tachograph.service.collect import children
 from tachograph.service.collect.children import Children, ChildStep
 from tachograph.service.collect.journal import CollectJournal, Narrate
+from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.metrics import serve_metrics
-from tachograph.service.collect.readers import ChunkQueue, PolledSource, SourceReader, ThreadFailures
+from tachograph.service.collect.metrics_server import MetricsServer
+from tachograph.service.collect.readers import (
+    NO_THREAD,
+    ChunkQueue,
+    PolledSource,
+    SourceReader,
+    ThreadFailures,
+    lacks_threads,
+)
 from tachograph.service.collect.status import (
     STATUS_EVERY_S,
-    CollectLock,
     CollectStatus,
     read_status,
     state_folder,
@@ -47,7 +55,7 @@ POLL_S = 2.0  # at the end, for polls, whose chunks are not committed
 HANGS_S = 900.0  # a longer commit of one chunk: no more notifications to the watchdog
 LONGEST_S = 20.0  # a dry run of one source ends after it
 MOST_CHUNKS = 5
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextmanager
@@ -60,11 +68,12 @@ def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) 
             os._exit(128 + number)
         stopping.set()
 
-    before = [signal.signal(number, stop) for number in _STOP_SIGNALS]
+    heeded = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, stop) for number in heeded}
     try:
         yield
     finally:
-        for number, handler in zip(_STOP_SIGNALS, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -121,13 +130,14 @@ def collect(
 
     _check(plan.collect)
     Lake.create(plan.lake.location, mode=plan.mode)
+    lock = CollectLock(plan.folder)
     with (
         stopping_on_signals(stopping, kill=kill),
-        CollectLock(plan.folder).held(now=utc_now(), pause=stopping.wait, wait=waits if wait else None) as held,
+        lock.held(now=utc_now(), pause=stopping.wait, wait=waits if wait else None) as held,
     ):
         if not held:
             return None
-        begun.append(Collection(plan, remark=remark, stopping=stopping, notifier=notifier))
+        begun.append(Collection(plan, remark=remark, stopping=stopping, notifier=notifier, beat=lock.beat))
         return begun[0].once() if once else begun[0].run(ready=lambda: narrate(plan.sentence))
 
 
@@ -139,16 +149,26 @@ def _check(numbers: CollectOptions) -> None:
 
 
 class Collection:
-    """One run of a plan, under its lock."""
+    """One run of a plan, under its lock. `beat`: shows every few seconds that the holder of the lock is alive."""
 
     def __init__(
-        self, plan: CollectPlan, *, remark: Narrate, stopping: threading.Event, notifier: SystemdNotifier
+        self,
+        plan: CollectPlan,
+        *,
+        remark: Narrate,
+        stopping: threading.Event,
+        notifier: SystemdNotifier,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
+        self._beat = beat
+        self._beaten = time.monotonic()
         self._remark = remark
         self._stopping = stopping
         self._notifier = notifier
         self._status_problem: str | None = None
+        self._starting: dict[str, Callable[[], None]] = {}  # threads that are still to be started
+        self._lacked = False
         self._journal = CollectJournal(
             lake=plan.lake.location,
             sources={source.name: source.every_s for source in plan.sources},
@@ -187,19 +207,38 @@ class Collection:
         server = serve_metrics(self._plan.collect.listen, self._snapshot) if self._plan.collect.listen else None
         try:
             with self._ending():
-                self._writer.start()
-                for reader in self._readers:
-                    reader.start()
+                self._begin(server)
                 self._notifier.notify("READY=1", self._sentence())
                 if ready:
                     ready()
                 self._supervise()
         finally:
             if server is not None:
-                server.shutdown()
-                server.server_close()
+                server.close()
         self._defects.raise_first()
         return self._snapshot()
+
+    def _begin(self, server: MetricsServer | None) -> None:
+        """Have all threads started soon: those that the system does not give us now are tried again at each tick."""
+        self._starting = {"writer": self._writer.start}
+        self._starting |= {reader.source.name: reader.start for reader in self._readers}
+        if server is not None:
+            self._starting["metrics"] = server.serve
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        for name, start in list(self._starting.items()):
+            try:
+                start()
+            except RuntimeError as problem:
+                if not lacks_threads(problem):
+                    raise
+                if not self._lacked:
+                    self._remark(f"{name}: {NO_THREAD}; trying again")
+                self._lacked = True
+                return
+            del self._starting[name]
+        self._lacked = False
 
     def once(self) -> CollectStatus:
         """Poll every source once, commit, analyze; return the final status.
@@ -212,7 +251,7 @@ class Collection:
             for poll in polls:
                 poll.start()
             while not self._stopping.wait(0.02) and (any(poll.is_alive() for poll in polls) or self._commits()):
-                pass
+                self._keep_lock()
             if not self._stopping.is_set() and self._has_lake():
                 self._analyze()
         self._defects.raise_first()
@@ -231,6 +270,7 @@ class Collection:
         (analysis,) = (step for step in self.children.steps if step.name == "analyze")
         self.children.start(analysis)
         while self.children.is_busy and not self._stopping.wait(0.05):
+            self._keep_lock()
             self.children.reap()
 
     def _supervise(self) -> None:
@@ -238,6 +278,8 @@ class Collection:
         written = alive = float("-inf")
         while not self._stopping.wait(TICK_S):
             now = time.monotonic()
+            self._keep_lock()
+            self._start_threads()
             self.children.run_due()
             if now - written >= STATUS_EVERY_S:
                 written = now
@@ -245,6 +287,13 @@ class Collection:
             if self._notifier.watchdog_s is not None and now - alive >= self._notifier.watchdog_s and self._moves(now):
                 alive = now
                 self._notifier.notify("WATCHDOG=1", self._sentence())
+
+    def _keep_lock(self) -> None:
+        """Show every few seconds that we are alive. Errors: LakeError where another process took the lock over."""
+        now = time.monotonic()
+        if now - self._beaten >= STATUS_EVERY_S:
+            self._beaten = now
+            self._beat()
 
     @contextmanager
     def _ending(self) -> Iterator[None]:

@@ -14,11 +14,19 @@ from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.errors import LakeError, SchemaError, TachographError
 from tachograph.catalog.version import __version__
 from tachograph.lake.ingest import IngestReport
+from tachograph.service.collect.remarks import ProblemRemarks
 from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus
 from tachograph.sources.registry import PollOutcome
 
 Narrate = Callable[[str], None]
 STEPS = ("analyze", "compact")
+
+
+class SourceDefectError(TachographError):
+    """A poll raised what no source should raise."""
+
+
+_KINDS = ((LakeError, "lake"), (SchemaError, "schema"), (SourceDefectError, "defect"))
 
 
 class CollectJournal:
@@ -35,8 +43,7 @@ class CollectJournal:
     ) -> None:
         """`sources`: {name: seconds between polls}. `before`: the last status of another process."""
         self._lock = threading.Lock()
-        self._remark = remark
-        self._reported: dict[str, str] = {}
+        self._remarks = ProblemRemarks(remark)
         self.commits = 0  # commits with rows
         self._status = CollectStatus(__version__, lake, socket.gethostname(), os.getpid(), started=now, updated=now)
         for name, every_s in sources.items():
@@ -67,6 +74,7 @@ class CollectJournal:
         with self._source(source) as status:
             status.poll_s += seconds
             status.unreachable = dict(outcome.unreachable)
+            status.other_nodes = dict(outcome.other_nodes)
             status.skew_s = dict(outcome.skew_s)
 
     def success(self, source: str, polled: datetime) -> None:
@@ -76,11 +84,10 @@ class CollectJournal:
             if status.failures and status.last_error_at is not None and status.last_error_at > polled:
                 return
             status.failures = 0
-        if self._reported.pop(source, None) is not None:
-            self._remark(f"{source}: works again")
+        self._remarks.works(source)
 
-    def failure(self, source: str, problem: TachographError, now: datetime) -> int:
-        """Note a failure, report it where it is new; return the number of failures in a row."""
+    def failure(self, source: str, problem: TachographError, now: datetime, *, detail: str = "") -> int:
+        """Note a failure, report it where it is new, with `detail`; return the number of failures in a row."""
         message = " ".join(str(problem).split())
         with self._source(source) as status:
             kind = _kind(problem)
@@ -88,9 +95,7 @@ class CollectJournal:
             status.failures += 1
             status.last_error, status.last_error_at = message, now
             failures = status.failures
-        if self._reported.get(source) != message:
-            self._reported[source] = message
-            self._remark(f"{source}: {message}")
+        self._remarks.problem(source, message, detail=detail)
         return failures
 
     def waiting(self, source: str, chunks: int) -> None:
@@ -131,14 +136,10 @@ class CollectJournal:
             else:
                 status.failures += 1
                 status.last_error, status.last_error_at = problem, now
-        reported = self._reported.get(step)
         if problem is None:
-            self._reported.pop(step, None)
-            if reported is not None:
-                self._remark(f"{step}: works again")
-        elif reported != problem:
-            self._reported[step] = problem
-            self._remark(f"{step}: {problem}")
+            self._remarks.works(step)
+        else:
+            self._remarks.problem(step, problem)
 
     def ended_step(self, step: str) -> None:
         """Note that a step was ended because the collector stops."""
@@ -158,7 +159,7 @@ class CollectJournal:
 
 def _kind(problem: TachographError) -> str:
     """Kind under which an error is counted."""
-    return "lake" if isinstance(problem, LakeError) else "schema" if isinstance(problem, SchemaError) else "input"
+    return next((kind for of, kind in _KINDS if isinstance(problem, of)), "input")
 
 
 def _carried_over(status: SourceStatus, before: CollectStatus | None) -> SourceStatus:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tachograph.catalog.errors import ConfigError
+from tachograph.service.collect.metrics_server import MetricsServer
 from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus
 
 MOST_HOSTS = 50  # hosts with clock skew that are named, per source
@@ -66,8 +62,10 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
     ),
     (_MetricSpec("polls", "Polls of the source.", counter=True), lambda s, now: _one(s.polls)),
     (
-        _MetricSpec("errors", "Polls and commits that failed: input, lake or schema.", counter=True, labels=("kind",)),
-        lambda s, now: _by({"input": 0, "lake": 0, "schema": 0} | s.errors),
+        _MetricSpec(
+            "errors", "Polls and commits that failed: input, lake, schema or defect.", counter=True, labels=("kind",)
+        ),
+        lambda s, now: _by({"input": 0, "lake": 0, "schema": 0, "defect": 0} | s.errors),
     ),
     (_MetricSpec("chunks_committed", "Chunks committed to the lake.", counter=True), lambda s, now: _one(s.chunks)),
     (
@@ -163,35 +161,12 @@ def metric_names() -> list[str]:
     return ["tachograph_build_info", *(f"tachograph_collect_{of.name}{'_total' * of.counter}" for of in every)]
 
 
-class _MetricsServer(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _MetricsServerIPv6(_MetricsServer):
-    address_family = socket.AF_INET6
-
-
-class _SilentHandler(WSGIRequestHandler):
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Log no requests."""
-
-
-def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> WSGIServer:
-    """Return the server of `/metrics` on `listen` (host:port), which answers in a thread of its own.
+def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> MetricsServer:
+    """Return the server of `/metrics` on `listen` (host:port); it listens, and answers from `serve` on.
 
     Errors: ConfigError when the address is none, or taken.
     """
-    host, _, port = listen.rpartition(":")
-    where, do = "collect.listen", 'use host:port, such as "127.0.0.1:9798", or "" for none'
-    if not host or not port.isdigit():
-        raise ConfigError(f"invalid address {listen!r}", where=where, do=do)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CollectionMetrics(snapshot))
     ProcessCollector(registry=registry)
-    try:
-        kind = _MetricsServerIPv6 if ":" in host else _MetricsServer
-        server = make_server(host.strip("[]"), int(port), make_wsgi_app(registry), kind, _SilentHandler)
-    except (OSError, OverflowError) as problem:
-        raise ConfigError(f"cannot listen on {listen}: {problem}", where=where, do=do) from None
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server
+    return MetricsServer(listen, registry)

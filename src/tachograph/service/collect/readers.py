@@ -5,23 +5,31 @@ from __future__ import annotations
 import math
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 
 from tachograph.catalog.chunks import Chunk
-from tachograph.catalog.errors import TachographError
+from tachograph.catalog.errors import InputError, TachographError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
-from tachograph.service.collect.journal import CollectJournal
-from tachograph.service.collect.status import utc_now
+from tachograph.service.collect.journal import CollectJournal, SourceDefectError
+from tachograph.service.collect.status import AHEAD_S, utc_now
 from tachograph.sources.registry import SourceFeed
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY = 10  # times the interval
+_REPORT = "please report this defect with its traceback; the source is connected anew"
+NO_THREAD = "no thread can be started; raise TasksMax or the limit of processes (ulimit -u)"
+
+
+def lacks_threads(problem: BaseException) -> bool:
+    """Whether the system refused another thread."""
+    return isinstance(problem, RuntimeError) and "start new thread" in str(problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +215,7 @@ class PolledSource:
 
 
 class SourceReader(threading.Thread):
-    """Polls one source until `stopping` is set. An exception that is no TachographError ends it as a defect."""
+    """Polls one source until `stopping` is set. Whatever a poll raises is a failure of this source, and tried again."""
 
     def __init__(
         self,
@@ -228,6 +236,7 @@ class SourceReader(threading.Thread):
         self._stopping = stopping
         self._defects = defects
         self._reading = 0
+        self._broken = False  # the last poll ended by a defect
         self._queued: dict[str, datetime] = {}  # watermark of each stream that was queued in this reading
 
     def run(self) -> None:
@@ -262,22 +271,42 @@ class SourceReader(threading.Thread):
         except TachographError as problem:
             self._journal.failure(name, problem, utc_now())
             return failures + 1
+        except Exception as problem:  # noqa: BLE001 - the boundary: a source that breaks ends neither others nor us
+            self._defect(problem)
+            return failures + 1
         finally:
             self._journal.end_poll(name, self._feed.outcome, time.monotonic() - began)
         self._waiting.put(QueuedChunk(name, polled, None, self._reading))
         return 0
 
+    def _defect(self, problem: Exception) -> None:
+        """Note an exception that no source should raise, with its traceback; the next poll connects anew."""
+        lacking = lacks_threads(problem)
+        trace = "" if lacking else "".join(traceback.format_exception(problem))
+        noted = (
+            InputError(NO_THREAD) if lacking else SourceDefectError(f"{type(problem).__name__}: {problem}", do=_REPORT)
+        )
+        self._journal.failure(self.source.name, noted, utc_now(), detail=trace)
+        self._broken = True
+
     def _begin_reading(self) -> None:
         """Continue where the last poll ended; where its chunks were dropped, from the lake's watermark."""
+        if self._broken:
+            self._connect_anew()
+            self._broken = False
         reading = self._waiting.reading(self.source.name)
         if reading == self._reading:
             return
-        if self.source.connect is not None:  # the state of a feed includes chunks that were not committed
+        self._connect_anew()
+        self._reading = reading
+        self._queued.clear()
+
+    def _connect_anew(self) -> None:
+        """Drop what the feed remembers: it includes chunks that were not committed, and may be what is broken."""
+        if self.source.connect is not None:
             fresh = self.source.connect()
             self._feed.close()
             self._feed = fresh
-        self._reading = reading
-        self._queued.clear()
 
     def _watermark(self, stream: str) -> datetime | None:
         """Watermark of a stream, queued chunks included: they are committed before what is read now."""
@@ -296,8 +325,19 @@ class SourceReader(threading.Thread):
         """Queue a chunk as soon as the queue has space; False when it is not accepted any more."""
         until = chunk.watermark
         if until is not None:
-            chunk = replace(chunk, since=self._queued.get(chunk.id))
+            before = self._queued.get(chunk.id)
+            until = _no_later(until, now=utc_now(), before=before)
+            chunk = replace(chunk, since=before, watermark=until)
             self._note(chunk.id, until)
         taken = self._waiting.put(QueuedChunk(self.source.name, polled, chunk, self._reading))
         self._journal.waiting(self.source.name, self._waiting.chunks(self.source.name))
         return taken
+
+
+def _no_later(until: datetime, *, now: datetime, before: datetime | None) -> datetime:
+    """Return a watermark that is not ahead of our clock by more than AHEAD_S: what comes until then must be read.
+
+    A stream whose watermark `before` is ahead still advances, so that new rows of it do not look committed already.
+    """
+    latest = now + timedelta(seconds=AHEAD_S)
+    return min(until, latest if before is None else max(latest, before + timedelta(microseconds=1)))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
-import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,27 +14,26 @@ from typing import Any
 import msgspec
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.durable import make_folder, mode_within, replace_file
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import LakeError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.lake.problems import lake_errors
+from tachograph.service.collect.lock import CollectLock, LockHolder
 from tachograph.sources.registry import FeedSettings, configured_feeds
 
 STATE_FOLDER = "_collect"  # in a lake that is a folder
 STATUS_FILE = "status.json"
 STATUS_EVERY_S = 5.0  # between writes
 STALE_S = 60.0  # a running process whose status is older hangs
-LOCK_FILE = "lock"
 _BLOCK, _SPARE = 4096, 2048  # bytes; the status may grow by an error that is reported on a full disk
 _LEAST_BYTES = 1 << 20  # a disk with less space left is full
-ATTEMPTS = 5  # `status` holds the lock for a moment to test it
-PAUSE_S = 0.1
 SKEWED_S = 1.0  # hosts with more clock skew are named
 LATE_INTERVALS = 3
 LATE_S = 60.0
 BEHIND_INTERVALS = 10
 BEHIND_S = 900.0
+AHEAD_S = 5.0  # a watermark further ahead of our clock is an error
 _HIDDEN = "(for admins)"
 
 
@@ -47,7 +43,7 @@ class SourceStatus(msgspec.Struct):
     name: str
     every_s: float
     polls: int = 0
-    errors: dict[str, int] = {}  # by kind: input, lake, schema
+    errors: dict[str, int] = {}  # by kind: input, lake, schema, defect
     last_poll: datetime | None = None
     last_success: datetime | None = None  # start of the last poll that was committed
     failures: int = 0  # polls in a row
@@ -60,6 +56,7 @@ class SourceStatus(msgspec.Struct):
     rows: dict[str, int] = {}  # by table
     rejects: dict[str, dict[str, int]] = {}  # by table and reason
     unreachable: dict[str, str] = {}  # why, by host or address
+    other_nodes: dict[str, str] = {}  # a node that an exporter names and is not on, by address
     skew_s: dict[str, float] = {}  # how far a host's clock is ahead of ours
     poll_s: float = 0.0
     commit_s: float = 0.0
@@ -75,10 +72,21 @@ class SourceStatus(msgspec.Struct):
         others = tuple(f"{stream}:" for stream in self.watermarks)
         return min((at for stream, at in self.watermarks.items() if not stream.startswith(others)), default=None)
 
+    def ahead_s(self, now: datetime) -> float:
+        """How far the newest watermark is ahead of our clock; 0 where it is not, or by no more than AHEAD_S."""
+        ahead = max(((at - now).total_seconds() for at in self.watermarks.values()), default=0.0)
+        return ahead if ahead > AHEAD_S else 0.0
+
     def condition(self, now: datetime) -> str:
-        """`ok`, `never polled`, `failing`, `late` (no success for three intervals), `behind` (old data)."""
+        """Return the first of these that holds.
+
+        `failing`; `ahead`: a watermark is ahead of our clock, samples until then may never be read; `never polled`;
+        `late`: no success for three intervals; `behind`: old data; `ok`.
+        """
         if self.failures:
             return "failing"
+        if self.ahead_s(now):
+            return "ahead"
         if self.last_success is None:
             return "never polled" if self.last_poll is None else "late"
         if (now - self.last_success).total_seconds() > LATE_INTERVALS * self.every_s + LATE_S:
@@ -214,97 +222,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class LockHolder(msgspec.Struct, frozen=True):
-    """Process that holds the lock."""
-
-    pid: int
-    host: str
-    since: datetime
-
-
-class CollectLock:
-    """The lock of a lake's collector."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK_FILE
-
-    @contextmanager
-    def held(
-        self, *, now: datetime, pause: Callable[[float], object], wait: Callable[[str], bool] | None = None
-    ) -> Iterator[bool]:
-        """Hold the lock during the block; yields whether it is held.
-
-        `wait` is called with the holder and returns whether to wait longer; without it another holder is an error.
-        Errors: LakeError naming the holder, or where the folder cannot be written.
-        """
-        with lake_errors(str(self.path.parent), writing=True):
-            make_folder(self.path.parent)
-            mode = mode_within(self.path.parent)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-        try:
-            yield self._take(descriptor, now, pause, wait)
-        finally:
-            os.close(descriptor)
-
-    def _take(
-        self,
-        descriptor: int,
-        now: datetime,
-        pause: Callable[[float], object],
-        wait: Callable[[str], bool] | None,
-    ) -> bool:
-        attempt = 0
-        while not _locked(descriptor, fcntl.LOCK_EX):
-            attempt += 1
-            if attempt >= ATTEMPTS:
-                if wait is None:
-                    raise self._held()
-                if not wait(self._who()):
-                    return False
-            pause(PAUSE_S)
-        with lake_errors(str(self.path), writing=True):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(LockHolder(os.getpid(), socket.gethostname(), now)) + b"\n", 0)
-        return True
-
-    def holder(self) -> LockHolder | None:
-        """Return the holder of the lock; None without one.
-
-        Errors: LakeError where it cannot be read.
-        """
-        if not self.path.exists():
-            return None
-        with lake_errors(str(self.path)):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if _locked(descriptor, fcntl.LOCK_SH):
-                return None
-            return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
-        except msgspec.DecodeError:  # taken a moment ago, or the disk was full
-            return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
-        finally:
-            os.close(descriptor)
-
-    def _who(self) -> str:
-        holder = self.holder()
-        return f"process {holder.pid} on {holder.host}" if holder and holder.pid else "another process"
-
-    def _held(self) -> LakeError:
-        return LakeError(
-            f"{self._who()} already collects into this lake",
-            where=str(self.path),
-            do="stop it, or wait for its end with --wait",
-        )
-
-
-def _locked(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class CollectOverview:
     """State of a collector. `holder`: the running process; `status`: last status file; None without one.
@@ -380,6 +297,7 @@ def _without_places(source: SourceStatus) -> SourceStatus:
         last_error=source.last_error and _HIDDEN,
         watermarks=streams,
         unreachable={f"endpoint {n}": _HIDDEN for n in range(1, len(source.unreachable) + 1)},
+        other_nodes={f"endpoint {n}": _HIDDEN for n in range(1, len(source.other_nodes) + 1)},
         skew_s={name: skew for name, skew in source.skew_s.items() if "/" not in name},
     )
 

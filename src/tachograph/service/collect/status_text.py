@@ -7,7 +7,7 @@ from datetime import datetime
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import text
-from tachograph.service.collect.status import CollectOverview, SourceStatus
+from tachograph.service.collect.status import AHEAD_S, CollectOverview, SourceStatus
 
 SOURCE_HEADINGS = (
     *("source", "state", "last success", "read up to", ">lag"),
@@ -45,7 +45,7 @@ def source_row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | No
         source.condition(now),
         _time(source.last_success, zone),
         _time(source.read_up_to, zone),
-        None if lag is None else text(max(0.0, lag), "s"),
+        None if lag is None else text(lag if lag < -AHEAD_S else max(0.0, lag), "s"),
         f"{sum(source.rows.values()):,}",
         f"{rejected:,}",
         f"{sum(source.errors.values()):,}",
@@ -64,7 +64,11 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
             named = "; ".join(f"{place}: {why}" for place, why in list(source.unreachable.items())[:_NAMED])
             more = ", ..." if len(source.unreachable) > _NAMED else ""
             yield f"{source.name}: {len(source.unreachable)} unreachable: {named}{more}"
-        yield from _clocks(source)
+        if source.other_nodes:
+            named = "; ".join(f"{place} names {node}" for place, node in list(source.other_nodes.items())[:_NAMED])
+            more = ", ..." if len(source.other_nodes) > _NAMED else ""
+            yield f"{source.name}: {len(source.other_nodes)} with another node than their own: {named}{more}"
+        yield from _clocks(source, found.now)
     for name, step in found.steps.items():
         what = _STEPS.get(name, name)
         if step.last_success is not None:
@@ -74,7 +78,13 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
             yield f"{what.capitalize()} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"
 
 
-def _clocks(source: SourceStatus) -> Iterator[str]:
+def _clocks(source: SourceStatus, now: datetime) -> Iterator[str]:
+    ahead = source.ahead_s(now)
+    if ahead:
+        yield (
+            f"{source.name}: was read up to {text(ahead, 's')} ahead of this host's clock; "
+            "fix the clock that is wrong, then ingest that time once more"
+        )
     skewed = source.skewed()
     if skewed:
         named = ", ".join(

@@ -1,0 +1,70 @@
+"""Which job holds which GPU, from looks at labels that name jobs: rows where one begins or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from tachograph.catalog.arrays import Longs
+from tachograph.catalog.chunks import ChunkPart
+from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, LabelledGpu, PlacedGpu
+from tachograph.sources.series import AllocationSpan, AllocationTracker, GpuUnit
+from tachograph.sources.series_points import allocation_rows, union_of_times
+
+
+@dataclass(frozen=True, slots=True)
+class JobLooks:
+    """When GPUs and nodes were looked at, and which jobs were named on them then.
+
+    `naming`: GPUs whose labels or values named a job before; `of_nodes`: {node: {its job, or none: when}}.
+    """
+
+    naming: Container[LabelledGpu]
+    placed: Mapping[LabelledGpu, PlacedGpu]
+    seen: Mapping[LabelledGpu, list[Longs]]
+    jobs: Mapping[LabelledGpu, Mapping[str, list[Longs]]]
+    of_nodes: Mapping[str, Mapping[str | None, list[Longs]]]
+
+
+def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
+    """Return where a job began or ceased to hold a GPU.
+
+    Labels or values that never name a job show no end of one: another exporter is scraped at other times. Of a job
+    that holds a GPU of a node by an ambiguous index no GPU on this node is recorded. A GPU with a UUID is tracked
+    by it: its index may be another one once more labels are known.
+    """
+    uuids = {
+        (one.node, gpu, one.mig): one.uuid
+        for one, (gpu, reason, _) in looks.placed.items()
+        if gpu is not None and one.uuid is not None and reason != AMBIGUOUS
+    }
+    indices: dict[GpuUnit, int] = {}
+    unsure = {(one.node, job) for one in looks.jobs if looks.placed[one].reason == AMBIGUOUS for job in looks.jobs[one]}
+    nodes = {node for node, _ in unsure} | {unit[0] for unit, held in tracker.now.items() if unit[1] is None and held}
+    seen: dict[GpuUnit, list[Longs]] = {}
+    jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
+    for one in looks.seen:
+        if one not in looks.naming:
+            continue
+        gpu, reason, _ = looks.placed[one]
+        some: GpuUnit = (one.node, None, None)
+        unit: GpuUnit = some
+        if gpu is not None:
+            unit = (one.node, uuids.get((one.node, gpu, one.mig), gpu), one.mig)
+            indices[unit] = gpu
+            tracker.rename((one.node, gpu, one.mig), unit)
+        for shown in [unit] * (gpu is not None) + [some] * (one.node in nodes):
+            seen.setdefault(shown, []).extend(looks.seen[one])
+        for job, times in looks.jobs.get(one, {}).items() if reason != NO_GPU else ():
+            jobs.setdefault(some if (one.node, job) in unsure else unit, {}).setdefault(job, []).extend(times)
+    for node, of_node in looks.of_nodes.items():
+        for job_of_node, times in of_node.items():
+            seen.setdefault((node, None, None), []).extend(times)
+            if job_of_node is not None:
+                jobs.setdefault((node, None, None), {}).setdefault(job_of_node, []).extend(times)
+    spans: list[AllocationSpan] = []
+    for unit in seen:
+        if unit in jobs or tracker.now.get(unit):
+            named = {job: union_of_times(times) for job, times in jobs.get(unit, {}).items()}
+            spans += tracker.changes(unit, union_of_times(seen[unit]), named)
+    return ChunkPart("allocations", allocation_rows(spans, indices), overlaps=True)
