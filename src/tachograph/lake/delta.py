@@ -26,6 +26,7 @@ from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
 from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.conform import resolve, resolve_days
+from tachograph.lake.current import read_current
 from tachograph.lake.log_format import DAY, delta_schema, statistics_of
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import KEPT_ZSTD_LEVEL, is_remote, local_path, store_of, write_compact
@@ -435,19 +436,19 @@ class Lake:
         return self.read_files(table, files).filter(pl.col("job_id").is_in(list(job_ids)))
 
     def latest(
-        self, table: LakeTable, columns: Sequence[str] | None = None, keys: Iterable[str] | None = None
+        self,
+        table: LakeTable,
+        columns: Sequence[str] | None = None,
+        keys: Iterable[str] | None = None,
+        where: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """One row per key: for tables small enough to be read whole (jobs, allocations, summaries).
+        """One row per key: for tables small enough to be read whole, or as far as it is asked for.
 
-        `columns`: only these are read; None: all. `keys`: only rows with these job_keys.
+        `columns`: only these are read; None: all. `keys`: only rows with these job_keys. `where`: only rows that meet
+        it; of job_summaries alone.
         """
-        rows = self.scan(table) if keys is None else self.scan(table).filter(pl.col("job_key").is_in(list(keys)))
-        if columns is None:
-            columns = tuple(table.schema)
-        else:
-            rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *columns, "seq"))))
         with lake_errors(self.uri(table)):
-            return resolve(rows.collect(), table)[0].select(columns)
+            return read_current(self, table, columns, keys, where)
 
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
