@@ -365,7 +365,7 @@ def select_jobs(
             found = read_answers(lake, jobs if answers else jobs.clear())
             return SelectedJobs(jobs if columns is None else jobs.select(columns), jobs.height, found)
         sorted_by = () if first is None else _sorted_by(first.sort)
-        names = read_summaries(lake, ("job_key", "seq", *sorted_by), where=where)
+        names = read_summaries(lake, tuple(dict.fromkeys(("job_key", "seq", *sorted_by))), where=where)
         before = names.height
         if wanted.findings:
             names = _answered(lake, names, wanted)
@@ -394,7 +394,7 @@ def _sorted_by(sort: str) -> list[str]:
     """Columns of job_summaries that a sort reads."""
     by = sort.removeprefix("-")
     if by == LOST_COLUMN:
-        return lost_hours().meta.root_names()
+        return sorted(set(lost_hours().meta.root_names()))
     return [] if by in _OF_FINDINGS else [by]
 
 
@@ -474,7 +474,7 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
     Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one, or of a job without
     summary, if it began more than a day before `now`; a younger one may still be at work.
     """
-    summaries = lake.latest(JOB_SUMMARIES).lazy().select("job_key", current="seq")
+    summaries = lake.latest(JOB_SUMMARIES, ("job_key", "seq")).lazy().select("job_key", current="seq")
     begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
 
     def left(rows: pl.LazyFrame) -> pl.LazyFrame:

@@ -16,7 +16,7 @@ from deltalake import ColumnProperties, WriterProperties, write_deltalake
 from deltalake._internal import DeltaFileSystemHandler
 
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import LakeTable
+from tachograph.catalog.tables import GPU_SAMPLES, LakeTable
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 RETRIES, RETRY_S, CONNECT_S, ANSWER_S = 4, 20, 4, 30
@@ -198,8 +198,22 @@ KEPT_ZSTD_LEVEL = 3  # 6 takes 1.4 times as long
 PAGE_BYTES = 1 << 20
 DICTIONARY_BYTES = 1 << 14  # 4,096 values of four bytes
 _ONE_FILE = 1 << 40
+# samples are read whole, so a file is one row group: its columns arrive in one piece; minutes are read by job, of a
+# day; of all other tables some jobs are read, and what is decoded is a row group
+_OF_SAMPLES, _OF_DAYS, _OF_JOBS = 1 << 22, 1 << 17, 1 << 14
 _ROWS_LOOKED_AT, _FEW_VALUES = 4096, 1024
 _RATE = "B/s"
+
+
+def group_rows(table: LakeTable) -> int:
+    """Return the rows of a row group of a table's files.
+
+    >>> from tachograph.catalog.tables import FINDINGS
+    >>> group_rows(FINDINGS)
+    16384
+    """
+    of_days = _OF_SAMPLES if table is GPU_SAMPLES else _OF_DAYS
+    return table.group_rows or (of_days if table.by_day else _OF_JOBS)
 
 
 def write_compact(
