@@ -213,12 +213,14 @@ def measured(lake: Path, command: Sequence[str], source: str | None = None) -> d
             said.seek(0)
             raise RuntimeError(f"{' '.join(command)}: {process.returncode}: {said.read().decode()[-2000:]}")
         size = printed.seek(0, os.SEEK_END)
-    return {
+    found = {
         "peak_mb": round(used.ru_maxrss * 1024 / 1e6),
         "cpu_s": round(used.ru_utime + used.ru_stime, 2),
         "wall_s": round(time.perf_counter() - begin, 2),
         "bytes_out": size,
     }
+    print(" ".join(command), found, file=sys.stderr, flush=True)
+    return found
 
 
 def commands(jobs: int) -> dict[str, list[str]]:
@@ -239,7 +241,7 @@ def commands(jobs: int) -> dict[str, list[str]]:
 def measure(folder: Path, jobs: int, samples: int, *, day: bool, source: str | None) -> dict[str, Any]:
     """Return what commands need on a lake of so many jobs in `folder`, which is analyzed unless it was before."""
     target = folder / f"lake-{jobs}-{samples}"
-    found: dict[str, Any] = {"jobs": jobs, "samples_a_gpu": samples}
+    found: dict[str, Any] = {"size": jobs, "samples_a_gpu": samples}
     earlier = jobs - JOBS_A_DAY
     if not (target / "whole").exists():
         shutil.rmtree(target, ignore_errors=True)
@@ -266,11 +268,11 @@ def measure_repeated(folder: Path, of: int, jobs: int, samples: int, source: str
         repeat_lake(base, target, of, jobs)
         (target / "whole").touch()
     there = jobs // of * of
-    return {"jobs": there, "repeated": of, **asked(target, there, source)}
+    return {"size": there, "repeated": of, **asked(target, there, source)}
 
 
 def asked(target: Path, jobs: int, source: str | None) -> dict[str, Any]:
-    """Return what the commands of people need on a lake."""
+    """Return what the commands of people need on a lake of so many jobs."""
     found = {}
     for name, command in commands(jobs).items():
         found[name] = measured(target, command, source)
@@ -309,7 +311,7 @@ def main() -> int:
             else measure(folder, jobs, options.samples, day=not options.no_day, source=options.source)
             for jobs in sorted(options.jobs)
         ]
-    wrong = missed(sizes[-1]) if sizes[-1]["jobs"] >= SIZES[-1] else []
+    wrong = missed(sizes[-1]) if sizes[-1]["size"] >= 0.95 * SIZES[-1] else []
     print(json.dumps({"benchmark": "many_jobs", "sizes": sizes, "missed": wrong, "reached": not wrong}))
     return 1 if wrong else 0
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from deltalake.transaction import AddAction
 from lake_jobs import accounting, analyzed, compacted, computed, recording
 from lake_rows import NOW, WAIT, at_once, lying, started
 
@@ -43,10 +45,10 @@ def only_once(tmp_path: Path) -> Lake:
 class NoSummaries(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
+    def commit(self, table: LakeTable, staged: Sequence[AddAction], **how: Any) -> bool:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
-        return super().append(table, frame, **how)
+        return super().commit(table, staged, **how)
 
 
 def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: Path) -> None:
