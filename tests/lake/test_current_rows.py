@@ -71,9 +71,11 @@ def recorded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Dat
     read: list[tuple[str, DataFile]] = []
     whole = Lake.read_files
 
-    def counted(self: Lake, table: LakeTable, files: Sequence[DataFile], *columns: object) -> pl.LazyFrame:
+    def counted(
+        self: Lake, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
+    ) -> pl.LazyFrame:
         read.extend((table.name, file) for file in files)
-        return whole(self, table, files, *columns)
+        return whole(self, table, files, columns)
 
     monkeypatch.setattr(Lake, "read_files", counted)
     return read

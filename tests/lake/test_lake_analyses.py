@@ -18,6 +18,7 @@ from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_GPUS, JOB_MINUTE
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_summaries
+from tachograph.pipeline import row_buffers, run
 
 RESULTS = (JOB_GPUS, JOB_MINUTES, FINDINGS)
 
@@ -90,6 +91,19 @@ def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -
     assert (computed(lake), all_lying(lake)) == (seen, left)
     compacted(lake, datetime.now(UTC) + timedelta(days=2))
     assert (computed(lake), all_lying(lake)) == (seen, before)
+
+
+def test_portions_of_an_analysis_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [accounting(1, 2, 3, 4, 5), *(recording(number) for number in (1, 2, 3))]
+    lakes = [Lake.create(str(tmp_path / name)) for name in ("whole", "portions")]
+    for lake in lakes:
+        ingest(lake, chunks, now=NOW)
+        assert analyzed(lake) == 5
+        monkeypatch.setattr(run, "JOBS_TOGETHER", 2)
+        monkeypatch.setattr(row_buffers, "SUMMARY_ROWS", 2)
+    whole, portions = map(computed, lakes)
+    assert whole == portions
+    assert [len(lake.files(JOB_SUMMARIES)) for lake in lakes] == [1, 3]
 
 
 def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:

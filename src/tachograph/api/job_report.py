@@ -87,10 +87,11 @@ def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -
 
 def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
     """What holds for the user's jobs of this name on as many GPUs; of a job without a name for itself."""
-    own = pl.col("job_key") == row["job_key"]
+    own: pl.Expr = pl.col("job_key") == row["job_key"]
     if row["name"] is None:
         return own
-    return own | pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("user", "cluster", "name", "gpus"))
+    alike = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("user", "cluster", "name", "gpus"))
+    return pl.any_horizontal(own, alike)
 
 
 def _run_times(same: pl.DataFrame) -> list[float]:

@@ -52,8 +52,8 @@ class SummaryBuffer:
     What a decision over all jobs needs of each is kept beside them: `kept`, columns of job_summaries.
     """
 
-    def __init__(self, lake: Lake, number: int, *, limit: int = SUMMARY_ROWS) -> None:
-        self.lake, self.number, self.limit = lake, number, limit
+    def __init__(self, lake: Lake, number: int) -> None:
+        self.lake, self.number = lake, number
         self._waiting: list[pl.DataFrame] = []
         self._packed: list[bytes] = []
         self._kept = [JOB_SUMMARIES.empty().select(_KEPT)]
@@ -67,7 +67,7 @@ class SummaryBuffer:
         """Take rows, without `seq`."""
         self._waiting.append(frame)
         self._kept.append(frame.select(_KEPT))
-        if sum(frame.height for frame in self._waiting) >= self.limit:
+        if sum(frame.height for frame in self._waiting) >= SUMMARY_ROWS:
             packed = io.BytesIO()
             pl.concat(self._waiting).write_parquet(packed, compression="zstd", compression_level=1)
             self._packed.append(packed.getvalue())
