@@ -7,22 +7,47 @@ goes down to the files, whose statistics skip what cannot meet it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.conform import resolve
 
-if TYPE_CHECKING:
-    from tachograph.lake.delta import DataFile, Lake
-
 FEW_KEYS = 200  # whose files are chosen one by one
 _KEY, _SEQ, _LAST = "job_key", "seq", "last seq of the key"
 
 
+class KeyedFile(Protocol):
+    """A data file of which the log records the least and the greatest job_key; None: not recorded."""
+
+    @property
+    def keys(self) -> tuple[str, str] | None:
+        """Return them."""
+        ...
+
+    def may_name(self, job: str) -> bool:
+        """Return whether it may have rows of a job."""
+        ...
+
+
+class FileReader(Protocol):
+    """What reads files of tables: a lake."""
+
+    def files(self, table: LakeTable) -> list[Any]:
+        """Return the files of a table."""
+        ...
+
+    def read_files(self, table: LakeTable, files: Sequence[Any], columns: Sequence[str] | None = None) -> pl.LazyFrame:
+        """Return the rows of some files, not read yet."""
+        ...
+
+
+F = TypeVar("F", bound=KeyedFile)
+
+
 def read_current(
-    lake: Lake,
+    lake: FileReader,
     table: LakeTable,
     columns: Sequence[str] | None = None,
     keys: Iterable[str] | None = None,
@@ -41,7 +66,7 @@ def read_current(
     return resolve(found, table)[0].select(names)
 
 
-def scan_current(lake: Lake, table: LakeTable, files: Sequence[DataFile], where: pl.Expr) -> pl.LazyFrame:
+def scan_current(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile], where: pl.Expr) -> pl.LazyFrame:
     """Return the rows of a table by job_key that count and meet a condition, not read yet, in no order.
 
     `files`: all files of the table. Null never meets it. Errors: ValueError for a table of another key, or whose rows
@@ -57,7 +82,7 @@ def scan_current(lake: Lake, table: LakeTable, files: Sequence[DataFile], where:
     return rows.join(repeated.lazy(), on=_KEY, how="left").filter(counts).drop(_LAST)
 
 
-def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFile]:
+def files_of_keys(files: Sequence[F], keys: Sequence[str]) -> list[F]:
     """Return the files that may have rows of some keys: of few keys chosen by each, of many by the range they span."""
     if not keys:
         return []
@@ -67,7 +92,7 @@ def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFi
     return [file for file in files if file.keys is None or (file.keys[0] <= greatest and file.keys[1] >= least)]
 
 
-def _repeated(lake: Lake, table: LakeTable, files: Sequence[DataFile]) -> pl.DataFrame:
+def _repeated(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile]) -> pl.DataFrame:
     """The keys that lie in more than one file, and the greatest seq of each. Keys are compared by their hashes."""
     together = [file for group in _overlapping(files) if len(group) > 1 for file in group]
     rows = lake.read_files(table, together, (_KEY, _SEQ))
@@ -81,7 +106,7 @@ def _repeated(lake: Lake, table: LakeTable, files: Sequence[DataFile]) -> pl.Dat
     return mine.group_by(_KEY).agg(pl.col(_SEQ).max().alias(_LAST)).collect(engine="streaming")
 
 
-def _overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+def _overlapping(files: Sequence[F]) -> Iterator[list[F]]:
     """Groups of files whose ranges of keys touch; one whose range is not known touches all."""
     if any(file.keys is None for file in files):
         yield list(files)
