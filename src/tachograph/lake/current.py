@@ -111,7 +111,7 @@ def _overlapping(files: Sequence[F]) -> Iterator[list[F]]:
     if any(file.keys is None for file in files):
         yield list(files)
         return
-    group: list[DataFile] = []
+    group: list[F] = []
     high = ""
     for file in sorted(files, key=lambda file: file.keys or ("", "")):
         least, greatest = file.keys or ("", "")
