@@ -24,7 +24,7 @@ from servers.process import free_port
 from tachograph.catalog.tables import COMPUTED, JOB_SUMMARIES
 from tachograph.export.postgresql_tables import TABLES, as_csv
 from tachograph.lake.delta import Lake
-from tachograph.pipeline.run import drop_summaries
+from tachograph.pipeline.row_buffers import drop_summaries
 
 pytestmark = pytest.mark.slow
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from deltalake.transaction import AddAction
 from lake_jobs import accounting, analyzed, compacted, computed, recording
 from lake_rows import NOW, WAIT, at_once, lying, started
 
@@ -16,6 +18,7 @@ from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_GPUS, JOB_MINUTE
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_summaries
+from tachograph.pipeline import row_buffers, run
 
 RESULTS = (JOB_GPUS, JOB_MINUTES, FINDINGS)
 
@@ -43,10 +46,10 @@ def only_once(tmp_path: Path) -> Lake:
 class NoSummaries(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
+    def commit(self, table: LakeTable, staged: Sequence[AddAction], **how: Any) -> bool:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
-        return super().append(table, frame, **how)
+        return super().commit(table, staged, **how)
 
 
 def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: Path) -> None:
@@ -88,6 +91,19 @@ def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -
     assert (computed(lake), all_lying(lake)) == (seen, left)
     compacted(lake, datetime.now(UTC) + timedelta(days=2))
     assert (computed(lake), all_lying(lake)) == (seen, before)
+
+
+def test_portions_of_an_analysis_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [accounting(1, 2, 3, 4, 5), *(recording(number) for number in (1, 2, 3))]
+    lakes = [Lake.create(str(tmp_path / name)) for name in ("whole", "portions")]
+    for lake in lakes:
+        ingest(lake, chunks, now=NOW)
+        assert analyzed(lake) == 5
+        monkeypatch.setattr(run, "JOBS_TOGETHER", 2)
+        monkeypatch.setattr(row_buffers, "SUMMARY_ROWS", 2)
+    whole, portions = map(computed, lakes)
+    assert whole == portions
+    assert [len(lake.files(JOB_SUMMARIES)) for lake in lakes] == [1, 3]
 
 
 def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:

@@ -55,9 +55,8 @@ def read_job(
     def read() -> JobReport:
         chosen = read_job_row(lake, job, cluster=cluster, run=run)
         mine = pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
-        summaries = read_summaries(lake, _ALIKE)
         minutes = read_minutes(lake, mine)
-        same, own_steps = _same_jobs(summaries, chosen.row), read_steps(lake, mine)
+        same, own_steps = read_summaries(lake, _ALIKE, where=_same_jobs(chosen.row)), read_steps(lake, mine)
         own_peak = node_memory_mib(own_steps).get(chosen.row["job_key"])
         return build_job_report(
             chosen.row,
@@ -72,7 +71,7 @@ def read_job(
             bound=configuration.bound,
             kernels=_kernels(lake, chosen.row, configuration),
             runs_s=_run_times(same),
-            host_memory=_host_memory(lake, summaries, same, chosen.row, own_peak)
+            host_memory=_host_memory(lake, same, chosen.row, own_peak)
             if may_change_memory(chosen.row, own_peak)
             else None,
         )
@@ -86,11 +85,13 @@ def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -
     return job_kernels(attached, calibration_of(configuration)) if attached else NO_KERNELS
 
 
-def _same_jobs(summaries: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
-    """The user's jobs of this name on as many GPUs, of a job without a name itself."""
-    of_user = summaries.filter(pl.col("user").eq_missing(row["user"]))
-    same = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "name", "gpus"))
-    return of_user.filter((same & pl.col("name").is_not_null()) | (pl.col("job_key") == row["job_key"]))
+def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
+    """What holds for the user's jobs of this name on as many GPUs; of a job without a name for itself."""
+    own: pl.Expr = pl.col("job_key") == row["job_key"]
+    if row["name"] is None:
+        return own
+    alike = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("user", "cluster", "name", "gpus"))
+    return pl.any_horizontal(own, alike)
 
 
 def _run_times(same: pl.DataFrame) -> list[float]:
@@ -99,9 +100,7 @@ def _run_times(same: pl.DataFrame) -> list[float]:
     return ended.get_column("elapsed_s").drop_nulls().to_list()
 
 
-def _host_memory(
-    lake: Lake, summaries: pl.DataFrame, same: pl.DataFrame, row: Mapping[str, Any], own_peak: float | None
-) -> HostMemory:
+def _host_memory(lake: Lake, same: pl.DataFrame, row: Mapping[str, Any], own_peak: float | None) -> HostMemory:
     """Host memory of those of the `same` jobs that had as many nodes, and the most that its partition gave."""
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
     alike = same.filter(pl.col("nodes") == row["nodes"])
@@ -111,5 +110,7 @@ def _host_memory(
     peaks = node_memory_mib(read_steps(lake, last, NODE_MEMORY_COLUMNS))
     killed = alike.filter(pl.col("state") == "OUT_OF_MEMORY").select(of_node).to_series().drop_nulls()
     beside = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition"))
-    most = summaries.select(of_node.filter(beside).max()).item()
+    own_node = row["mem_requested_mib"] / row["nodes"]
+    more = read_summaries(lake, ("mem_requested_mib", "nodes"), where=beside & (of_node > own_node))
+    most = more.select(of_node.max()).item() if more.height else own_node
     return HostMemory(own_peak, tuple(peaks.values()), killed.to_list(), most)

@@ -35,6 +35,7 @@ class LakeTable:
     by_day: bool = False
     completes: bool = True  # rows of one key complete each other; False: the last one replaces the others
     group_rows: int | None = None  # of a row group of its files, where rows are large and read one by one
+    apart: tuple[str, str] | None = None  # (column, value): rows with it lie in files of their own
 
     @property
     def schema(self) -> dict[str, pl.DataType]:

@@ -82,13 +82,12 @@ def classified(
 def _chosen(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
     import polars as pl
 
-    from tachograph.lake.filters import choose_job
-    from tachograph.lake.query import select_jobs
+    from tachograph.lake.query import read_job_row, select_jobs
 
     selected = select_jobs(opened.lake, job_filter(arguments, opened))
     if not arguments.job:
         return selected.jobs
-    keys = [choose_job(selected.names, job).row["job_key"] for job in arguments.job]
+    keys = [read_job_row(opened.lake, job).row["job_key"] for job in arguments.job]
     return selected.jobs.filter(pl.col("job_key").is_in(keys))
 
 

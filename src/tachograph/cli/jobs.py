@@ -48,30 +48,37 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
     from tachograph.cli.options import open_lake
-    from tachograph.lake.query import select_jobs
-    from tachograph.report.jobs import DEFAULT_SORT, WORST_SORT, build_jobs_table
+    from tachograph.lake.query import FirstJobs, read_summaries, select_jobs
+    from tachograph.report.jobs import DEFAULT_SORT, WORST_SORT, build_jobs_table, check_jobs_columns
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-    selected = select_jobs(opened.lake, which, answers=True)
-    chosen = selected.jobs
-    if which.findings and chosen.is_empty():
-        _remark_if_stale(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError(f"invalid --limit {arguments.limit}", do="give 1 or more")
     limit = arguments.limit if arguments.limit is not None or exported or not output.is_shown() else _SCREENFUL
+    columns = tuple(name for name in (arguments.columns or "").split(",") if name)
+    sort = WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT
+    check_jobs_columns(columns, sort)
+    first = None if limit is None else FirstJobs(sort, limit)
+    selected = select_jobs(opened.lake, which, answers=True, first=first)
+    chosen = selected.jobs
+    if which.findings and chosen.is_empty():
+        _remark_if_stale(arguments, opened)
     table = build_jobs_table(
         chosen,
         selected.answers,
-        columns=tuple(name for name in (arguments.columns or "").split(",") if name),
-        sort=WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT,
+        columns=columns,
+        sort=sort,
         limit=limit,
+        matching=selected.matching,
         zone_name=opened.configuration.site.time_zone,
         wanted=which,
     )
     if chosen.is_empty() and not exported:
-        output.print_text(none_matches(selected.names, zone_name=opened.configuration.site.time_zone))
+        output.print_text(
+            none_matches(read_summaries(opened.lake, ("start",)), zone_name=opened.configuration.site.time_zone)
+        )
         return 0
     _show(table, arguments)
     return 0

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import polars as pl
 
 from tachograph.catalog.tables import REJECTS, LakeTable
-from tachograph.lake.conform import resolve
+from tachograph.lake.conform import apart, resolve
 from tachograph.lake.delta import DataFile, Lake, merged_name
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
 from tachograph.lake.problems import lake_errors
@@ -107,7 +107,7 @@ class _TableCompaction:
             if len(files) <= FEW_FILES and not self._is_superseded(files):
                 break
             frame, merged = self._read(self.lake.read_files(self.table, files))
-            kept = [(None, frame)] if frame.height else []
+            kept = [(None, part) for part in apart(frame, self.table)]
             if self.lake.replace(self.table, files, kept):
                 return _done(self.table, 0, files, [frame.height for _, frame in kept], merged)
         files = self.lake.files(self.table)

@@ -252,6 +252,15 @@ def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
     return result, frame.height - result.height
 
 
+def apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
+    """Return `frame` as the rows of each file: those apart that most readers want alone; none for no rows."""
+    if table.apart is None:
+        return [frame] if frame.height else []
+    name, value = table.apart
+    wanted = frame.get_column(name).eq_missing(value)
+    return [part for part in (frame.filter(wanted), frame.filter(~wanted)) if part.height]
+
+
 def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, pl.DataFrame, int]]:
     """Yield each day (UTC) of `frame`, its rows resolved, and how many of them were merged away."""
     if frame.is_empty():

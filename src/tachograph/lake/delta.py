@@ -23,17 +23,16 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
+from tachograph.catalog.tables import TABLES, LakeTable
 from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.commits import WRITING
-from tachograph.lake.conform import resolve, resolve_days
+from tachograph.lake.conform import apart, resolve, resolve_days
+from tachograph.lake.current import read_current
 from tachograph.lake.log_files import LogFiles
 from tachograph.lake.log_format import DAY, add_action, check_format, milliseconds, new_path, remove_action
 from tachograph.lake.problems import lake_errors, torn_log
-from tachograph.lake.store import KEPT_ZSTD_LEVEL, is_remote, local_path, store_of, write_compact
+from tachograph.lake.store import KEPT_ZSTD_LEVEL, group_rows, is_remote, local_path, store_of, write_compact
 
-# samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
-ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
 ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1  # quick: what is most of the work of an analysis or an ingest; 2 % more bytes
 COMMIT_ATTEMPTS = 30
@@ -260,8 +259,8 @@ class Lake:
             (within[name],) = resolve_batch([frames[name].with_columns(stamp)], table).within
         return BatchResult(new, batch.days, within, batch.across)
 
-    def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date) -> AddAction:
-        """Write rows of a day as a data file that no reader sees until its commit; return what `commit` needs.
+    def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date | None) -> AddAction:
+        """Write rows (by day: those of a day) as a data file that no reader sees yet; return what `commit` needs.
 
         Grain: `rows` are in the table's schema and order, each key once, and only the caller writes these keys.
         A file that is never committed is an orphan, which `vacuum` deletes; so commit within an hour.
@@ -439,19 +438,19 @@ class Lake:
         return self.read_files(table, files).filter(pl.col("job_id").is_in(list(job_ids)))
 
     def latest(
-        self, table: LakeTable, columns: Sequence[str] | None = None, keys: Iterable[str] | None = None
+        self,
+        table: LakeTable,
+        columns: Sequence[str] | None = None,
+        keys: Iterable[str] | None = None,
+        where: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """One row per key: for tables small enough to be read whole (jobs, allocations, summaries).
+        """One row per key: for tables small enough to be read whole, or as far as it is asked for.
 
-        `columns`: only these are read; None: all. `keys`: only rows with these job_keys.
+        `columns`: only these are read; None: all. `keys`: only rows with these job_keys. `where`: only rows that meet
+        it; of job_summaries alone.
         """
-        rows = self.scan(table) if keys is None else self.scan(table).filter(pl.col("job_key").is_in(list(keys)))
-        if columns is None:
-            columns = tuple(table.schema)
-        else:
-            rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *columns, "seq"))))
         with lake_errors(self.uri(table)):
-            return resolve(rows.collect(), table)[0].select(columns)
+            return read_current(self, table, columns, keys, where)
 
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
@@ -485,7 +484,7 @@ class Lake:
             frame,
             compression="zstd",
             compression_level=level,
-            row_group_size=table.group_rows or ROW_GROUP_ROWS[table is GPU_SAMPLES],
+            row_group_size=group_rows(table),
         )
         return add_action(path, size, day, frame, data_change=data_change)
 
@@ -495,8 +494,7 @@ class Lake:
         What a killed process leaves half done is a folder that `vacuum` takes away.
         """
         with TemporaryDirectory(prefix=WRITING, dir=self._store.scratch(self.uri(table))) as folder:
-            rows = ROW_GROUP_ROWS[table is GPU_SAMPLES]
-            file = write_compact(frame, table, Path(folder), row_group_rows=rows, level=level)
+            file = write_compact(frame, table, Path(folder), row_group_rows=group_rows(table), level=level)
             return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: LakeTable, written: Sequence[AddAction]) -> None:
@@ -533,7 +531,7 @@ def _resolved_parts(frame: pl.DataFrame, table: LakeTable) -> list[tuple[date | 
     if frame.is_empty():
         return []
     if not table.by_day:
-        return [(None, resolve(frame, table)[0])]
+        return [(None, rows) for rows in apart(resolve(frame, table)[0], table)]
     return [(day, rows) for day, rows, _ in resolve_days(frame, table)]
 
 

@@ -240,6 +240,13 @@ class ChosenJob:
     other_runs: tuple[Mapping[str, Any], ...] = ()
 
 
+def called(wanted: str) -> pl.Expr:
+    """Return what holds for the rows of job_summaries that `choose_job` may choose."""
+    name = _without_step(wanted.strip())
+    columns = ("job_key", "job_id", "display_id", "array_job_id", "het_job_id")
+    return pl.any_horizontal(pl.col(column) == name for column in columns)
+
+
 def choose_job(
     summaries: pl.DataFrame, wanted: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
@@ -294,8 +301,15 @@ def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
 def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     """Return rows of job_summaries with what their findings and their waste come to.
 
-    findings: codes of reported ones, most urgent first. worst_severity: of these; null without any. gpu_hours_lost:
-    the sum over all causes of waste; null where none is known.
+    Those of `with_reported`, and gpu_hours_lost: the sum over all causes of waste; null where none is known.
+    """
+    return with_reported(summaries, findings).with_columns(lost_hours().alias(LOST_COLUMN))
+
+
+def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with a job_key with what is reported of each job.
+
+    findings: codes of reported ones, most urgent first. worst_severity: of these; null without any.
     """
     codes = known_codes()
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
@@ -306,10 +320,8 @@ def with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFra
         .group_by("job_key", maintain_order=True)
         .agg(pl.col("code").alias(FINDINGS_COLUMN), pl.col("severity").first().alias(SEVERITY_COLUMN))
     )
-    joined = summaries.join(of_jobs, on="job_key", how="left", maintain_order="left")
-    return joined.with_columns(
-        pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))), lost_hours().alias(LOST_COLUMN)
-    )
+    joined = jobs.join(of_jobs, on="job_key", how="left", maintain_order="left")
+    return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
 
 
 def lost_hours() -> pl.Expr:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED, check_codes, known_codes
+from tachograph.catalog.columns import FINDINGS_COLUMN, LOST_COLUMN, SEVERITY_COLUMN
 from tachograph.catalog.errors import LakeError, NotAnalyzedError, NotFoundError
 from tachograph.catalog.tables import (
     ALLOCATIONS,
@@ -26,11 +27,22 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.conform import resolve
+from tachograph.lake.current import FEW_KEYS, files_of_keys
 from tachograph.lake.delta import DataFile, Lake
-from tachograph.lake.filters import JOB_NAMES, ChosenJob, JobFilter, choose_job, filter_jobs, filtered_columns
+from tachograph.lake.filters import (
+    JOB_NAMES,
+    ChosenJob,
+    JobFilter,
+    answers_to,
+    called,
+    choose_job,
+    job_conditions,
+    lost_hours,
+    sort_jobs,
+    with_reported,
+)
 from tachograph.lake.problems import lake_errors
 
-FEW_JOBS = 200  # whose files are chosen one by one
 MANY_JOBS = 50_000  # whose findings are read a part at a time
 READ_ATTEMPTS = 5  # at results that change while they are read
 UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
@@ -53,16 +65,21 @@ def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
 
 
 def read_summaries(
-    lake: Lake, columns: Sequence[str] | None = None, *, keys: Sequence[str] | None = None
+    lake: Lake,
+    columns: Sequence[str] | None = None,
+    *,
+    keys: Sequence[str] | None = None,
+    where: pl.Expr | None = None,
 ) -> pl.DataFrame:
     """Return job_summaries, one row per run of a job, those of the latest analysis of each.
 
-    `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these job_keys.
+    `columns`: only these are read, which for many jobs is much less. `keys`: only jobs with these job_keys. `where`:
+    only jobs of which it holds.
     Errors: LakeError where nothing was analyzed yet.
     """
     if lake.version(JOB_SUMMARIES) < 0 and lake.version(ANALYSES) < 0:
         raise LakeError("nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`")
-    return lake.latest(JOB_SUMMARIES, columns, keys)
+    return lake.latest(JOB_SUMMARIES, columns, keys, where)
 
 
 def read_job_row(lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None) -> ChosenJob:
@@ -75,7 +92,8 @@ def read_job_row(lake: Lake, wanted: str, *, cluster: str | None = None, run: in
         if of_key.height:
             return choose_job(of_key, wanted, cluster=cluster)
     try:
-        chosen = choose_job(read_summaries(lake, JOB_NAMES), wanted, cluster=cluster, run=run)
+        names = read_summaries(lake, JOB_NAMES, where=called(wanted))
+        chosen = choose_job(names, wanted, cluster=cluster, run=run)
     except NotFoundError:
         row = None if run else _accounted(lake, wanted.strip(), cluster)
         if row is None:
@@ -142,8 +160,11 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     if jobs.is_empty():
         return table.empty().lazy()
     files = lake.files(table, _days(lake, table, jobs) if table.by_day else None)
-    if jobs.height > FEW_JOBS:
-        rows = lake.read_files(table, files)
+    keys = jobs.get_column("job_key")
+    if jobs.height > FEW_KEYS:
+        least, greatest = str(keys.min()), str(keys.max())
+        chosen = files_of_keys(files, keys.to_list())
+        rows = lake.read_files(table, chosen).filter(pl.col("job_key").is_between(pl.lit(least), pl.lit(greatest)))
     else:
         runs = jobs.select("job_key", "seq").rows()
         rows = lake.read_files(table, [file for file in files if any(_may_hold(file, *run) for run in runs)])
@@ -227,12 +248,24 @@ SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity", "covered_by")
 FINDING_INTERVAL = (*SHORT_FINDING, "begin", "end")
 
 
+_MAY_HOLD = pl.col("verdict").is_null() | (pl.col("verdict") == "yes")  # as it lies in files of any version
+
+
 def read_verdicts(
-    lake: Lake, jobs: pl.DataFrame, where: pl.Expr | None = None, columns: Sequence[str] = tuple(FINDINGS.schema)
+    lake: Lake,
+    jobs: pl.DataFrame,
+    where: pl.Expr | None = None,
+    columns: Sequence[str] = tuple(FINDINGS.schema),
+    *,
+    holding: bool = False,
 ) -> pl.DataFrame:
-    """Return `columns` of the findings of these jobs, with any verdict, or those of them `where` something holds."""
+    """Return `columns` of the findings of these jobs, with any verdict, or those of them `where` something holds.
+
+    `holding`: `where` is met by none but findings that hold, so that no others are read.
+    """
     with lake_errors(lake.uri(FINDINGS)):
-        rows = as_of_now(scan_rows(lake, FINDINGS, jobs))
+        there = scan_rows(lake, FINDINGS, jobs)
+        rows = as_of_now(there.filter(_MAY_HOLD) if holding else there)
         if where is not None:
             rows = rows.filter(where)
         found = rows.select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
@@ -243,7 +276,7 @@ def read_verdicts(
 
 def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return the reported findings of these jobs."""
-    return read_verdicts(lake, jobs, REPORTED)
+    return read_verdicts(lake, jobs, REPORTED, holding=True)
 
 
 def read_answers(
@@ -254,13 +287,12 @@ def read_answers(
     `every`: all with any verdict; `reported`: none that is a mere fact or covered by another.
     Errors: NotFoundError for a code that is neither in the program nor in the lake.
     """
-    if not set(known_codes()).issuperset(codes):
-        check_codes(codes, _stored_codes(lake))
+    _check_stored(lake, codes)
     kept = lake.kept_answers(jobs.get_column("job_key"), None if every else codes, reported=reported)
     if kept is not None:
         return kept.sort(*FINDINGS.sort).select(SHORT_FINDING)
     holds = (REPORTED if reported else pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
-    return read_verdicts(lake, jobs, None if every else holds, SHORT_FINDING)
+    return read_verdicts(lake, jobs, None if every else holds, SHORT_FINDING, holding=not (every or codes))
 
 
 def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, holding: bool = False) -> pl.DataFrame:
@@ -274,7 +306,7 @@ def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str], *, hold
     kept = lake.kept_answers(jobs.get_column("job_key"), ())
     if kept is not None:
         jobs = jobs.join(kept.filter(where), on="job_key", how="semi")
-    return read_verdicts(lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL)
+    return read_verdicts(lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL, holding=True)
 
 
 def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -287,47 +319,104 @@ def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _stored_codes(lake: Lake) -> list[str]:
+def _check_stored(lake: Lake, codes: Sequence[str]) -> None:
+    """Errors: NotFoundError for a code that is neither in the program nor in the lake."""
+    if set(known_codes()).issuperset(codes):
+        return
     with lake_errors(lake.uri(FINDINGS)):
-        return lake.scan(FINDINGS).select(pl.col("code").unique().sort()).collect().get_column("code").to_list()
+        stored = lake.scan(FINDINGS).select(pl.col("code").unique()).collect(engine="streaming")
+    check_codes(codes, sorted(stored.get_column("code")))
 
 
 # -------------------------------------------------------------------------------------------------- jobs by filter
 
 
 @dataclass(frozen=True, slots=True)
+class FirstJobs:
+    """The first `limit` jobs, sorted as `sort_jobs` has it."""
+
+    sort: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class SelectedJobs:
     """The jobs that a filter selects, of one moment of the lake.
 
-    jobs: rows of job_summaries, in the order of the table. names: columns JOB_NAMES of all jobs, and what the filter
-    reads. answers: what `read_answers` returns, where it was read: of all jobs where the filter names a finding, else
-    of the selected ones.
+    jobs: rows of job_summaries, in the order of the table; or only the first ones in another order. matching: how many
+    are selected in all. answers: what `read_answers` returns of `jobs`, where it was read.
     """
 
     jobs: pl.DataFrame
-    names: pl.DataFrame
+    matching: int
     answers: pl.DataFrame
 
 
 def select_jobs(
-    lake: Lake, wanted: JobFilter, columns: Sequence[str] | None = None, *, answers: bool = False
+    lake: Lake,
+    wanted: JobFilter,
+    columns: Sequence[str] | None = None,
+    *,
+    answers: bool = False,
+    first: FirstJobs | None = None,
 ) -> SelectedJobs:
     """Return the jobs that are selected. `answers`: read them even if the filter names no finding.
 
-    `columns`: of the selected jobs; None: all of job_summaries.
-    Errors: LakeError where nothing was analyzed yet; those of `read_answers` and `filter_jobs`.
+    `columns`: of the selected jobs; None: all of job_summaries. `first`: only these of them.
+    Errors: LakeError where nothing was analyzed yet; those of `read_answers` and `job_conditions`.
     """
 
     def read() -> SelectedJobs:
-        names = read_summaries(lake, tuple(dict.fromkeys((*JOB_NAMES, "seq", *filtered_columns(wanted)))))
-        found = read_answers(lake, names if wanted.findings else names.clear(), wanted.findings)
-        chosen = filter_jobs(names, found, wanted)
-        keys = None if chosen.height == names.height else chosen["job_key"].to_list()
-        if answers and not wanted.findings:
-            found = read_answers(lake, chosen)
-        return SelectedJobs(read_summaries(lake, columns, keys=keys), names, found)
+        conditions = job_conditions(wanted)
+        where = pl.all_horizontal(conditions) if conditions else None
+        if first is None and not wanted.findings:
+            needed = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
+            jobs = read_summaries(lake, needed, where=where)
+            found = read_answers(lake, jobs if answers else jobs.clear())
+            return SelectedJobs(jobs if columns is None else jobs.select(columns), jobs.height, found)
+        sorted_by = () if first is None else _sorted_by(first.sort)
+        names = read_summaries(lake, tuple(dict.fromkeys(("job_key", "seq", *sorted_by))), where=where)
+        before = names.height
+        if wanted.findings:
+            names = _answered(lake, names, wanted)
+        chosen = names if first is None else _first(lake, names, first)
+        found = read_answers(lake, chosen if answers or wanted.findings else chosen.clear(), wanted.findings)
+        every = where is None and first is None and chosen.height == before
+        jobs = read_summaries(lake, columns, keys=None if every else chosen.get_column("job_key").to_list())
+        return SelectedJobs(jobs, names.height, found)
 
     return read_consistently(lake, read)
+
+
+def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+    """Those of some jobs for which the answers are that a filter demands."""
+    _check_stored(lake, wanted.findings)
+    kept = lake.kept_answers(jobs.get_column("job_key"), wanted.findings)
+    given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
+    found = read_verdicts(lake, jobs, given, SHORT_FINDING, holding=wanted.verdict == "yes") if kept is None else kept
+    return jobs.join(answers_to(found, wanted), on="job_key", how="semi", maintain_order="left")
+
+
+_OF_FINDINGS = (FINDINGS_COLUMN, SEVERITY_COLUMN)
+
+
+def _sorted_by(sort: str) -> list[str]:
+    """Columns of job_summaries that a sort reads."""
+    by = sort.removeprefix("-")
+    if by == LOST_COLUMN:
+        return sorted(set(lost_hours().meta.root_names()))
+    return [] if by in _OF_FINDINGS else [by]
+
+
+def _first(lake: Lake, names: pl.DataFrame, first: FirstJobs) -> pl.DataFrame:
+    """The first of some jobs; those sorted by their findings need the findings of all."""
+    by = first.sort.removeprefix("-")
+    if by in _OF_FINDINGS:
+        reported = read_answers(lake, names, reported=True)
+        ordered = sort_jobs(with_reported(names, reported), first.sort)
+    else:
+        ordered = sort_jobs(names.with_columns(lost_hours().alias(by)) if by == LOST_COLUMN else names, first.sort)
+    return ordered.head(first.limit).select("job_key", "seq")
 
 
 def jobs_and_intervals(
@@ -395,7 +484,7 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
     Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one, or of a job without
     summary, if it began more than a day before `now`; a younger one may still be at work.
     """
-    summaries = lake.latest(JOB_SUMMARIES).lazy().select("job_key", current="seq")
+    summaries = lake.latest(JOB_SUMMARIES, ("job_key", "seq")).lazy().select("job_key", current="seq")
     begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
 
     def left(rows: pl.LazyFrame) -> pl.LazyFrame:

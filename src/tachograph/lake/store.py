@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.durable import make_folder, sync_folder
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import LakeTable
+from tachograph.catalog.tables import FINDINGS, GPU_SAMPLES, LakeTable
 from tachograph.lake import commits
 from tachograph.lake.log_files import LOG
 from tachograph.lake.log_format import DAY, PROPERTIES, delta_schema
@@ -302,8 +302,24 @@ KEPT_ZSTD_LEVEL = 3  # 6 takes 1.4 times as long
 PAGE_BYTES = 1 << 20
 DICTIONARY_BYTES = 1 << 14  # 4,096 values of four bytes
 _ONE_FILE = 1 << 40
+# samples are read whole, so a file is one row group: its columns arrive in one piece; minutes are read by job, of a
+# day; of all other tables some jobs are read, and what is decoded is a row group. Findings are narrow and many: groups
+# of 1 << 14 take 1.6 times the bytes of 1 << 17, these 1.1 times
+_OF_SAMPLES, _OF_DAYS, _OF_JOBS, _OF_FINDINGS = 1 << 22, 1 << 17, 1 << 14, 1 << 16
 _ROWS_LOOKED_AT, _FEW_VALUES = 4096, 1024
 _RATE = "B/s"
+
+
+def group_rows(table: LakeTable) -> int:
+    """Return the rows of a row group of a table's files.
+
+    >>> from tachograph.catalog.tables import FINDINGS
+    >>> group_rows(FINDINGS)
+    65536
+    """
+    if table.by_day:
+        return _OF_SAMPLES if table is GPU_SAMPLES else _OF_DAYS
+    return table.group_rows or (_OF_FINDINGS if table is FINDINGS else _OF_JOBS)
 
 
 def write_compact(

@@ -31,9 +31,7 @@ from tachograph.catalog.tables import (
     WINDOWED,
     LakeTable,
 )
-from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
-from tachograph.lake.problems import lake_errors
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
 from tachograph.pipeline.attribution import (
@@ -51,6 +49,7 @@ from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.pipeline.partition import Labeller
 from tachograph.pipeline.reduction import Reduction, TaskPool, ThreadPool, reduce_days
+from tachograph.pipeline.row_buffers import PIPE_MEANS, RowBuffer, SummaryBuffer, drop_summaries
 from tachograph.pipeline.state import (
     EVER,
     InputVersions,
@@ -67,7 +66,7 @@ GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 b
 FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
 JOBS_AT_ONCE = 500  # that are complete and wait to be judged together: judging has a cost of its own each time
 MINUTES_AT_ONCE = 500_000  # of theirs, on each node: one has about 200 bytes
-DROP_ATTEMPTS = 10  # at summaries that others rewrite meanwhile
+JOBS_TOGETHER = 5_000  # at most: a job has some fifty findings of 500 bytes, several times over while it is judged
 Progress = Callable[[str, int, int], None]
 
 
@@ -142,7 +141,7 @@ def analyze(
     allocations = with_raw_ids(recorded, jobs)
     runs = build_runs(jobs, allocations, slurm=configuration.slurm, now=now)
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
-    before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
+    before = lake.latest(JOB_SUMMARIES, ("job_key", "job_id", "start", "as_of"))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
     touched = _touched(owned, allocations, news, before).join(
         owned.runs.join(sealed, on="job_key", how="semi"), on="run", how="anti"
@@ -247,6 +246,7 @@ class _Analysis:
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         self.held = self.intervals.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
+        self.nodes_held = self.held.group_by("run").agg(nodes_held=pl.col("node").n_unique())
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util
         self.reduction = Reduction(
@@ -260,7 +260,7 @@ class _Analysis:
         self.open_runs = OpenRuns(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.misplaced = Misplaced(0, None)
-        self.summaries: list[pl.DataFrame] = []
+        self.summaries = SummaryBuffer(lake, self.number)
         self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
         self.step_rows = RowBuffer(lake, STEP_SUMMARIES, self.number, limit=GPU_ROWS)
         self.reported = 0
@@ -327,14 +327,26 @@ class _Analysis:
 
     def _minutes_of(self, runs: pl.DataFrame) -> float:
         """How many minutes runs have, each on each of their nodes."""
-        nodes = self.held.group_by("run").agg(nodes=pl.col("node").n_unique())
-        spans = runs.join(nodes, on="run").select(_span_s() / 60 * pl.col("nodes"))
-        return float(spans.to_series().sum())
+        return float(self._minutes_per_run(runs).sum())
+
+    def _minutes_per_run(self, runs: pl.DataFrame) -> pl.Series:
+        return (
+            runs.join(self.nodes_held, on="run", how="left", maintain_order="left")
+            .select(_span_s() / 60 * pl.col("nodes_held").fill_null(0))
+            .to_series()
+        )
 
     def _finish(self, runs: pl.DataFrame) -> None:
-        """Summarize and judge runs of which nothing is to come."""
-        if not runs.height:
-            return
+        """Summarize and judge runs of which nothing is to come, so many at a time as fit in memory."""
+        minutes = self._minutes_per_run(runs).cum_sum() // MINUTES_AT_ONCE
+        places = pl.int_range(runs.height, eager=True) // JOBS_TOGETHER
+        for _, part in runs.with_columns(_places=places, _minutes=minutes).group_by(
+            "_places", "_minutes", maintain_order=True
+        ):
+            self._finish_together(part.drop("_places", "_minutes"))
+        self.waiting = self.waiting.join(runs.select("run"), on="run", how="anti")
+
+    def _finish_together(self, runs: pl.DataFrame) -> None:
         mine = runs.select("run")
         tables = summarize(
             self.open_runs.take(mine),
@@ -347,16 +359,16 @@ class _Analysis:
             now=self.now,
         )
         judged = self.judge(tables)
-        self.summaries.append(judged.jobs)
+        self.summaries.add(judged.jobs)
         self.gpus.add(judged.gpus)
         self.step_rows.add(self.steps.summarize(runs, self.facts, analysis=self.configuration.analysis))
         self.findings.add(judged.findings)
         self.reported += judged.findings.filter(REPORTED).height
-        self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> pl.DataFrame:
         """The GPUs, steps and findings that are left, and last the summaries, which make the others count.
 
+        Returns job_key, attribution and samples of the jobs.
         Errors: LakeError where samples were removed while they were analyzed; then nothing counts.
         """
         if removed_before(self.lake, *SAMPLES) != self.horizon:
@@ -365,18 +377,17 @@ class _Analysis:
         self.gpus.write()
         self.step_rows.write()
         self.findings.write()
-        columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
-        new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
-        known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
+        new = self.summaries.kept
+        columns = ("job_key", "as_of", *PIPE_MEANS)
+        known = self.lake.latest(JOB_SUMMARIES, columns).join(new, on="job_key", how="anti")
         gone = known.join(self.all_runs, on="job_key", how="anti")
         expired = removed_before(self.lake, JOBS)
         if expired is not None:  # their accounting was removed, their summaries stay
             gone = gone.filter(pl.col("as_of") >= pl.lit(expired, dtype=TIME))
         gone = gone.select("job_key")
         known = known.join(gone, on="job_key", how="anti")
-        population = pl.concat([new, known.select(columns)])
-        new = used_pipes(new, population, analysis=self.configuration.analysis)
-        self._append(JOB_SUMMARIES, new)
+        population = pl.concat([new.select(PIPE_MEANS), known.select(PIPE_MEANS)])
+        self.summaries.write(lambda rows: used_pipes(rows, population, analysis=self.configuration.analysis))
         if gone.height:
             drop_summaries(self.lake, gone, number=self.number)
         return new
@@ -404,45 +415,3 @@ def _seconds(stretches: pl.DataFrame) -> float:
 
 def _span_s() -> pl.Expr:
     return (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6
-
-
-class RowBuffer:
-    """Rows of one table, appended when there are `limit` of them; those of one analysis carry its number."""
-
-    def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
-        self.lake, self.table, self.number, self.limit = lake, table, number, limit
-        self.waiting: list[pl.DataFrame] = []
-        self.appends = 0
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Take rows, without `seq`."""
-        self.waiting.append(frame)
-        if sum(frame.height for frame in self.waiting) >= self.limit:
-            self.write()
-
-    def write(self) -> None:
-        """Append what waits."""
-        frame = pl.concat([self.table.empty().drop("seq"), *self.waiting])
-        self.waiting = []
-        if frame.height:
-            self.appends += 1
-            self.lake.append(self.table, frame, app_id=f"analysis:{self.number}", mark=self.appends, seq=self.number)
-
-
-def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
-    """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
-
-    Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
-
-    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
-    table all the time it stays as it is until the next analysis.
-    Errors: LakeError when it cannot be written.
-    """
-    for _ in range(DROP_ATTEMPTS):
-        files = lake.files(JOB_SUMMARIES)
-        with lake_errors(lake.uri(JOB_SUMMARIES)):
-            rows = lake.read_files(JOB_SUMMARIES, files).collect()
-        left = rows.filter((pl.col("seq") >= number) | ~pl.col("job_key").is_in(gone.get_column("job_key").implode()))
-        kept, _ = resolve(left, JOB_SUMMARIES)
-        if lake.replace(JOB_SUMMARIES, files, [(None, kept)] if kept.height else []):
-            return

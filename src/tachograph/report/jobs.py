@@ -82,13 +82,15 @@ def build_jobs_table(
     columns: Sequence[str] = (),
     sort: str = DEFAULT_SORT,
     limit: int | None = None,
+    matching: int | None = None,
     zone_name: str = "UTC",
     wanted: JobFilter | None = None,
 ) -> JobsTable:
     """Return the table of jobs from (already filtered) rows of job_summaries and the rows of findings.
 
     `sort` is a column, `-` before it for descending; jobs without a value come last. Sorted by GPU-hours lost, the
-    table has a column of them. `wanted`: the filter, whose findings are shown also where they are not reported.
+    table has a column of them. `matching`: how many jobs matched, where `summaries` are the first of them only.
+    `wanted`: the filter, whose findings are shown also where they are not reported.
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
     check_jobs_columns(columns, sort)
@@ -96,7 +98,8 @@ def build_jobs_table(
     kept = ordered if limit is None else ordered.head(limit)
     shown = tuple(columns) or (WORST_COLUMNS if sort == WORST_SORT else DEFAULT_COLUMNS)
     answers = {} if wanted is None or not wanted.findings else _answers(kept, findings, wanted)
-    return JobsTable(kept, shown, ordered.height, zone_name, chosen=bool(columns), answers=answers)
+    count = ordered.height if matching is None else matching
+    return JobsTable(kept, shown, count, zone_name, chosen=bool(columns), answers=answers)
 
 
 def check_jobs_columns(columns: Sequence[str], sort: str) -> None:

@@ -48,10 +48,19 @@ class ScopedLake(Lake):
         return self._lake.files(table, days)
 
     def latest(
-        self, table: LakeTable, columns: Sequence[str] | None = None, keys: Iterable[str] | None = None
+        self,
+        table: LakeTable,
+        columns: Sequence[str] | None = None,
+        keys: Iterable[str] | None = None,
+        where: pl.Expr | None = None,
     ) -> pl.DataFrame:
         """Return the visible rows of a table, one per key."""
-        return self._jobs.rows(columns, keys) if table is JOB_SUMMARIES else super().latest(table, columns, keys)
+        if table is not JOB_SUMMARIES:
+            return super().latest(table, columns, keys, where)
+        if where is None:
+            return self._jobs.rows(columns, keys)
+        names = tuple(table.schema) if columns is None else columns
+        return self._jobs.rows(tuple({*names, *where.meta.root_names()}), keys).filter(where).select(names)
 
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None

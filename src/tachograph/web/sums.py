@@ -87,12 +87,17 @@ class SumsLake(Lake):
         return [replace(file, keys=None) for file in self._lake.files(table, days)]
 
     def latest(
-        self, table: LakeTable, columns: Sequence[str] | None = None, keys: Iterable[str] | None = None
+        self,
+        table: LakeTable,
+        columns: Sequence[str] | None = None,
+        keys: Iterable[str] | None = None,
+        where: pl.Expr | None = None,
     ) -> pl.DataFrame:
         """Return the rows of a table, one per key."""
         if table is not JOB_SUMMARIES:
-            return super().latest(table, columns, keys)
+            return super().latest(table, columns, keys, where)
         rows = self._summaries if keys is None else self._summaries.filter(pl.col("job_key").is_in(list(keys)))
+        rows = rows if where is None else rows.filter(where)
         return rows if columns is None else rows.select(columns)
 
     def read_files(

@@ -1,0 +1,124 @@
+"""The rows that count of a table of jobs, chosen while it is scanned: of a million jobs only those asked for are kept.
+
+Of rows with one key the last one replaces the others. So what no longer counts is found by keys alone, and a condition
+goes down to the files, whose statistics skip what cannot meet it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import polars as pl
+
+from tachograph.catalog.tables import LakeTable
+from tachograph.lake.conform import resolve
+
+FEW_KEYS = 200  # whose files are chosen one by one
+_KEY, _SEQ, _LAST = "job_key", "seq", "last seq of the key"
+
+
+class KeyedFile(Protocol):
+    """A data file of which the log records the least and the greatest job_key; None: not recorded."""
+
+    @property
+    def keys(self) -> tuple[str, str] | None:
+        """Return them."""
+        ...
+
+    def may_name(self, job: str) -> bool:
+        """Return whether it may have rows of a job."""
+        ...
+
+
+class FileReader(Protocol):
+    """What reads files of tables: a lake."""
+
+    def files(self, table: LakeTable) -> list[Any]:
+        """Return the files of a table."""
+        ...
+
+    def read_files(self, table: LakeTable, files: Sequence[Any], columns: Sequence[str] | None = None) -> pl.LazyFrame:
+        """Return the rows of some files, not read yet."""
+        ...
+
+
+F = TypeVar("F", bound=KeyedFile)
+
+
+def read_current(
+    lake: FileReader,
+    table: LakeTable,
+    columns: Sequence[str] | None = None,
+    keys: Iterable[str] | None = None,
+    where: pl.Expr | None = None,
+) -> pl.DataFrame:
+    """Return one row per key of a table, in its order; see `Lake.latest`. Errors: those of `scan_current`."""
+    names = tuple(table.schema) if columns is None else columns
+    wanted = None if keys is None else list(keys)
+    files = lake.files(table)
+    chosen = files if wanted is None else files_of_keys(files, wanted)
+    rows = lake.read_files(table, chosen) if where is None else scan_current(lake, table, files, where)
+    if wanted is not None:
+        rows = rows.filter(pl.col(_KEY).is_in(wanted))
+    rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *names, _SEQ))))
+    found = rows.collect() if where is None else rows.collect(engine="streaming")
+    return resolve(found, table)[0].select(names)
+
+
+def scan_current(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile], where: pl.Expr) -> pl.LazyFrame:
+    """Return the rows of a table by job_key that count and meet a condition, not read yet, in no order.
+
+    `files`: all files of the table. Null never meets it. Errors: ValueError for a table of another key, or whose rows
+    complete each other; LakeError when collected inside `lake_errors`.
+    """
+    if table.key != (_KEY,) or table.completes:
+        raise ValueError(f"rows of {table.name} do not replace each other by {_KEY}")
+    rows = lake.read_files(table, files).filter(where)
+    repeated = _repeated(lake, table, files)
+    if repeated.is_empty():
+        return rows
+    counts = pl.col(_LAST).is_null() | (pl.col(_SEQ) == pl.col(_LAST))
+    return rows.join(repeated.lazy(), on=_KEY, how="left").filter(counts).drop(_LAST)
+
+
+def files_of_keys(files: Sequence[F], keys: Sequence[str]) -> list[F]:
+    """Return the files that may have rows of some keys: of few keys chosen by each, of many by the range they span."""
+    if not keys:
+        return []
+    if len(keys) <= FEW_KEYS:
+        return [file for file in files if any(file.may_name(key) for key in keys)]
+    least, greatest = min(keys), max(keys)
+    return [file for file in files if file.keys is None or (file.keys[0] <= greatest and file.keys[1] >= least)]
+
+
+def _repeated(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile]) -> pl.DataFrame:
+    """The keys that lie in more than one file, and the greatest seq of each. Keys are compared by their hashes."""
+    together = [file for group in _overlapping(files) if len(group) > 1 for file in group]
+    rows = lake.read_files(table, together, (_KEY, _SEQ))
+    if not together:
+        return rows.select(_KEY, pl.col(_SEQ).alias(_LAST)).collect()
+    hashes = rows.select(pl.col(_KEY).hash()).collect(engine="streaming").to_series()
+    twice = hashes.filter(hashes.is_duplicated()).unique()
+    if twice.is_empty():
+        return pl.DataFrame(schema={_KEY: pl.String, _LAST: pl.Int64})
+    mine = rows.filter(pl.col(_KEY).hash().is_in(twice.implode()))
+    return mine.group_by(_KEY).agg(pl.col(_SEQ).max().alias(_LAST)).collect(engine="streaming")
+
+
+def _overlapping(files: Sequence[F]) -> Iterator[list[F]]:
+    """Groups of files whose ranges of keys touch; one whose range is not known touches all."""
+    if any(file.keys is None for file in files):
+        yield list(files)
+        return
+    group: list[F] = []
+    high = ""
+    for file in sorted(files, key=lambda file: file.keys or ("", "")):
+        least, greatest = file.keys or ("", "")
+        if group and least > high:
+            yield group
+            group, high = [], ""
+        group.append(file)
+        high = max(high, greatest)
+    if group:
+        yield group

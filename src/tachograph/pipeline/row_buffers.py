@@ -1,0 +1,127 @@
+"""Rows of an analysis that wait to be written: of tables that are appended to as jobs are complete, and of summaries.
+
+Summaries come last, all in one step, as they make the rows of the other tables count.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+
+import polars as pl
+from deltalake.transaction import AddAction
+
+from tachograph.catalog.tables import JOB_SUMMARIES, PIPES, LakeTable
+from tachograph.lake.conform import resolve
+from tachograph.lake.current import files_of_keys
+from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.problems import lake_errors
+
+SUMMARY_ROWS = 50_000  # of job_summaries in a file: a row has about 2,500 bytes, as Parquet a tenth of it or less
+DROP_ATTEMPTS = 10  # at summaries that others rewrite meanwhile
+PIPE_MEANS = tuple(f"{counter}_mean" for counter in PIPES.values())  # of which a threshold is that of all jobs
+_KEPT = ("job_key", "attribution", "samples", *PIPE_MEANS)
+
+
+class RowBuffer:
+    """Rows of one table, appended when there are `limit` of them; those of one analysis carry its number."""
+
+    def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
+        self.lake, self.table, self.number, self.limit = lake, table, number, limit
+        self.waiting: list[pl.DataFrame] = []
+        self.appends = 0
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take rows, without `seq`."""
+        self.waiting.append(frame)
+        if sum(frame.height for frame in self.waiting) >= self.limit:
+            self.write()
+
+    def write(self) -> None:
+        """Append what waits."""
+        frame = pl.concat([self.table.empty().drop("seq"), *self.waiting])
+        self.waiting = []
+        if frame.height:
+            self.appends += 1
+            self.lake.append(self.table, frame, app_id=f"analysis:{self.number}", mark=self.appends, seq=self.number)
+
+
+class SummaryBuffer:
+    """Rows of job_summaries, each key once, held as Parquet in memory where there are many.
+
+    What a decision over all jobs needs of each is kept beside them: `kept`, columns of job_summaries.
+    """
+
+    def __init__(self, lake: Lake, number: int) -> None:
+        self.lake, self.number = lake, number
+        self._waiting: list[pl.DataFrame] = []
+        self._packed: list[bytes] = []
+        self._kept = [JOB_SUMMARIES.empty().select(_KEPT)]
+
+    @property
+    def kept(self) -> pl.DataFrame:
+        """job_key, attribution, samples, and the means of pipes, of all rows so far."""
+        return pl.concat(self._kept)
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take rows, without `seq`."""
+        self._waiting.append(frame)
+        self._kept.append(frame.select(_KEPT))
+        if sum(frame.height for frame in self._waiting) >= SUMMARY_ROWS:
+            packed = io.BytesIO()
+            pl.concat(self._waiting).write_parquet(packed, compression="zstd", compression_level=1)
+            self._packed.append(packed.getvalue())
+            self._waiting = []
+
+    def write(self, complete: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+        """Make all rows count in one step, after `complete` was done to them; then none are left.
+
+        Errors: LakeError when they cannot be written; then nothing has changed.
+        """
+        staged: list[AddAction] = []
+        stamp = pl.lit(self.number, dtype=pl.Int64).alias("seq")
+        try:
+            for frame in self._frames():
+                rows = complete(frame).with_columns(stamp).select(*JOB_SUMMARIES.schema)
+                staged.append(self.lake.stage(JOB_SUMMARIES, resolve(rows, JOB_SUMMARIES)[0], day=None))
+            if staged:
+                self.lake.commit(JOB_SUMMARIES, staged, app_id=f"analysis:{self.number}", mark=1)
+        except BaseException:
+            self.lake.discard(JOB_SUMMARIES, staged)
+            raise
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        packed, self._packed = self._packed, []
+        waiting, self._waiting = self._waiting, []
+        while packed:
+            yield pl.read_parquet(io.BytesIO(packed.pop(0)))
+        if waiting:
+            yield pl.concat(waiting)
+
+
+def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
+    """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
+
+    Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
+
+    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
+    table all the time it stays as it is until the next analysis.
+    Errors: LakeError when it cannot be written.
+    """
+    keys = gone.get_column("job_key")
+    going = (pl.col("seq") < number) & pl.col("job_key").is_in(keys.implode())
+
+    def has_some(file: DataFile) -> bool:
+        return bool(lake.read_files(JOB_SUMMARIES, [file], ("job_key", "seq")).select(going.any()).collect().item())
+
+    def left(files: list[DataFile]) -> Iterator[tuple[None, pl.DataFrame]]:
+        for file in files:
+            rows = lake.read_files(JOB_SUMMARIES, [file]).filter(~going).collect()
+            if rows.height:
+                yield None, resolve(rows, JOB_SUMMARIES)[0]
+
+    for _ in range(DROP_ATTEMPTS):
+        with lake_errors(lake.uri(JOB_SUMMARIES)):
+            files = [file for file in files_of_keys(lake.files(JOB_SUMMARIES), keys.to_list()) if has_some(file)]
+        if not files or lake.replace(JOB_SUMMARIES, files, left(files)):
+            return
