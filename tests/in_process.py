@@ -15,7 +15,7 @@ from tachograph.cli import main
 
 def run_here(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
     """Return exit code, stdout and stderr of `tachograph` with these arguments, in a folder; defects are raised."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     with chdir(folder), patch.dict(os.environ, environment, clear=True), redirect_stdout(out), redirect_stderr(err):
         code = main(words)
     for stream in (out, err):

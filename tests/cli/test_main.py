@@ -61,7 +61,8 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
     assert {name for name in imported if name.startswith("tachograph.")} == {
         *("tachograph.cli", "tachograph.cli.help", "tachograph.cli.narrate", "tachograph.cli.options"),
         *("tachograph.cli.output", "tachograph.cli.registry", "tachograph.catalog", "tachograph.catalog.errors"),
-        *("tachograph.catalog.suggestions", "tachograph.catalog.version"),
+        *("tachograph.catalog.secrets", "tachograph.catalog.suggestions", "tachograph.catalog.units"),
+        "tachograph.catalog.version",
     }
 
 

@@ -155,7 +155,7 @@ def test_nothing_is_done_before_there_is_a_lake() -> None:
 
 def test_a_child_is_a_command_of_its_own() -> None:
     assert command("analyze", "--quiet")[1:] == [
-        "-m",
+        *("-P", "-m"),
         "tachograph.service.collect.child",
         str(os.getpid()),
         "analyze",

@@ -39,7 +39,7 @@ LATER_MINUTES = ("mem_copy_util", *(f"{link}_{way}_bytes_per_s" for link in ("pc
 
 def without(table: LakeTable, later: Collection[str]) -> LakeTable:
     """A table as it was before it had these columns."""
-    return replace(table, columns=tuple(column for column in table.columns if column.name not in later))
+    return replace(table, columns=tuple(column for column in table.columns if column.name not in later), apart=None)
 
 
 EARLIER = (

@@ -20,6 +20,7 @@ import tachograph
 from madelake import fill, held, job, make_lake, summarized
 from tachograph.catalog.errors import ExportError
 from tachograph.catalog.tables import COMPUTED, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.units import printable
 from tachograph.export import jsonl, parquet
 from tachograph.export.registry import TARGETS
 from tachograph.export.tables import export_tables, outside
@@ -53,7 +54,10 @@ def test_csv_has_a_header_utc_and_empty_cells(lake: Lake, tmp_path: Path) -> Non
     with target.open(newline="") as stream:
         rows = {row["job_id"]: row for row in csv.DictReader(stream)}
     assert list(rows["1"]) == [name for name in JOB_SUMMARIES.schema if name != "seq"]
-    assert rows["2"]["user"] == UGLY
+    assert rows["2"]["user"] == printable(UGLY)
+    export(lake, "csv", "--raw", "--to", target, "--table", "job_summaries")
+    with target.open(newline="") as stream:
+        assert UGLY in {row["user"] for row in csv.DictReader(stream)}
     assert (rows["1"]["start"], rows["2"]["end"]) == ("2026-04-01T12:00:00Z", "")
     assert float(rows["1"]["gpu_util_mean"]) == pytest.approx(0.4)
     assert rows["4"]["gpu_util_mean"] == ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from deltalake.transaction import AddAction
 from host_reference import node_minutes
 from random_hosts import BEGIN, random_hosts
 
@@ -153,10 +154,10 @@ def test_a_job_without_gpus_does_no_harm(tmp_path: Path) -> None:
 class Dying(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> AppendResult:
+    def commit(self, table: LakeTable, staged: Sequence[AddAction], **how: Any) -> bool:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
-        return super().append(table, frame, **how)
+        return super().commit(table, staged, **how)
 
 
 def lying(lake: Lake) -> int:

@@ -44,7 +44,7 @@ def test_what_is_set_reaches_it_also_behind_another_program(script: Path) -> Non
         ),
         ("echo 'unrecognized option' >&2; echo 'Try --help' >&2; exit 2", "code 2: unrecognized option"),
         ("echo half; exit 3", "failed with exit code 3; "),
-        ("printf 'error: \\033[31m\\377\\n' >&2; exit 1", "code 1: error: [31m�"),
+        ("printf 'error: \\033[31m\\377\\n' >&2; exit 1", "code 1: error: \\x1b[31m�"),
         ("kill -KILL $$", "was ended by signal 9"),
     ],
 )

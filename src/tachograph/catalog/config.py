@@ -278,9 +278,7 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_link: bool = True  # print a link at the start that opens the pages as admin
     token_file: str = ""  # of tokens that `tachograph serve token create` makes
     slurm_jwt_key: str = ""  # file with the key of Slurm's auth/jwt
-    proxies: tuple[
-        str, ...
-    ] = ()  # whose header names the user: 10.0.0.5, 10.0.0.0/24, www-data@127.0.0.1, www-data@unix
+    proxies: tuple[str, ...] = ()  # whose header names the user: 10.0.0.5, 10.0.0.0/24, www-data@unix
     proxy_header: str = "X-Remote-User"
     oidc_issuer: str = ""  # address of an OpenID provider
     oidc_client_id: str = ""

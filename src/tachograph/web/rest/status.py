@@ -20,6 +20,9 @@ def _properties() -> dict[str, Any]:
         "healthy": described("No source is late or fails, and the collector runs.", _FLAG),
         "running": described("A collector holds the lake.", _FLAG),
         "hangs": described("It runs and writes no status.", _FLAG),
+        "full_disk": described(
+            "Mount point of the disk of lake or status, where it is full. Null: none is.", or_null(TEXT)
+        ),
         "pid": described("Its process. Null: none, or for admins alone.", or_null({"type": "integer"})),
         "host": described("Its host. Null: none, or for admins alone.", or_null(TEXT)),
         "lake": described("Where the lake is. Null: for admins alone.", or_null(TEXT)),
