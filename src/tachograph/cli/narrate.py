@@ -47,12 +47,12 @@ class Narrator:
         """Return the narrator for these options."""
         return cls(quiet=arguments.quiet, no_color=arguments.no_color)
 
-    def say(self, remark: str) -> None:
-        """Write one line."""
+    def say(self, remark: str, *, secret: bool = False) -> None:
+        """Write one line. `secret`: it holds one that its reader is meant to have, such as a link to log in."""
         from tachograph.catalog.units import printable
 
         if not self.quiet:
-            sys.stderr.write(f"{printable(redacted(remark))}\n")
+            sys.stderr.write(f"{printable(remark if secret else redacted(remark))}\n")
 
     @contextmanager
     def steps(self, *, logged: bool = False) -> Iterator[Callable[[str, int, int], None]]:

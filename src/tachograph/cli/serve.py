@@ -142,7 +142,7 @@ def _serve(arguments: Arguments) -> int:
         ServedLake(opened.lake, opened.configuration, cache=cache_folder(os.environ), watched=watched),
         listening,
         user=getpass.getuser(),
-        started=lambda link: say(f"open {link}"),
+        started=lambda link: say(f"open {link}", secret=True),
         notifier=SystemdNotifier.of(os.environ),
     )
     say("stopped")
