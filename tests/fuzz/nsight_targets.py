@@ -76,7 +76,7 @@ def raw_pages() -> Iterator[bytes]:
 
 def stored_reports() -> Iterator[bytes]:
     """Yield stored reports of one block, of several and of none."""
-    _beside("nsight_rep")
+    _beside(".")
     from made_report import Instanced, MadeLaunch, Single, report
 
     one = MadeLaunch(
@@ -102,7 +102,7 @@ def stored_reports() -> Iterator[bytes]:
 
 def mutate_stored(seeds: Sequence[bytes], chance: Random) -> bytes:
     """Return a mutation, one in four packed whole, so that it reaches the library as it is."""
-    _beside("nsight_rep")
+    _beside(".")
     from made_report import compressed
 
     content = mutate(seeds, chance)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from made_report import MadeLaunch, write
 from servers.exporter import exporter
 from servers.process import running
 from tachograph.catalog.processes import SAFE_PATH, spawned_workers
@@ -166,11 +167,7 @@ def test_no_child_of_the_collector_runs_one(planted: PlantedFolder) -> None:
 
 def test_no_reader_of_stored_reports_runs_one(planted: PlantedFolder) -> None:
     pytest.importorskip("ncu_report")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TESTS / "nsight_rep")
-        from made_report import MadeLaunch, write
-
-        write(planted.folder / "a.ncu-rep", [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})])
+    write(planted.folder / "a.ncu-rep", [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})])
     assert "axpy" in planted.run("kernels", "a.ncu-rep")
 
 

@@ -38,6 +38,7 @@ from tachograph.catalog.durable import (
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.version import __version__
 from tachograph.lake.log_files import HINT, LOG, LogFiles, checkpoint_name, entry_name, hinted_version
+from tachograph.lake.log_format import milliseconds
 
 WRITING = "writing-"  # what begins so is being written, or was by a process that was killed
 CHECKPOINT_EVERY = 50  # versions
@@ -51,7 +52,7 @@ def commit_entry(
     """Return the entry of the log after that of `delta`; with another schema it changes that of the table."""
     metadata = delta.metadata()
     operation = {"mode": "Append", "partitionBy": msgspec.json.encode(metadata.partition_columns).decode()}
-    about = {"timestamp": _milliseconds(), "operation": "WRITE", "operationParameters": operation}
+    about = {"timestamp": milliseconds(), "operation": "WRITE", "operationParameters": operation}
     lines: list[dict[str, Any]] = [{"commitInfo": about | {"engineInfo": f"tachograph:{__version__}"}}]
     if delta.schema() != schema:
         lines.append({"metaData": _metadata(metadata, schema)})
@@ -232,7 +233,3 @@ def remove_unfinished(table: Path, *, hours: float) -> int:
             count += sum(one.is_file() for one in inside)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return count
-
-
-def _milliseconds() -> int:
-    return int(time.time() * 1000)

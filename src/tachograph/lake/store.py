@@ -368,12 +368,13 @@ def _without_panics() -> Iterator[None]:
         held = os.memfd_create("stderr")
         undo.callback(os.close, held)
         os.dup2(held, 2)
+        panicking = True
         try:
             yield
-        except BaseException:
-            time.sleep(_PANIC_S)
-            raise
+            panicking = False
         finally:
+            if panicking:
+                time.sleep(_PANIC_S)
             os.dup2(real, 2)
             text = _PANIC.sub(b"", os.pread(held, os.fstat(held).st_size, 0))
             while text:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import polars as pl
 from deltalake.transaction import AddAction
@@ -80,15 +81,14 @@ class SummaryBuffer:
         """
         staged: list[AddAction] = []
         stamp = pl.lit(self.number, dtype=pl.Int64).alias("seq")
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.lake.discard, JOB_SUMMARIES, staged)
             for frame in self._frames():
                 rows = complete(frame).with_columns(stamp).select(*JOB_SUMMARIES.schema)
                 staged.append(self.lake.stage(JOB_SUMMARIES, resolve(rows, JOB_SUMMARIES)[0], day=None))
             if staged:
                 self.lake.commit(JOB_SUMMARIES, staged, app_id=f"analysis:{self.number}", mark=1)
-        except BaseException:
-            self.lake.discard(JOB_SUMMARIES, staged)
-            raise
+            undo.pop_all()
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         packed, self._packed = self._packed, []

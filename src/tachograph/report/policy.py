@@ -20,7 +20,7 @@ _WHAT = {
     "held_idle": "holds GPUs that do no work",
     "failing_gpu": "runs on a GPU with faults",
 }
-_TODO = {
+_NEXT_STEPS = {
     "hung": "Look at its output and at its processes. If it hangs, cancel it (scancel {job}).",
     "held_idle": "If it needs no GPUs now, end it (scancel {job}) and ask for GPUs where they are used.",
     "failing_gpu": "Check its results: they may be wrong. Staff looks after the GPU.",
@@ -58,7 +58,7 @@ def warning_mail(policy: PolicyOptions, job: Mapping[str, Any], why: str, *, num
         after = text(policy.warning_minutes * 60, "s")
         then = f"you get {plural(left, 'further warning')}, and then it is" if left else "it is"
         lines += [f"If this is still so {after} from now, {then} {_DONE[policy.action]}.", ""]
-    lines += [_TODO[policy.check].format(job=short)]
+    lines += [_NEXT_STEPS[policy.check].format(job=short)]
     if "://" in url:
         lines += ["", f"Its page: {url.rstrip('/')}/job/{quote(str(job['job_key']))}"]
     lines += ["", "This mail was sent by a program, from what was measured. Is it wrong? Please answer it."]

@@ -12,7 +12,7 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -480,21 +480,17 @@ def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
 
 def _whole(chunks: Iterator[bytes], response: httpx2.Response, where: str) -> HttpAnswer:
     pieces: list[bytes] = []
-    size = 0
-    try:
+    with ExitStack() as undo:
         for piece in chunks:
             if not ANSWERS.take(len(piece)):
                 what = f"answers of all sources together hold more than {sizes(ANSWERS.limit)}"
                 raise RequestError(what, where=where, do="lower answer_mib or parallel", refused=False)
-            size += len(piece)
+            undo.callback(ANSWERS.give, len(piece))
             pieces.append(piece)
-        content = b"".join(pieces)
         kind = response.headers.get("content-type", "").partition(";")[0]
-        answer = HttpAnswer(content, where, kind, _clock_of(response))
-    except BaseException:
-        ANSWERS.give(size)
-        raise
-    weakref.finalize(answer, ANSWERS.give, size).atexit = False
+        answer = HttpAnswer(b"".join(pieces), where, kind, _clock_of(response))
+        weakref.finalize(answer, ANSWERS.give, len(answer.content)).atexit = False
+        undo.pop_all()
     return answer
 
 

@@ -131,7 +131,7 @@ def type_schema(kind: Any) -> Schema:
 def _foreign(kind: type) -> Schema:
     if issubclass(kind, pl.DataFrame):
         return {"type": "array", "items": {"type": "object"}}
-    raise NotImplementedError
+    raise NotImplementedError(f"no schema for {kind}")  # what msgspec expects of a hook that does not know a type
 
 
 def _inlined(schema: Any, components: Mapping[str, Any]) -> Any:

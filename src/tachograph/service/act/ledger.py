@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -59,13 +59,12 @@ class ActionLedger:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
+            with ExitStack() as undo:
+                undo.callback(os.close, self._descriptor)
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._read()
                 sync_folder(folder)
-            except BaseException:
-                os.close(self._descriptor)
-                raise
+                undo.pop_all()
         except BlockingIOError:
             raise LakeError("another process acts already", where=str(self.path), do="stop it first") from None
         except OSError as problem:

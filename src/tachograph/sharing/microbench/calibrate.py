@@ -347,12 +347,15 @@ def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | Non
     while max(high - low for low, high in ranges) > 1e-4:  # every round refines the search around the best place
         knees, cliffs = ([low + (high - low) * step / _GRID for step in range(_GRID + 1)] for low, high in ranges)
         best = min(((knee, cliff) for knee in knees for cliff in cliffs if knee < cliff), key=squares)
-        ranges = tuple(
-            (max(least, at - (high - low) / 6), min(most, at + (high - low) / 6))
-            for at, (low, high), (least, most) in zip(best, ranges, (_KNEES, _CLIFFS), strict=True)
-        )  # type: ignore[assignment]
+        ranges = _around(best[0], ranges[0], _KNEES), _around(best[1], ranges[1], _CLIFFS)
     between = sum(best[0] < x < best[1] for x, _ in ordered)
     return ResidencyLaw(cost, *best, max(map(abs, errors(*best))), between)
+
+
+def _around(place: float, tried: tuple[float, float], allowed: tuple[float, float]) -> tuple[float, float]:
+    """A third of the range tried, around a place in it, within what is allowed."""
+    reach = (tried[1] - tried[0]) / 6
+    return max(allowed[0], place - reach), min(allowed[1], place + reach)
 
 
 def _knees(bench: Bench) -> Sequence[tuple[str, float]]:
