@@ -23,7 +23,7 @@ import nsight_reports
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
-from tachograph.catalog import config
+from tachograph.catalog import config, secrets
 from tachograph.lake.delta import Lake
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
@@ -42,6 +42,12 @@ RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "share
 # How long an example takes says more of the machine, and of what else runs on it, than of what is tested.
 settings.register_profile("loaded", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("loaded")
+
+
+@pytest.fixture(autouse=True)
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets that one test names stand in the messages of the next: "secret" is a key of a store, and a word."""
+    monkeypatch.setattr(secrets, "_KNOWN", {})
 
 
 @pytest.fixture(scope="session")

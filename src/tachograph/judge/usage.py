@@ -76,9 +76,8 @@ def _with_findings(jobs: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
 def weekly_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
     """Return `weeks` of UsageReport: a row per week in which jobs of the ledger ended, oldest first."""
     ended = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
-    weeks = (
-        jobs.lazy()
-        .filter(in_ledger())
+    weeks = (  # eagerly: the streaming engine adds numbers up in another order each time
+        jobs.filter(in_ledger())
         .group_by(ended.alias("week"), maintain_order=True)
         .agg(
             jobs=pl.len().cast(pl.Int64),
@@ -86,7 +85,6 @@ def weekly_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
             lost=pl.sum_horizontal(pl.col(f"gpu_hours_{cause}").sum() for cause in WASTE),
         )
         .sort("week")
-        .collect()
     )
     share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
     return weeks.with_columns(lost_share=share, recovered=_recovered())
