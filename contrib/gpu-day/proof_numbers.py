@@ -104,7 +104,8 @@ def agreement(t: Column, here: Column, smi: Sequence[tuple[float, float]]) -> Ag
 class DrawnEnergy:
     """Energy from power readings beside that of the driver's counter, both in J over the same time.
 
-    difference: of the two, over the counter's.
+    difference: what the readings add for each J of the counter, less 1, by all readings and not by the two at the ends:
+    one that came late says little.
     """
 
     seconds: float
@@ -120,18 +121,20 @@ def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
     often, so the time between two of its values counts, not that between two samples.
 
     >>> t = np.arange(5.0)
-    >>> energy(t, np.full(5, 300.0), np.array([1000.0, 1300.0, 1600.0, 1900.0, 2206.0])).difference
-    -0.0066225165562914245
+    >>> round(energy(t, np.full(5, 300.0), np.array([1000.0, 1300.0, 1600.0, 1900.0, 2206.0])).difference, 5)
+    -0.00599
     """
     known = np.isfinite(power_w) & np.isfinite(energy_j)
     t, power_w, energy_j = t[known], power_w[known], energy_j[known]
     moved = np.flatnonzero(np.diff(energy_j) > 0) + 1  # samples that are the first to have a new value
     if moved.size < 2:
         return None
-    part = slice(int(moved[0]), int(moved[-1]) + 1)
-    counter = float(energy_j[part][-1] - energy_j[part][0])
-    from_power = float(np.trapezoid(power_w[part], t[part]))
-    return DrawnEnergy(float(t[part][-1] - t[part][0]), from_power, counter, from_power / counter - 1.0)
+    first, last = moved[0], moved[-1]
+    steps = (power_w[1:] + power_w[:-1]) / 2 * np.diff(t)
+    drawn = np.concatenate([[0.0], np.cumsum(steps)])
+    slope = float(np.polyfit(energy_j[moved] - energy_j[first], drawn[moved], 1)[0])
+    from_power, counter = float(drawn[last] - drawn[first]), float(energy_j[last] - energy_j[first])
+    return DrawnEnergy(float(t[last] - t[first]), from_power, counter, slope - 1.0)
 
 
 def smi_readings(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
