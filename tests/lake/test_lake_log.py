@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from deltalake import DeltaTable
@@ -14,6 +17,7 @@ from lake_rows import START, lying, samples
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, LakeTable
+from tachograph.lake.commits import WRITING
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 
@@ -81,3 +85,23 @@ def test_a_log_deleted_while_it_is_read_is_an_error_of_the_lake(tmp_path: Path) 
     append(Lake.create(str(tmp_path / "lake")), 0)
     with pytest.raises(LakeError, match="the table's log cannot be used"):
         LakeDeletedOnceOpen.create(str(tmp_path / "lake")).mark(GPU_SAMPLES, "stream")
+
+
+def test_a_reader_beside_who_makes_the_table_finds_none_yet(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    (tmp_path / "lake" / GPU_SAMPLES.name).mkdir()
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            with TemporaryDirectory(prefix=WRITING, dir=lake.uri(GPU_SAMPLES)) as folder:
+                (Path(folder) / "_delta_log").mkdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            found = {lake.version(GPU_SAMPLES) for _ in range(300)}
+        finally:
+            ended.set()
+        writing.result()
+    assert found == {-1}

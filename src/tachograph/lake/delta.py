@@ -28,7 +28,7 @@ from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.commits import WRITING
 from tachograph.lake.conform import apart, resolve, resolve_days
 from tachograph.lake.current import read_current
-from tachograph.lake.log_files import LogFiles
+from tachograph.lake.log_files import LogFiles, files_below
 from tachograph.lake.log_format import DAY, add_action, check_format, milliseconds, new_path, remove_action
 from tachograph.lake.problems import lake_errors, torn_log
 from tachograph.lake.store import KEPT_ZSTD_LEVEL, group_rows, is_remote, local_path, store_of, write_compact
@@ -167,7 +167,7 @@ class Lake:
             try:
                 return self._read_log(table)
             except TableNotFoundError:
-                if is_remote(location) or not any(Path(location).rglob("*.parquet")):
+                if is_remote(location) or not any(file.suffix == ".parquet" for file in files_below(Path(location))):
                     return None
             if not any(Path(location, "_delta_log").glob("*.json")):  # a table's first file comes after its log
                 raise LakeError(

@@ -12,6 +12,7 @@ import polars as pl
 
 from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, JOB_SUMMARIES, JOBS, REJECTS, TIME, LakeTable
 from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.log_files import files_below
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.lake.retention import EXPIRING, kept_days
 from tachograph.lake.store import is_remote
@@ -133,9 +134,9 @@ def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
     if is_remote(lake.location):
         return None
     total = 0
-    for path in Path(lake.uri(table)).rglob("*"):
+    for path in files_below(Path(lake.uri(table))):
         with suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
+            total += path.stat().st_size
     return max(0, total - used)
 
 

@@ -24,6 +24,7 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.log_files import files_below
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import is_remote
 
@@ -213,8 +214,7 @@ def files_with(lake: Lake, name: str) -> list[Path]:
     if is_remote(lake.location):
         return []
     folders = [Path(lake.uri(table)) for table in ALL_TABLES]
-    found = (path for folder in folders for path in folder.rglob("*") if path.is_file() and file_has(path, name))
-    return sorted(found)
+    return sorted(path for folder in folders for path in files_below(folder) if file_has(path, name))
 
 
 def file_has(path: Path, name: str) -> bool:

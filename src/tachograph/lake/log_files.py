@@ -25,6 +25,12 @@ _MAGIC = b"PAR1"
 _UNREADABLE = (pl.exceptions.ComputeError, pl.exceptions.PanicException, OSError)
 
 
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and the folders in it; one that goes away meanwhile is left out."""
+    for above, _, names in os.walk(folder):
+        yield from (Path(above, name) for name in names)
+
+
 def entry_name(version: int) -> str:
     """Return the name of the entry of a version."""
     return f"{version:020}.json"
