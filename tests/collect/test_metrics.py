@@ -22,6 +22,7 @@ from tachograph.service.collect.status import CollectStatus, SourceStatus, StepS
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEPLOY = REPOSITORY / "deploy"
+MOST_EXPOSED = 25  # tenths: what `systemd-analyze security` adds up, 10 without any confinement
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -275,15 +276,17 @@ tests:
 """
 
 
-def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda unit: unit.stem)
+def test_units_are_such_as_systemd_takes_and_confine_the_program(unit: Path, tmp_path: Path) -> None:
     analyze = program("systemd-analyze", package="systemd")
-    unit = tmp_path / "tachograph-collect.service"
-    written = (DEPLOY / "tachograph-collect.service").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^ExecStart=(\S+) collect ", written, re.MULTILINE)
-    unit.write_text(written.replace(command, "/bin/true"), encoding="utf-8")  # verify looks for the program
-    done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert unit.name not in done.stderr
+    copied = tmp_path / unit.name
+    written = unit.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ExecStart=(\S+) ", written, re.MULTILINE)
+    copied.write_text(written.replace(command, "/bin/true"), encoding="utf-8")  # verify looks for the program
+    for judge in (["verify", "--man=no"], ["security", "--offline=true", f"--threshold={MOST_EXPOSED}"]):
+        done = subprocess.run([analyze, *judge, str(copied)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert unit.name not in done.stderr
 
 
 def test_the_image_copies_existing_files_and_runs_unprivileged() -> None:

@@ -129,7 +129,9 @@ def test_processes_without_flock_collect_one_at_a_time(tmp_path: Path, without_f
     lake = tmp_path / "lake"
     environment = os.environ | {"LD_PRELOAD": str(without_flock), "NO_FLOCK": str(number)}
     command = [sys.executable, str(HERE / "collecting.py"), str(lake), json.dumps({"count": 5})]
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by children too
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as first:
+        signal.signal(signal.SIGHUP, before)
         until((lake / "_collect" / HOLDER_FILE).exists)
         until((lake / "_collect" / "status.json").exists)
         second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
