@@ -312,7 +312,8 @@ def _nvidia_smi(kernel: Kernel) -> Pitfall | None:
     lies = launched(kernel.demand.footprint, kernel.gpu)
     reached = lies.reached / kernel.gpu.sms if lies.reached is not None and kernel.gpu.sms else None
     known = {"sm_share": kernel.demand.sm_share, "sms_reached_share": reached}
-    numbers = {name: value for name, value in known.items() if value is not None}
+    least_first = sorted((value, name) for name, value in known.items() if value is not None)
+    numbers = {name: value for value, name in least_first}
     if not numbers or min(numbers.values()) >= FEW_SMS:
         return None
     why = "nvidia-smi shows 100 % while it runs; yet most of the SMs' time nothing is on them"
