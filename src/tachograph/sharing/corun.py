@@ -25,12 +25,14 @@ _L2_COST_AT_MOST, _L1_COST_AT_MOST = 3.0, 12.0
 _SURELY = 0.75
 _L2_DELIVERED = 0.5  # of the peak that a profiler counts: any L2 delivers as much, where it was not measured
 _LEAST = 1e-9  # a share below this is none
+_NOTABLE = 0.01  # demand above which it matters that another's on the same was not measured
 
-# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
+# places in a row OWN: demand; waits elsewhere and in queues, see contention; whether demand was not measured; use of an
+# SM, needs of a block
 _KINDS = len(CYCLES)
-_WAITS, _STANDS = _KINDS, 2 * _KINDS
+_WAITS, _STANDS, _OPEN = _KINDS, 2 * _KINDS, 3 * _KINDS
 (_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _USED, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, _L2_BUSY, _L2_TRAFFIC,
- SECONDS, LONGER) = range(3 * _KINDS, 3 * _KINDS + 14)  # fmt: skip
+ SECONDS, LONGER) = range(4 * _KINDS, 4 * _KINDS + 14)  # fmt: skip
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
@@ -91,7 +93,10 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    return np.column_stack([requested, waits, stands, *columns, takes, needs, *_at_most(vectors, gpu, calibration)])
+    unmeasured = np.isnan(vectors.cycles)
+    unmeasured[:, -1] &= vectors.in_l1.uses
+    plain = [requested, waits, stands, unmeasured, *columns, takes, needs]
+    return np.column_stack([*plain, *_at_most(vectors, gpu, calibration)])
 
 
 def _at_most(of: Vectors, gpu: GpuCapacity, calibration: Calibration) -> list[Floats]:
@@ -143,6 +148,8 @@ def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
             if not _served_first(own, mine, other, requested, dominance):
                 beside[_PEERS + kind] += requested
         beside[_ALL + kind] += requested
+        if (own[_OPEN + kind] > 0.0 and requested > _NOTABLE) or (other[_OPEN + kind] > 0.0 and mine > _NOTABLE):
+            beside[_OTHER_UNMEASURED] += 1.0
     beside[_OTHER_L2_BUSY] += other[_L2_BUSY]
     beside[_OTHER_L2] += other[_L2_FILLS]
     beside[_OTHER_L1] += other[_L1_FILLS]
