@@ -11,7 +11,6 @@ from tachograph.sharing.kernel_facts import (
     DisturbingKernel,
     GpuPart,
     KernelFact,
-    KernelPair,
     total_s,
 )
 from tachograph.sharing.kernel_metrics import PIPE_NAMES
@@ -284,11 +283,6 @@ def factor(value: float | None) -> str:
     ('1.00', '15.8', '?')
     """
     return "?" if value is None else text(value, "times").removesuffix("x")
-
-
-def binding_words(pair: KernelPair) -> str:
-    """Return what binds a pair, in a word."""
-    return "nothing" if pair.binding is None else resource_name(pair.binding)
 
 
 def headline(part: GpuPart) -> str:
