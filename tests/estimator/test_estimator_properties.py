@@ -279,8 +279,8 @@ def test_safe_needs_all_that_decides(less: Demand, safe: bool) -> None:
 @pytest.mark.parametrize("pipe", ["xu", "tensor", "lsu"])
 def test_a_pipeline_that_one_uses_and_of_the_other_was_not_measured_is_not_safe(pipe: str) -> None:
     """Reports of different coverage: what the other one needs of it may be all."""
-    busy = replace(SAFE, name="busy", cycles=SAFE.cycles | {pipe: 0.2})
-    idle = replace(SAFE, name="idle", cycles=SAFE.cycles | {pipe: 0.005})
+    busy = replace(SAFE, name="busy", cycles={**SAFE.cycles, pipe: 0.2})
+    idle = replace(SAFE, name="idle", cycles={**SAFE.cycles, pipe: 0.005})
     less = replace(SAFE, name="less", cycles={name: used for name, used in SAFE.cycles.items() if name != pipe})
     for one, other, safe in ((busy, SAFE, True), (busy, less, False), (idle, less, True), (less, less, True)):
         for pair in ([one, other], [other, one], [one, other, idle]):
