@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing.accuracy import RTX_5090
 from tachograph.sharing.capacity import l2_most
 from tachograph.sharing.corun import STARVED
 from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, GpuCapacity
@@ -125,3 +126,19 @@ def test_hits_alone_that_were_not_measured_count_as_all() -> None:
         assert found.slowdown <= found.upper
         uppers.append(found.upper)
     assert uppers[0] == uppers[1] > 6.12 > uppers[2]
+
+
+@pytest.mark.parametrize("bandwidth", [0.2, None])
+def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(bandwidth: float | None) -> None:
+    """Measured of two that copy 40 MB each on an RTX 5090: 5.62 times as long. Alone all of it is found in L2."""
+    sweep = Demand(
+        name="sweep", cycles=dict.fromkeys(CYCLES, 0.02), dram=0.00005, l2_hit=0.99, l2_bandwidth=bandwidth, l1_hit=0.0,
+        l1_bytes=0.0, warps=8.0, irregular=1.0, seconds=1.0, footprint=Footprint(85, 128, 32, 1024.0),
+    )  # fmt: skip
+    for demand in (sweep, replace(sweep, l2_bytes=80e6)):
+        found = estimate([demand, demand], gpu=RTX_5090)
+        assert not found.safe
+        assert found.members[0].upper is not None
+        assert found.members[0].upper > 2.5
+    little = replace(sweep, l2_hit=0.9, l2_bandwidth=None if bandwidth is None else 0.005)
+    assert estimate([sweep, little], gpu=RTX_5090).safe

@@ -195,7 +195,10 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
-    little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # traffic of DRAM is the misses of L2
+    few = (dram < _QUIET * missed) & (missed >= _FEW)  # traffic of DRAM is the misses of L2
+    little = few | (quiet & (dram < _QUIET))
+    counted = np.isfinite(_column(demands, lambda one: one.l2_bytes_per_s or one.l2_bandwidth)) & np.isfinite(bandwidth)
+    little = np.where(counted, bandwidth < _QUIET, little)
     touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes)
     return Vectors(
         names=tuple(demand.name for demand in demands),
