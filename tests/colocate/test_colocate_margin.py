@@ -93,12 +93,12 @@ def test_of_two_profiled_the_margin_decides(tmp_path: Path) -> None:
     assert advice.conservative == pytest.approx(over_all(1.05 * 1.14))
     assert advice.mode == "mps"
     assert all(worst >= conservative for worst, conservative in zip(advice.worst, advice.conservative, strict=True))
-    assert "expected 1.03x and 1.04x, up to 1.12x and 1.16x as the upper value, which decides" in text
+    assert "expected 1.03x and 1.04x, up to 1.12x and 1.16x, by the upper value, which decides" in text
     (passed, *_), between = over_all(1.05), 1.10  # more than expected, less than it may be
     assert passed < between < over_all(1.05 * 1.14)[0]
     refused, text = both(tmp_path, CROWDED, max_slowdown=between)
     assert refused.mode != "mps"
-    assert "1.12x and 1.16x as the upper value, which decides, slowed by issue slots" in text
+    assert "1.12x and 1.16x, by the upper value, which decides, slowed by issue slots" in text
     assert report(tmp_path, CROWDED, max_slowdown=between).proposals == ()
     (proposed,) = report(tmp_path, CROWDED, max_slowdown=1.17).proposals
     assert proposed.saved_h == pytest.approx(2 - over_all(1.05 * 1.14)[1])
@@ -118,7 +118,7 @@ def test_of_one_profiled_the_margin_decides_as_well(
     advice, text = both(tmp_path, {profiled: ran[profiled]})
     expected = max(1.0, ran[profiled].issue + 0.5)
     assert advice.conservative == pytest.approx(over_all(expected * MARGIN))
-    assert f"if ann/{other} also needs 50 % of the issue slots as the upper value" in text
+    assert f"if ann/{other} also needs 50 % of the issue slots, by the upper value" in text
     between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2  # enough for the assumption alone
     refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
     assert refused.mode != "mps"
@@ -139,7 +139,7 @@ def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None
     """It counts as request for half, and the margin is not waived for that."""
     advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
     assert advice.conservative == pytest.approx(over_all(1.14))
-    assert "if ann/x also needs 50 % of the issue slots as the upper value" in text
+    assert "if ann/x also needs 50 % of the issue slots, by the upper value" in text
 
 
 @pytest.mark.parametrize("ran", [CROWDED, LIGHT])
@@ -159,9 +159,9 @@ def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Pat
     assert advice.mode == "mps"
     result, _ = both(tmp_path, wide, max_slowdown=1.3)
     shares = next(sentence for sentence in result.why if sentence.startswith("MPS with parts"))
-    assert "as the upper value, which decides" in shares
+    assert ", by the upper value, which decides" in shares
     expected = 1.4 + BUSY["y"] * 1.4 * 0.14, 1.4 + BUSY["x"] * 1.4 * 0.14
-    assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x as" in shares
+    assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x, by the upper" in shares
 
 
 @pytest.mark.parametrize("key", ["margin", "max_slowdown"])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing.accuracy import RTX_5090
 from tachograph.sharing.capacity import l2_most
-from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint
+from tachograph.sharing.corun import STARVED
+from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, GpuCapacity
 from tachograph.sharing.estimate import estimate
 from tachograph.sharing.kernels import kernels_of
 
 SECTORS, BYTES = "lts__t_sectors.sum", "lts__t_bytes.sum"
+NO_MEMORY: Mapping[str, Any] = {
+    "dram": 0.0, "l2_hit": 0.0, "l2_bytes": 0.0, "l2_bandwidth": 0.0, "l1_hit": 0.0, "l1_bytes": 0.0, "warps": 2.0,
+    "footprint": Footprint(132, 128, 32, 1024.0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -87,3 +95,50 @@ def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_meas
     half = replace(kernel, l2_bytes_per_s=2.75e12)  # of what was measured, whatever the peak is
     slow = estimate([half, half], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=4e12))
     assert slow.members[0].slowdown == pytest.approx(2.75 / 2)
+
+
+def test_who_runs_in_turn_beside_one_of_unknown_duration_may_wait_long() -> None:
+    """Published of a matrix product beside multiplications: 5.57 times as long, which the duration of one decides."""
+    busy = Demand(name="busy", cycles=dict.fromkeys(CYCLES, 0.0) | {"issue": 1.0}, irregular=0.0, **NO_MEMORY)
+    product = Demand(name="product", cycles=dict.fromkeys(CYCLES, 0.1) | {"issue": 0.6}, irregular=0.5, **NO_MEMORY)
+    timed = [replace(product, seconds=1.0), replace(busy, seconds=5.0)]
+    assert estimate(timed, gpu=H100_NVL).members[0].upper == pytest.approx(6 * 1.05)
+    for untimed in ([product, busy], [timed[0], busy], [product, timed[1]]):
+        found = estimate(untimed, gpu=H100_NVL).members[0]
+        assert found.upper is not None
+        assert found.upper > STARVED
+        assert found.worst == 2.0  # as if both took as long
+
+
+def test_hits_alone_that_were_not_measured_count_as_all() -> None:
+    """Two of 64 KB a block took 6.12 times as long on a V100, whose L1 they still fill alone without many misses."""
+    gpu = GpuCapacity(name="NVIDIA V100", sms=80, l1_bytes=128 * 1024.0)
+    unmeasured = Demand(
+        name="copy", cycles={"issue": 0.05, "fma": 0.0, "l1_bandwidth": 0.1}, dram=0.0, l2_hit=1.0, l2_bytes=0.0,
+        l2_bandwidth=0.1, l1_bytes=128 * 1024.0, warps=1.0, irregular=1.0, seconds=1.0,
+        footprint=Footprint(80, 64, 32, 1024.0),
+    )  # fmt: skip
+    uppers = []
+    for demand in (unmeasured, replace(unmeasured, l1_hit=1.0), replace(unmeasured, l1_hit=0.5)):
+        found = estimate([demand, demand], gpu=gpu).members[0]
+        assert found.slowdown is not None
+        assert found.upper is not None
+        assert found.slowdown <= found.upper
+        uppers.append(found.upper)
+    assert uppers[0] == uppers[1] > 6.12 > uppers[2]
+
+
+@pytest.mark.parametrize("bandwidth", [0.2, None])
+def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(bandwidth: float | None) -> None:
+    """Measured of two that copy 40 MB each on an RTX 5090: 5.62 times as long. Alone all of it is found in L2."""
+    sweep = Demand(
+        name="sweep", cycles=dict.fromkeys(CYCLES, 0.02), dram=0.00005, l2_hit=0.99, l2_bandwidth=bandwidth, l1_hit=0.0,
+        l1_bytes=0.0, warps=8.0, irregular=1.0, seconds=1.0, footprint=Footprint(85, 128, 32, 1024.0),
+    )  # fmt: skip
+    for demand in (sweep, replace(sweep, l2_bytes=80e6)):
+        found = estimate([demand, demand], gpu=RTX_5090)
+        assert not found.safe
+        assert found.members[0].upper is not None
+        assert found.members[0].upper > 2.5
+    little = replace(sweep, l2_hit=0.9, l2_bandwidth=None if bandwidth is None else 0.005)
+    assert estimate([sweep, little], gpu=RTX_5090).safe

@@ -276,6 +276,23 @@ def test_safe_needs_all_that_decides(less: Demand, safe: bool) -> None:
     assert matrix([SAFE, less], gpu=H100_NVL).safe[0].tolist() == [1, safe]
 
 
+@pytest.mark.parametrize("pipe", ["xu", "tensor", "lsu"])
+def test_a_pipeline_that_one_uses_and_of_the_other_was_not_measured_is_not_safe(pipe: str) -> None:
+    """Reports of different coverage: what the other one needs of it may be all."""
+    busy = replace(SAFE, name="busy", cycles={**SAFE.cycles, pipe: 0.2})
+    idle = replace(SAFE, name="idle", cycles={**SAFE.cycles, pipe: 0.005})
+    less = replace(SAFE, name="less", cycles={name: used for name, used in SAFE.cycles.items() if name != pipe})
+    for one, other, safe in ((busy, SAFE, True), (busy, less, False), (idle, less, True), (less, less, True)):
+        for pair in ([one, other], [other, one], [one, other, idle]):
+            found = estimate(pair, gpu=H100_NVL)
+            assert found.safe is safe
+        assert matrix([one], [other], gpu=H100_NVL).safe.item() == safe
+    found = estimate([busy, less], gpu=H100_NVL)
+    assert f"less: not measured: {pipe}" in found.unknown
+    assert [member.upper for member in found.members] == pytest.approx([2 * 1.05] * 2)  # in turn
+    assert [member.slowdown for member in found.members] == pytest.approx([1.0] * 2, abs=0.1)
+
+
 def test_low_hits_of_both_make_l2_decide_nothing() -> None:
     low = replace(SAFE, l2_bytes=None, l2_hit=0.05)
     assert estimate([low, low], gpu=H100_NVL).safe

@@ -99,5 +99,10 @@ def test_reports_that_name_no_gpu_are_put_together_where_it_is_told(tmp_path: Pa
         assert (gpu["gpu"]["name"], gpu["gpu"]["dram_bytes_per_s"]) == (name, dram)
         assert {kernel["name"] for kernel in gpu["kernels"]} == {"axpy", "dot"}
         assert run_here([*both, *options, *together], tmp_path, {}).returncode == 0
-    wrong = run_here([*both, "--gpu", "A100"], tmp_path, {})
-    assert (wrong.returncode, "or several are" in wrong.stderr) == (6, True)
+    for name, message in (
+        ("NVIDIA A100", "4 GPUs may be meant by 'NVIDIA A100'; name one: A100 SXM 40GB, A100 SXM 80GB, A100 PCIe"),
+        ("MI300X", "no NVIDIA GPU in the catalogue is called 'MI300X'"),
+        ("", "no NVIDIA GPU in the catalogue is called ''"),
+    ):
+        wrong = run_here([*both, "--gpu", name], tmp_path, {})
+        assert (wrong.returncode, message in wrong.stderr) == (6, True)

@@ -403,3 +403,12 @@ def test_the_mapping_of_a_raw_page(tmp_path: Path) -> None:
 )
 def test_units(unit: str, factor: float | None) -> None:
     assert unit_factor(unit) == factor
+
+
+def test_a_label_without_a_section_is_named_alone(tmp_path: Path) -> None:
+    table = lines_of(
+        ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"),
+        ("0", "axpy", "gpu__time_duration.sum", "ns", "1000"),
+        ("0", "axpy", "Sought", "", "1"),
+    )
+    assert [reject.column for reject in read(tmp_path, table).rejects] == ["Sought"]

@@ -142,12 +142,12 @@ def _read(names: Sequence[str], arguments: Arguments, *, digests: bool = False) 
 
 
 def _of_one_gpu(reports: tuple[NcuReport, ...], arguments: Arguments) -> tuple[NcuReport, ...]:
-    if not (arguments.gpu or arguments.same_gpu):
+    if arguments.gpu is None and not arguments.same_gpu:
         return reports
     from tachograph.sharing.capacity import device_called
     from tachograph.sharing.kernel_report import on_one_gpu
 
-    return on_one_gpu(reports, device_called(arguments.gpu) if arguments.gpu else None)
+    return on_one_gpu(reports, device_called(arguments.gpu) if arguments.gpu is not None else None)
 
 
 def _remark_some(lines: Sequence[str], *, more: str) -> None:

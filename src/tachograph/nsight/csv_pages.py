@@ -211,7 +211,7 @@ class DetailsPage:
         meaning, cell = self._meant[key], row[self._value].strip()
         if not isinstance(meaning, _Meaning):
             if meaning is not None:
-                self._gathered.counted.add(meaning, f"{section}: {label}", cell)
+                self._gathered.counted.add(meaning, f"{section}: {label}" if section else label, cell)
         elif meaning.attribute == _DISPLAY_NAME:
             launch.device = encodable(cell) or launch.device
         elif meaning.factor is None:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from tachograph.catalog.units import plural, text
 from tachograph.sharing.advice import times
-from tachograph.sharing.demand import Sharing
+from tachograph.sharing.demand import Estimate, Sharing
 from tachograph.sharing.kernel_facts import (
     DisturbingKernel,
     GpuPart,
     KernelFact,
-    KernelPair,
     total_s,
 )
 from tachograph.sharing.kernel_metrics import PIPE_NAMES
@@ -27,10 +26,13 @@ RESOURCE_NAMES: Mapping[str, str] = {
 }  # fmt: skip
 PIPE_KIND_LABELS = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor cores"}
 _SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
-_NUMBER_LABELS = {"ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi"}
+_NUMBER_LABELS = {
+    "ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi",
+    "sm_share": "SMs busy", "sms_reached_share": "SMs with a block",
+}  # fmt: skip
 SLOWDOWN_LEGEND = (
-    "slowdown: time beside the others over time alone; worst: where the others are served first; bottleneck: the "
-    "limiting resource."
+    "slowdown: time beside the others over time alone; worst: where the others are served first; upper: a bound, with "
+    "all that was not measured taken as contended; bottleneck: the limiting resource."
 )
 _SUMS = 6  # resources named
 _DISTURBERS = 3  # named in a line
@@ -283,11 +285,6 @@ def factor(value: float | None) -> str:
     return "?" if value is None else text(value, "times").removesuffix("x")
 
 
-def binding_words(pair: KernelPair) -> str:
-    """Return what binds a pair, in a word."""
-    return "nothing" if pair.binding is None else resource_name(pair.binding)
-
-
 def headline(part: GpuPart) -> str:
     """Return what was read of a GPU, in a sentence."""
     launches = sum(view.kernel.launches for view in part.kernels)
@@ -365,6 +362,19 @@ def gain_sentence(gain: float | None, worst: float | None) -> str:
     return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
 
 
-def safe_sentence(safe: bool) -> str:
-    """Return whether the set is safe, in a sentence."""
-    return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."
+def safe_sentence(found: Estimate) -> str:
+    """Return whether the set is safe, in a sentence, with the highest upper value and the resources at their limit.
+
+    >>> pair = (CorunOutcome("a", 1.0, 1.0, None, 1.05), CorunOutcome("b", 1.7, 1.7, "l2_bandwidth", 2.1))
+    >>> safe_sentence(Estimate(pair[:1], {}, None, None, safe=True, unknown=()))
+    'Safe: no slowdown is above 1.05x.'
+    >>> safe_sentence(Estimate(pair, {}, None, None, safe=False, unknown=(), reached=("l2_bandwidth", "dram")))
+    'Not safe: a slowdown of 2.10x is possible; near the limit: L2 bandwidth, DRAM.'
+    """
+    uppers = [one.upper for one in found.members]
+    most = times(None if None in uppers else max((value for value in uppers if value is not None), default=None))
+    if found.safe:
+        return f"Safe: no slowdown is above {most}."
+    possible = "slowdowns are undetermined" if None in uppers else f"a slowdown of {most} is possible"
+    near = f"; near the limit: {', '.join(map(resource_name, found.reached))}" if found.reached else ""
+    return f"Not safe: {possible}{near}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tachograph.catalog.units import printable, text
+from tachograph.catalog.units import plural, printable, text
 from tachograph.report import kernels_sentences as sentences
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
@@ -126,7 +126,9 @@ def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = Fals
 def where_it_ran(view: KernelView) -> str:
     """Return GPU, shape and time of a kernel, in a sentence."""
     kernel, footprint = view.kernel, view.kernel.demand.footprint
-    shape = "unknown shape" if footprint is None else f"{footprint.blocks:,} blocks of {footprint.threads:,} threads"
+    shape = "unknown shape"
+    if footprint is not None:
+        shape = f"{plural(footprint.blocks, 'block')} of {plural(footprint.threads, 'thread')}"
     if kernel.variants > 1:
         shape += f" (the longest of {kernel.variants} shapes)"
     share = "" if view.share is None else f", {text(view.share, 'fraction')} of the time"
@@ -397,6 +399,7 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
         TextColumn("kernel", [shortened(view.label, 36) for view, _ in members]),
         TextColumn("slowdown", [times(outcome.slowdown) for _, outcome in members], right=True),
         TextColumn("worst", [times(outcome.worst) for _, outcome in members], right=True),
+        TextColumn("upper", [times(outcome.upper) for _, outcome in members], right=True),
         TextColumn(
             "bottleneck",
             [
@@ -408,9 +411,7 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
     lines += fit_table(columns).lines
     if found.sums:
         lines += wrapped(sentences.sums_sentence(found.sums), width)
-    lines += wrapped(
-        f"{sentences.gain_sentence(found.gain, found.worst_gain)} {sentences.safe_sentence(found.safe)}", width
-    )
+    lines += wrapped(f"{sentences.gain_sentence(found.gain, found.worst_gain)} {sentences.safe_sentence(found)}", width)
     for unknown in found.unknown:
         lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
     return lines + wrapped(sentences.SLOWDOWN_LEGEND, width, style="dim")

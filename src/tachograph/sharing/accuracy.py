@@ -83,7 +83,7 @@ def _achieved(of_copies: float) -> float:
     return of_copies * _OF_PEAK / Calibration().achievable_share
 
 
-def fitted_l2_miss_cost(slower: float = 1.79, copied: float = 45e6) -> float:
+def fitted_l2_miss_cost(slower: float = 1.79) -> float:
     """Return the time of a miss in L2 over that of a hit that makes two copies as much slower as was published.
 
     Two kernels of 66 blocks that copy arrays of 22.5 MB, each on SMs of its own, took 1.79 times as long (section

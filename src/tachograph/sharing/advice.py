@@ -125,7 +125,7 @@ def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> st
 
 
 Slowdowns = tuple[float | None, ...]  # of each member; None not known
-_UPPER = " as the upper value, which decides"
+_UPPER = ", by the upper value, which decides"
 
 
 @dataclass(frozen=True, slots=True)

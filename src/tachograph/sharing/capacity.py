@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tachograph.catalog import devices
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.units import MI
+from tachograph.catalog.units import MI, plural
 from tachograph.nsight.launches import Chip, Launch, capability_of
 from tachograph.sharing.demand import Footprint, GpuCapacity
 from tachograph.sharing.kernel_metrics import SECTOR
@@ -201,12 +201,16 @@ def device_called(name: str) -> devices.Device:
     device = devices.match_device(name) or next(
         (one for one in devices.DEVICE_CATALOGUE if one.name.casefold() == name.casefold()), None
     )
-    if device is None or device.vendor != "NVIDIA":
-        raise NotFoundError(
-            f"no NVIDIA GPU in the catalogue is called {name!r}, or several are",
-            do="name one of `tachograph devices`, such as 'H100 NVL'",
-        )
-    return device
+    if device is not None and device.vendor == "NVIDIA":
+        return device
+    part = name.casefold().removeprefix("nvidia").strip()
+    ours = [one.name for one in devices.DEVICE_CATALOGUE if one.vendor == "NVIDIA"]
+    alike = [one for one in ours if part and part in one.casefold()]
+    if alike:
+        raise NotFoundError(f"{plural(len(alike), 'GPU')} may be meant by {name!r}", do=f"name one: {', '.join(alike)}")
+    raise NotFoundError(
+        f"no NVIDIA GPU in the catalogue is called {name!r}", do="name one of `tachograph devices`, such as 'H100 NVL'"
+    )
 
 
 def capability_of_device(device: devices.Device) -> str | None:

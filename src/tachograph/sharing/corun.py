@@ -25,12 +25,14 @@ _L2_COST_AT_MOST, _L1_COST_AT_MOST = 3.0, 12.0
 _SURELY = 0.75
 _L2_DELIVERED = 0.5  # of the peak that a profiler counts: any L2 delivers as much, where it was not measured
 _LEAST = 1e-9  # a share below this is none
+_NOTABLE = 0.01  # demand above which it matters that another's on the same was not measured
 
-# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
+# places in a row OWN: demand; waits elsewhere and in queues, see contention; whether demand was not measured; use of an
+# SM, needs of a block
 _KINDS = len(CYCLES)
-_WAITS, _STANDS = _KINDS, 2 * _KINDS
+_WAITS, _STANDS, _OPEN = _KINDS, 2 * _KINDS, 3 * _KINDS
 (_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _USED, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, _L2_BUSY, _L2_TRAFFIC,
- SECONDS, LONGER) = range(3 * _KINDS, 3 * _KINDS + 14)  # fmt: skip
+ SECONDS, LONGER) = range(4 * _KINDS, 4 * _KINDS + 14)  # fmt: skip
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
@@ -41,8 +43,8 @@ _MOST = _NEEDS + _ROOM
 OWN = _UNMEASURED + 1
 # places in a row BESIDE: sums over all others, and the latency of DRAM while all run
 _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS, _OTHER_L2_BUSY_MOST, _OTHER_L2_MOST,
- _OTHER_L1_MOST, _OTHER_UNMEASURED, _OTHER_USED_MOST) = range(4 * _KINDS, 4 * _KINDS + 12)  # fmt: skip
+(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS, _TURNS_MOST, _OTHERS, _OTHER_L2_BUSY_MOST,
+ _OTHER_L2_MOST, _OTHER_L1_MOST, _OTHER_UNMEASURED, _OTHER_USED_MOST) = range(4 * _KINDS, 4 * _KINDS + 13)  # fmt: skip
 _TAKEN = _OTHER_USED_MOST + 1
 BESIDE = _TAKEN + _ROOM
 # places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
@@ -91,7 +93,10 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    return np.column_stack([requested, waits, stands, *columns, takes, needs, *_at_most(vectors, gpu, calibration)])
+    unmeasured = np.isnan(vectors.cycles)
+    unmeasured[:, -1] &= vectors.in_l1.uses
+    plain = [requested, waits, stands, unmeasured, *columns, takes, needs]
+    return np.column_stack([*plain, *_at_most(vectors, gpu, calibration)])
 
 
 def _at_most(of: Vectors, gpu: GpuCapacity, calibration: Calibration) -> list[Floats]:
@@ -103,9 +108,9 @@ def _at_most(of: Vectors, gpu: GpuCapacity, calibration: Calibration) -> list[Fl
         np.nan_to_num(of.dram, nan=1.0),
         busy,
         np.where(np.isnan(of.l2_traffic), busy * vectors.L2_OVER_DRAM, of.l2_traffic),
-        np.where(l2.uses, np.nan_to_num(of.l2_hit, nan=1.0), 0.0),
+        np.where(l2.uses, l2.hit_most, 0.0),
         vectors.most_filled(l2),
-        np.where(l1.uses, np.nan_to_num(of.l1_hit, nan=1.0), 0.0),
+        np.where(l1.uses, l1.hit_most, 0.0),
         vectors.most_filled(l1),
         vectors.unmeasured_in_sm(of, gpu).astype(float),
     ]
@@ -143,11 +148,14 @@ def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
             if not _served_first(own, mine, other, requested, dominance):
                 beside[_PEERS + kind] += requested
         beside[_ALL + kind] += requested
+        if (own[_OPEN + kind] > 0.0 and requested > _NOTABLE) or (other[_OPEN + kind] > 0.0 and mine > _NOTABLE):
+            beside[_OTHER_UNMEASURED] += 1.0
     beside[_OTHER_L2_BUSY] += other[_L2_BUSY]
     beside[_OTHER_L2] += other[_L2_FILLS]
     beside[_OTHER_L1] += other[_L1_FILLS]
     both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
     beside[_TURNS] += other[SECONDS] / own[SECONDS] if both_known else 1.0
+    beside[_TURNS_MOST] += other[SECONDS] / own[SECONDS] if both_known else STARVED
     beside[_OTHERS] += 1.0
     beside[_OTHER_L2_BUSY_MOST] += other[_L2_BUSY_MOST]
     beside[_OTHER_L2_MOST] += other[_L2_FILLS_MOST]
@@ -227,12 +235,13 @@ def shut_out(own: Row, beside: Row, machine: Row) -> bool:
 
 
 @either
-def in_turn(beside: Row, machine: Row, waits: bool) -> float:
+def in_turn(turns: float, others: float, machine: Row, waits: bool) -> float:
     """Return its slowdown when all run one after the other; `waits`: it is shut out.
 
-    Launches that follow each other without end take turns only for room, and share cycles equally.
+    `turns`: times of all others, over its own, `others`: how many there are. Launches that follow each other without
+    end take turns only for room, and share cycles equally.
     """
-    return 1.0 + beside[_TURNS if waits or machine[_LASTING] == 0.0 else _OTHERS]
+    return 1.0 + (turns if waits or machine[_LASTING] == 0.0 else others)
 
 
 @either
@@ -242,10 +251,9 @@ def longest(turns: float, machine: Row, waits: bool, take_turns: bool) -> float:
 
 
 @either
-def slowdown(cycles: float, memory: float, longer: float, most: float) -> float:
-    """Return the slowdown that both rates make; `longer`: on its share of the SMs, `most`: see `longest`."""
-    waits = most if cycles * most <= 1.0 else 1.0 / cycles
-    return max(waits, 1.0 / memory) * longer
+def times_longer(rate: float, most: float) -> float:
+    """Return the slowdown that a rate, 0..1 of alone, makes; `most`: see `longest`."""
+    return most if rate * most <= 1.0 else 1.0 / rate
 
 
 @either
@@ -255,8 +263,8 @@ def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
 
 
 @either
-def worst(own: Row, beside: Row, meet: bool, used: float, others_use: float, most: float) -> float:
-    """Return the slowdown were it served after all others, all its waiting irregular; at most `most`.
+def least_rate(own: Row, beside: Row, meet: bool, used: float, others_use: float) -> float:
+    """Return the rate, 0..1 of alone, were it served after all others, all its waiting irregular.
 
     `used`, `others_use`: shares of DRAM.
     """
@@ -269,7 +277,7 @@ def worst(own: Row, beside: Row, meet: bool, used: float, others_use: float, mos
                 least = min(least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left))
     if used > 0.0:
         least = min(least, max(1.0 - others_use, 0.0) / used)
-    return most if least * most <= 1.0 else 1.0 / least
+    return least
 
 
 @either
@@ -284,7 +292,7 @@ def upper(own: Row, beside: Row, machine: Row, meet: bool, most: float, turn: fl
 
     What was not measured is contended, and whatever is not surely held by a cache is lost. `most`: the longest that it
     may wait in an SM; `turn`: its slowdown in turn, which bounds waiting for memory, whose queues starve none. Neither
-    bounds what lost hits cost.
+    bounds what lost hits cost. Beside launches of unknown time both are more than `STARVED`.
     """
     found = worst
     if meet and own[_UNMEASURED] + beside[_OTHER_UNMEASURED] > 0.0:
@@ -341,7 +349,7 @@ def run_together(
         part = contention.PARTS * place
         cycles, memory, binding = pace(mine, sums, machine, meet, of_all[part], of_all[part + 1])
         waits = binding == _BLOCKS
-        turn = in_turn(sums, machine, waits)
+        turn = in_turn(sums[_TURNS], sums[_OTHERS], machine, waits)
         take_turns = take_turns and cycles * turn <= 1.0
         out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN] = cycles, memory, turn
         out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
@@ -354,11 +362,15 @@ def run_together(
         waits = out[at + SHUT_OUT] > 0.0
         most = longest(turn, machine, waits, take_turns)
         out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
-        out[at + SLOWDOWN] = slowdown(cycles, memory, longer, most)
+        out[at + SLOWDOWN] = max(times_longer(cycles, most), 1.0 / memory) * longer
         out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
-        most, used = longest(turn, machine, waits, False), of_all[contention.PARTS * place]
-        served_last = max(out[at + SLOWDOWN], worst(mine, sums, meet, used, everything - used, most) * longer)
-        out[at + WORST] = served_last
+        used = of_all[contention.PARTS * place]
+        least = 0.0 if waits else least_rate(mine, sums, meet, used, everything - used)
+        most = longest(turn, machine, waits, False)
+        out[at + WORST] = max(out[at + SLOWDOWN], times_longer(least, most) * longer)
+        turn = in_turn(sums[_TURNS_MOST], sums[_OTHERS], machine, waits)
+        most = longest(turn, machine, waits, False)
+        served_last = max(out[at + WORST], times_longer(least, most) * longer)
         out[at + UPPER] = upper(mine, sums, machine, meet, most, turn, served_last) if count > 1 else served_last
 
 

@@ -183,6 +183,7 @@ class Estimate:
     None where durations are not known; where they last, the sum of the work of each over its work alone in the same
     time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all decisive values were
     measured, and no upper value exceeds the slowdown that is allowed. unknown: what was not measured, a sentence each.
+    reached: the resources of which demand reaches the limit under which a set is safe.
     """
 
     members: tuple[CorunOutcome, ...]
@@ -191,6 +192,7 @@ class Estimate:
     worst_gain: float | None
     safe: bool
     unknown: tuple[str, ...]
+    reached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """What is expected when kernels share a GPU: of a set, and of all pairs.
 
-Both are computed by the same functions: `corun.run_together` for rates, slowdowns and their bounds, `_below_limits` for
-limits. A set runs
-them in Python, all pairs in one compiled loop.
+Both are computed by the same functions: `corun.run_together` for rates, slowdowns and their bounds, `_limits_reached`
+for limits. A set runs them in Python, all pairs in one compiled loop.
 """
 
 from __future__ import annotations
@@ -94,6 +93,7 @@ def estimate(
         worst_gain=group.gain(worst=True),
         safe=group.safe(settings),
         unknown=unknown(demands, group.vectors, gpu=gpu, calibration=calibration),
+        reached=group.reached(settings),
     )
 
 
@@ -140,7 +140,7 @@ def matrix(
     safe = np.zeros(shape, dtype=np.uint8)
     for part in (slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(one.rows), _ROWS_AT_ONCE)):
         pair = one.vectors.only(part), two.vectors
-        safe[part] = room[part] & _below_limits(_of_pairs(*pair), meet[part], settings)
+        safe[part] = room[part] & ~_limits_reached(_of_pairs(*pair), meet[part], settings).any(axis=0)
     return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, upper, gain, binding, safe)
 
 
@@ -162,8 +162,8 @@ def _of_pairs(rows: Vectors, columns: Vectors) -> Each:
     return lambda of: (of(rows).T[..., :, None], of(columns).T[..., None, :])
 
 
-def _below_limits(each: Each, meet: Flags | bool, settings: InterferenceOptions) -> Flags:
-    """Return whether no resource reaches its limit; of two members or more. `meet`: whether they meet in SMs."""
+def _limits_reached(each: Each, meet: Flags | bool, settings: InterferenceOptions) -> Flags:
+    """Return which of LIMITED reach their limit; of two members or more. `meet`: whether they meet in SMs."""
     requested = each(lambda one: one.demanded)
     kinds, outer = len(CYCLES), (1,) * (requested[0].ndim - 1)
     limits = np.array([settings.safe_cycles] * kinds + [settings.safe_dram, settings.safe_cycles, 1.0, 1.0])
@@ -171,8 +171,8 @@ def _below_limits(each: Each, meet: Flags | bool, settings: InterferenceOptions)
     if not np.all(meet):
         apart = _IN_SM.reshape(-1, *outer) & np.logical_not(meet)
         np.copyto(total, reduce(np.maximum, requested), where=apart)
-    below: Flags = (total < limits.reshape(-1, *outer)).all(axis=0)
-    return below
+    reached: Flags = total >= limits.reshape(-1, *outer)
+    return reached
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,12 @@ class _Group:
             return False
         if any(out[UPPER] > settings.max_slowdown for out in self.everyone):
             return False
-        return bool(_below_limits(lambda of: of(self.vectors), self.meet(range(self.size)), settings))
+        return not self.reached(settings)
+
+    def reached(self, settings: InterferenceOptions) -> tuple[str, ...]:
+        """The resources that reach their limit."""
+        flags = _limits_reached(lambda of: of(self.vectors), self.meet(range(self.size)), settings)
+        return tuple(name for name, flag in zip(LIMITED, flags.tolist(), strict=True) if flag)
 
 
 def _resource(out: Sequence[float]) -> str | None:

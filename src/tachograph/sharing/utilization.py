@@ -300,8 +300,8 @@ def _occupancy(kernel: Kernel) -> Pitfall | None:
     fullest = max(loads, key=lambda name: loads[name])
     if loads[fullest] <= HALF:
         return None
-    what = {"issue": "issue slots", "l1_bandwidth": "bandwidth of L1"}.get(fullest, f"{fullest} pipeline")
-    what = f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline" if fullest in kernel_metrics.PIPE_NAMES else what
+    named = {"issue": "issue slots", "l1_bandwidth": "bandwidth of L1"}
+    what = named.get(fullest) or f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline"
     why = f"by occupancy two of it fit with room to spare; yet they need more than all of the {what}"
     numbers = {"occupancy": occupied.value, "occupancy_of_two": 2 * occupied.value,
                fullest: loads[fullest], f"{fullest}_of_two": 2 * loads[fullest]}  # fmt: skip
@@ -312,7 +312,8 @@ def _nvidia_smi(kernel: Kernel) -> Pitfall | None:
     lies = launched(kernel.demand.footprint, kernel.gpu)
     reached = lies.reached / kernel.gpu.sms if lies.reached is not None and kernel.gpu.sms else None
     known = {"sm_share": kernel.demand.sm_share, "sms_reached_share": reached}
-    numbers = {name: value for name, value in known.items() if value is not None}
+    least_first = sorted((value, name) for name, value in known.items() if value is not None)
+    numbers = {name: value for value, name in least_first}
     if not numbers or min(numbers.values()) >= FEW_SMS:
         return None
     why = "nvidia-smi shows 100 % while it runs; yet most of the SMs' time nothing is on them"

@@ -47,12 +47,14 @@ class CacheUse:
     """What decides whether a cache matters to kernels. `uses`: more than negligible, or unknown.
 
     `finds`: uses it with a high hit rate, or unknown. `unknown_reuse`: uses it, and its reused bytes are unknown.
+    `hit_most`: upper bound of the hit rate, all where it was not measured.
     `most`: upper bound of the bytes that it touches, over the capacity of the cache; NaN: unknown.
     """
 
     uses: Flags
     finds: Flags
     unknown_reuse: Flags
+    hit_most: Floats
     most: Floats
 
     def only(self, part: slice | list[int]) -> CacheUse:
@@ -187,11 +189,16 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
     bandwidth, traffic = _l2_traffic(demands, gpu, calibration, dram, hits[0])
     # what passes to DRAM anyway is not found again: a stream of stores hits L2 with each of them
     again = 1.0 - dram / np.where(traffic > _LEAST, traffic, np.nan)
-    found[0] = np.where(np.isnan(again), found[0], np.minimum(found[0], np.maximum(again, 0.0)))
+    again = np.where(np.isnan(again), 1.0, np.maximum(again, 0.0))
+    found[0] = np.minimum(found[0], again)
+    at_most = [np.nan_to_num(hit, nan=1.0) for hit in hits]
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
-    little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # traffic of DRAM is the misses of L2
+    few = (dram < _QUIET * missed) & (missed >= _FEW)  # traffic of DRAM is the misses of L2
+    little = few | (quiet & (dram < _QUIET))
+    counted = np.isfinite(_column(demands, lambda one: one.l2_bytes_per_s or one.l2_bandwidth)) & np.isfinite(bandwidth)
+    little = np.where(counted, bandwidth < _QUIET, little)
     touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes)
     return Vectors(
         names=tuple(demand.name for demand in demands),
@@ -208,8 +215,8 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
         l1=sizes[1],
         l1_hit=found[1],
         seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
-        in_l2=_cached(~little, found[0], sizes[0], touched),
-        in_l1=_cached(~quiet, found[1], sizes[1], sizes[1]),
+        in_l2=_cached(~little, found[0], np.minimum(at_most[0], again), sizes[0], touched),
+        in_l1=_cached(~quiet, found[1], at_most[1], sizes[1], sizes[1]),
         launches=_launches(demands, gpu),
     )
 
@@ -244,8 +251,9 @@ def _l2_traffic(
     return np.clip(share, 0.0, 1.0), np.clip(traffic, 0.0, L2_OVER_DRAM)
 
 
-def _cached(uses: Flags, hit: Floats, filled: Floats, touched: Floats) -> CacheUse:
-    return CacheUse(uses, uses & ~(hit < _HITS), uses & np.isnan(filled), np.where(np.isnan(filled), touched, filled))
+def _cached(uses: Flags, hit: Floats, hit_most: Floats, filled: Floats, touched: Floats) -> CacheUse:
+    unknown = np.isnan(filled)
+    return CacheUse(uses, uses & ~(hit < _HITS), uses & unknown, hit_most, np.where(unknown, touched, filled))
 
 
 def _number(value: float | None) -> float:
