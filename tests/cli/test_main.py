@@ -172,11 +172,13 @@ def test_a_closed_pipe_ends_it_with_the_code_of_the_signal() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # "": what was not written is tried again at exit
+def test_a_full_disk_is_one_line(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tachograph", "counters"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-m", "tachograph", "counters"], stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
     line = "tachograph: the disk is full; free some space, then run the command again\n"
     assert (done.returncode, done.stderr) == (5, line)
 

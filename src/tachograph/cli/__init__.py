@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.abandon()
         return READER_GONE
     except OSError as problem:
+        output.flush_or_abandon()
         return _fail(_as_lake_error(problem))
     return code
 

@@ -159,6 +159,14 @@ def flush() -> None:
     sys.stdout.flush()
 
 
+def flush_or_abandon() -> None:
+    """Flush stdout, or discard what it does not take."""
+    try:
+        flush()
+    except OSError:
+        abandon()
+
+
 def abandon() -> None:
     """Discard what could not be written, so that the interpreter does not try again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
