@@ -79,7 +79,8 @@ def outcome(
     starts: dict[int, datetime] = dict(owned.runs.select("run", "start").iter_rows())
     intervals = owned.intervals.sort(*UNIT, "start")
     held_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
-    held = intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held_s)
+    every = pl.concat([intervals, owned.handovers]).sort(*UNIT, "start")
+    held = every.group_by("run", *UNIT, maintain_order=True).agg(held_s=held_s)
     days: list[date] = frame.get_column("t").dt.date().unique().sort().to_list()
     reduced = [
         reduce_partition(

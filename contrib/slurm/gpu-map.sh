@@ -37,8 +37,12 @@ case $held in
 *[!A-Za-z0-9=,:/_.-]*) exit 0 ;; # one word, or the line could not be read
 esac
 
+now=$(date +%s.%3N)
+case $now in
+*[!0-9.]*) now=$(date +%s) ;; # a `date` that knows no fractions
+esac
 what="$event job=$SLURM_JOB_ID${SLURM_JOB_RESTART_COUNT:+ restart=$SLURM_JOB_RESTART_COUNT} node=$node"
-line="$(date +%s) $what $held${SLURM_CLUSTER_NAME:+ cluster=$SLURM_CLUSTER_NAME}"
+line="$now $what $held${SLURM_CLUSTER_NAME:+ cluster=$SLURM_CLUSTER_NAME}"
 
 write() {
     umask 022

@@ -227,8 +227,42 @@ def test_run_of_no_length_keeps_its_row() -> None:
 def test_handover_of_seconds_goes_to_the_successor() -> None:
     jobs = [ran("1", 0, 100, gpus=4), ran("2", 97, 200, gpus=4)]
     found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
-    assert stretches(found) == whole("1", "n1", range(4), 0, 97) | whole("2", "n1", range(4), 97, 200)
+    assert stretches(found) == whole("1", "n1", range(4), 0, 97) | whole("2", "n1", range(4), 98, 200)
     assert found.contested.height == 0
+
+
+def test_the_second_in_which_one_job_ends_and_the_next_begins_is_of_neither() -> None:
+    """Job 1 ended at 100.0 to 101.0, job 2 began then; job 3 began when job 2 was over."""
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 100, 200, gpus=1), ran("3", 201, 300, gpus=1)]
+    found = owners(jobs, [row for job in jobs for row in held(job["job_id"], "n1", [0])], FOUR)
+    mine = whole("1", "n1", [0], 0, 100) | whole("2", "n1", [0], 101, 200) | whole("3", "n1", [0], 201, 300)
+    assert stretches(found) == mine
+    assert found.handovers.select("gpu", "start", "end").rows() == [(0, after(100), after(101))]
+
+
+def test_a_job_of_one_second_that_takes_over_has_no_samples() -> None:
+    jobs = [ran("1", 0, 100, gpus=4), ran("2", 100, 101, gpus=4), ran("3", 101, 200, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert stretches(found) == whole("1", "n1", range(4), 0, 100) | whole("3", "n1", range(4), 102, 200)
+    assert told(found)["2"] == ["whole_node"]
+
+
+def test_a_map_with_fractions_of_a_second_tells_who_had_the_gpu() -> None:
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 100, 200, gpus=1)]
+    maps = [*held("1", "n1", [0], after(0.5), after(100.125)), *held("2", "n1", [0], after(100.25), after(200.5))]
+    found = owners(jobs, maps, FOUR)
+    assert stretches(found) == whole("1", "n1", [0], 0.5, 100) | whole("2", "n1", [0], 100.25, 200)
+    assert found.handovers.height == 0
+
+
+def test_samples_that_name_their_job_tell_who_had_the_gpu() -> None:
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 100, 200, gpus=1)]
+    named = [
+        *held("1", "n1", [0], after(0), after(100), provenance="samples"),
+        *held("2", "n1", [0], after(100), after(200), provenance="samples"),
+    ]
+    found = owners(jobs, named, FOUR)
+    assert stretches(found) == whole("1", "n1", [0], 0, 100) | whole("2", "n1", [0], 100, 200)
 
 
 @pytest.mark.parametrize(("overlap", "contested"), [(60, 0), (61, 4)])
@@ -245,8 +279,8 @@ def test_contested_gpu_goes_to_the_better_source() -> None:
     jobs = [ran("1", 0, 1000, gpus=4, exclusive=True), ran("2", 300, 600, gpus=1)]
     found = owners(jobs, [*on_nodes(jobs, "n1"), *held("2", "n1", [1])], FOUR)
     others = whole("1", "n1", [0, 2, 3], 0, 1000)
-    around = whole("1", "n1", [1], 0, 300) | whole("1", "n1", [1], 600, 1000)
-    assert stretches(found) == others | around | whole("2", "n1", [1], 300, 600)
+    around = whole("1", "n1", [1], 0, 300) | whole("1", "n1", [1], 601, 1000)
+    assert stretches(found) == others | around | whole("2", "n1", [1], 301, 600)
     assert found.contested.height == 0
 
 
@@ -330,7 +364,7 @@ def test_a_gpu_is_handed_over_from_slices_to_a_job_that_has_it_whole() -> None:
     jobs = [ran("1", 0, 130, gpus=1), ran("2", 100, 900, gpus=1)]
     found = owners(jobs, [*held("1", "n1", [0], mig=1), *held("2", "n1", [0])], SLICES)
     assert told(found) == {"1": ["explicit"], "2": ["explicit"]}
-    assert ("2", "n1", 0, 1, 100, 900) in stretches(found)
+    assert {("2", "n1", 0, 1, 101, 900), ("2", "n1", 0, 2, 100, 900)} <= stretches(found)
 
 
 def test_array_tasks_and_components_are_jobs_of_their_own() -> None:
@@ -340,7 +374,7 @@ def test_array_tasks_and_components_are_jobs_of_their_own() -> None:
         ran("21", 0, 200, gpus=4, display_id="20+1", het_job_id="20"),
     ]
     found = owners(jobs, [*on_nodes(jobs[:2], "n1"), *on_nodes(jobs[2:], "n2")], EIGHT)
-    expected = whole("11", "n1", range(4), 0, 100) | whole("12", "n1", range(4), 100, 200)
+    expected = whole("11", "n1", range(4), 0, 100) | whole("12", "n1", range(4), 101, 200)
     assert stretches(found) == expected | whole("21", "n2", range(4), 0, 200)
 
 

@@ -2,7 +2,8 @@
 
 The time of a sample is when the server requested the page (what it stores), its values are what the page reported.
 Accounted times are whole seconds. A sample is a job's from its accounted start on and before its accounted end:
-[start, end). Where a map reports the GPUs, also from the second of the prolog on and before that of the epilog.
+[start, end). Where a map reports the GPUs, also from the prolog on and before the epilog. In the second in which a GPU
+goes from one job to the next it is of neither, unless a map with fractions or the label tells.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -55,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A line of prolog and its epilog: who held which GPUs of a node, in whole seconds."""
+    """A line of prolog and its epilog: who held which GPUs of a node."""
 
     job_id: str
     node: str
@@ -71,6 +72,7 @@ class Stay:
     gpu: Gpu
     start: float
     end: float
+    unsure_s: float = 0.0  # from its start on, in which samples may be another run's
 
 
 def read_accounting(path: Path) -> list[Run]:
@@ -129,6 +131,19 @@ def stays_from_the_scheduler(run: Run, held: Iterable[Held]) -> list[Stay]:
     return [Stay((one.node, gpu), start, end) for one in of_run(run, held) for gpu in one.gpus]
 
 
+def without_handovers(stays: Mapping[Run, Sequence[Stay]]) -> dict[Run, list[Stay]]:
+    """The same; unsure in their first second where another run had the GPU until then."""
+    every = [(run, stay) for run in stays for stay in stays[run]]
+
+    def follows(run: Run, stay: Stay) -> bool:
+        return any(
+            other is not run and before.gpu == stay.gpu and before.start < stay.start <= before.end
+            for other, before in every
+        )
+
+    return {run: [replace(stay, unsure_s=float(follows(run, stay))) for stay in stays[run]] for run in stays}
+
+
 def stays_on_the_map(run: Run, held: Iterable[Held]) -> list[Stay]:
     """The same, where prolog and epilog reported it: no earlier and no later than they did."""
     start, end = run.ran
@@ -165,7 +180,7 @@ def samples_of(url: str, exporters: Mapping[str, Exporter], *, since: float, unt
 
 def during(samples: Mapping[Gpu, Sequence[Sample]], stay: Stay) -> list[Sample]:
     """The samples of one stay."""
-    return [sample for sample in samples[stay.gpu] if stay.start <= sample.t < stay.end]
+    return [sample for sample in samples[stay.gpu] if stay.start + stay.unsure_s <= sample.t < stay.end]
 
 
 def numbers(run: Run, held: Sequence[Stay], samples: Mapping[Gpu, Sequence[Sample]]) -> dict[str, float | None]:

@@ -27,6 +27,7 @@ from slurm_truth import (
     stays_by_label,
     stays_from_the_scheduler,
     stays_on_the_map,
+    without_handovers,
 )
 
 from servers.slurm import SlurmCluster
@@ -96,7 +97,7 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
     """The truth about every lake."""
     runs, held = with_gpus(recording), recording.held
     plain, labelled = recording.samples(recording.plain), recording.samples(recording.labelled)
-    live = Truth(plain, {run: stays_from_the_scheduler(run, held) for run in runs})
+    live = Truth(plain, without_handovers({run: stays_from_the_scheduler(run, held) for run in runs}))
     return {
         **dict.fromkeys(("commands", "rest", "imported", "unrecorded"), live),
         "mapped": Truth(plain, {run: stays_on_the_map(run, held) for run in runs}),
@@ -152,6 +153,18 @@ def test_samples_that_no_job_was_there_for_are_in_no_job(
     ]
     assert len(set(inside)) == len(inside) < sum(map(len, truth.samples.values()))
     assert sum(job["samples"] for job in jobs_of(lakes[name])) == len(inside)
+
+
+@pytest.mark.parametrize("name", ["rest", "mapped"])
+def test_no_run_has_a_sample_in_which_a_gpu_was_of_another(name: str, truths: Mapping[str, Truth]) -> None:
+    truth = truths[name]
+    of = {
+        (run.job_id, sample.reading.job)
+        for run, stays in truth.stays.items()
+        for stay in stays
+        for sample in during(truth.samples, stay)
+    }
+    assert {(mine, there) for mine, there in of if there not in (None, int(mine))} == set()
 
 
 @pytest.mark.parametrize("name", ["rest", "mapped"])

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 from statistics import median
@@ -42,10 +42,22 @@ class Run:
     start: datetime
     end: datetime
     units: tuple[Unit, ...]
+    taken_over: frozenset[Unit] = frozenset()  # GPUs that another run had until the second of its start
+
+    def sampled_from(self, unit: Unit) -> datetime:
+        """From when on samples are surely its own."""
+        return self.start + timedelta(seconds=unit in self.taken_over)
 
     @property
     def seconds(self) -> float:
         return (self.end - self.start).total_seconds()
+
+
+def with_taken_over(runs: Iterable[Run]) -> list[Run]:
+    """Runs with the GPUs that others of them had until the second of their start."""
+    runs = list(runs)
+    ended = {(unit, run.end) for run in runs for unit in run.units}
+    return [replace(run, taken_over=frozenset(one for one in run.units if (one, run.start) in ended)) for run in runs]
 
 
 @dataclass(slots=True)
@@ -104,8 +116,8 @@ def gpu_reference(
 ) -> dict[str, Any]:
     """The row of job_gpus of one GPU, and what the job adds up."""
     everything = telemetry.rows.get(unit, [])
-    rows = [row for row in everything if run.start <= row["t"] < run.end]
-    before = [row for row in everything if row["t"] < run.start]
+    rows = [row for row in everything if run.sampled_from(unit) <= row["t"] < run.end]
+    before = [row for row in everything if row["t"] < run.sampled_from(unit)]
     result: dict[str, Any] = {"samples": len(rows), "rows": rows}
     result["first_t"], result["last_t"] = (rows[0]["t"], rows[-1]["t"]) if rows else (None, None)
     intervals = [telemetry.interval[unit, day] for day in {row["t"].date() for row in rows}]

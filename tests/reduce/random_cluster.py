@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from plain_reference import Run, Unit
+from plain_reference import Run, Unit, with_taken_over
 
 from madelake import held, job, utc
 from tachograph.catalog.counters import COUNTERS, CounterKind
@@ -119,7 +119,7 @@ def _runs(dice: random.Random, units: list[Unit], ends: dict[str, datetime]) -> 
         )
         if free:
             kept.append(Run(run.job_id, run.start, run.end, free))
-    return [shared, *kept]
+    return with_taken_over([shared, *kept])
 
 
 def _stripe(dice: random.Random, unit: Unit, count: int, step: float, absent: set[str]) -> list[dict[str, Any]]:

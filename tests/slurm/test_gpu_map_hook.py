@@ -69,7 +69,7 @@ def test_a_job_leaves_two_lines_that_are_understood(tmp_path: Path, shell: str) 
         ("demo", "17", "gpu01", 0),
         ("demo", "17", "gpu01", 3),
     ]
-    written = int((folder / "gpu01.log").read_text(encoding="utf-8").split()[0])
+    written = float((folder / "gpu01.log").read_text(encoding="utf-8").split()[0])
     assert before <= written <= time.time()
 
 

@@ -25,6 +25,7 @@ from tachograph.simulate.plan import SimulationPlan
 
 plain = neighbour("reduce", "plain_reference")
 Job = dict[str, Any]
+_OPEN = datetime.max.replace(tzinfo=UTC)  # the end of a run that goes on
 PIPES = {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
 ENDS = {"fp64": "", "fp32": "_fp32", "fp16": "_fp16", "tensor": "_tensor"}
 # A100: FLOP/s of each pipe and B/s of each capacity, from NVIDIA's datasheet
@@ -74,10 +75,12 @@ def recomputed(plan: SimulationPlan, folder: Path) -> Recomputed:
         held.setdefault(row["run"], []).append((row["node"], row["gpu"], None))
     jobs, gpus = [], []
     labelled: dict[tuple[str, str], int] = {}
-    for truth in cluster.jobs.iter_rows(named=True):
-        if truth["start"] is None or truth["run"] not in held:
-            continue
-        row, own = _job(truth, held[truth["run"]], telemetry, model_of)
+    ran = [truth for truth in cluster.jobs.iter_rows(named=True) if truth["start"] and truth["run"] in held]
+    runs = plain.with_taken_over(
+        plain.Run(truth["job_id"], truth["start"], truth["end"] or _OPEN, tuple(held[truth["run"]])) for truth in ran
+    )
+    for truth, run in zip(ran, runs, strict=True):
+        row, own = _job(truth, run, telemetry, model_of)
         if _reasons(row, truth):
             continue
         jobs.append(row)
@@ -94,12 +97,8 @@ def recomputed(plan: SimulationPlan, folder: Path) -> Recomputed:
     return Recomputed(lake, study, jobs, labelled, gpus)
 
 
-def _job(
-    truth: Mapping[str, Any], units: Sequence[Any], telemetry: Any, model_of: Mapping[str, str]
-) -> tuple[Job, list[Job]]:
-    end = truth["end"] or datetime.max.replace(tzinfo=UTC)
-    run = plain.Run(truth["job_id"], truth["start"], end, tuple(units))
-    models = {unit: model_of[unit[0]] for unit in units}
+def _job(truth: Mapping[str, Any], run: Any, telemetry: Any, model_of: Mapping[str, str]) -> tuple[Job, list[Job]]:
+    models = {unit: model_of[unit[0]] for unit in run.units}
     capacities = {unit: HBM_GB[model] * 1024.0 for unit, model in models.items()}
     ridges = {
         unit: {pipe: peak / PEAK_B_PER_S[model] for pipe, peak in PEAK_FLOP_PER_S.items()}

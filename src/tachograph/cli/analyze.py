@@ -151,6 +151,11 @@ def caveats(report: AnalysisReport) -> Iterator[str]:
             f"{plural(report.misplaced, 'job')} named by samples or maps only outside of the accounted times{by}: "
             "set site.time_zone to the zone of the accounting and ingest it into a new lake"
         )
+    if report.handover_samples:
+        yield (
+            f"{plural(report.handover_samples, 'sample')} in a second in which a GPU went from one job to the next, of "
+            "neither: record prolog and epilog with fractions of a second, as contrib/slurm/gpu-map.sh does"
+        )
     unplaced = report.unplaced - report.misplaced
     if unplaced > 0:
         yield (

@@ -36,8 +36,8 @@ class Accumulators:
     minutes_file: the data file of the whole minutes of a partition, which no reader sees yet; None where it has none.
     cut_minutes: rows of its other minutes, whose other part is elsewhere.
     steps: like segments, of steps of runs under their numbers.
-    samples, attributed: rows of a partition, those of them that belong to a run; gpu_seconds likewise (rows times
-    sampling interval).
+    samples, attributed, handed_over: rows of a partition, those of them that belong to a run, those in the second in
+    which a GPU went from one run to another; gpu_seconds likewise (rows times sampling interval).
     """
 
     segments: pl.DataFrame
@@ -49,6 +49,7 @@ class Accumulators:
     steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     samples: int = 0
     attributed: int = 0
+    handed_over: int = 0
     gpu_seconds: float = 0.0
     gpu_seconds_attributed: float = 0.0
 

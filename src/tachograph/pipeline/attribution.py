@@ -182,6 +182,7 @@ def _matching(runs: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
 BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
 HANDOVER = timedelta(seconds=60)  # a job's recorded end may lie this far behind its successor's start
+SECOND = timedelta(seconds=1)  # Slurm tells times in whole seconds
 
 INTERVALS_SCHEMA = {
     "run": pl.Int32(),
@@ -202,12 +203,14 @@ class Attribution:
     `shares`: it has only shares of GPUs, so the number of its `gpus` is null.
     intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
     contested: stretches that two runs claim with equal right; their samples belong to no run.
+    handovers: seconds in which a GPU went from one run to another, `run`: the later; their samples belong to no run.
     unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
     """
 
     runs: pl.DataFrame
     intervals: pl.DataFrame
     contested: pl.DataFrame
+    handovers: pl.DataFrame
     unsure: pl.DataFrame
 
 
@@ -229,9 +232,10 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     accompanied = _accompanied(placed, runs)
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
-    intervals, contested = separate(claims)
+    separated, contested = separate(claims)
+    intervals, handovers = _between_runs(separated, placed.filter(pl.col("provenance") == BY_SAMPLES))
     unknown = {  # by reason, the first that holds
-        "contradicted": _contradicted(claims, intervals),
+        "contradicted": _contradicted(claims, separated),
         "other_slices": overruled,
         "too_many_samples": too_many,
         "shared_gpus": shared,
@@ -264,7 +268,8 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")
     unambiguous = held.join(ambiguous, on="run", how="anti")
     unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
-    return Attribution(held, intervals.join(unambiguous, on="run", how="semi"), contested, unsure)
+    mine = intervals.join(unambiguous, on="run", how="semi")
+    return Attribution(held, mine, contested, handovers, unsure)
 
 
 def with_own_indices(allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions) -> pl.DataFrame:
@@ -490,6 +495,24 @@ def _joined(intervals: pl.DataFrame) -> pl.DataFrame:
     ends = (pl.col("start").first(), pl.col("end").last())
     whole = numbered.group_by("piece", "run", *GPU_KEY, maintain_order=True).agg(ends)
     return whole.select(*INTERVALS_SCHEMA)
+
+
+def _between_runs(intervals: pl.DataFrame, by_samples: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Sorted intervals without the seconds in which their GPU was another run's just before; and these seconds.
+
+    An end and a start in one second do not say which run a sample of this second is of. A start with a fraction of a
+    second does, and so do samples that name their job (`by_samples`: rows of such runs and GPUs).
+    """
+    follows = (pl.col("start") == pl.col("end").shift(1)) & (pl.col("run") != pl.col("run").shift(1))
+    whole = pl.col("start").dt.microsecond() == 0
+    named = by_samples.select("run", "node", "gpu", named=pl.lit(value=True)).unique()
+    marked = intervals.with_columns(unsure=follows.over(*GPU_KEY).fill_null(value=False) & whole)
+    marked = marked.join(named, on=["run", "node", "gpu"], how="left", maintain_order="left")
+    unsure = pl.col("unsure") & pl.col("named").is_null()
+    rest = marked.with_columns(start=pl.when(unsure).then(pl.col("start") + SECOND).otherwise("start"))
+    between = marked.filter(unsure).with_columns(end=pl.min_horizontal("end", pl.col("start") + SECOND))
+    columns = list(INTERVALS_SCHEMA)
+    return rest.filter(pl.col("start") < pl.col("end")).select(columns), between.select(columns)
 
 
 def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:

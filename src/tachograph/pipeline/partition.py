@@ -87,13 +87,14 @@ def reduce_partition(
     gpus: Mapping[int, int] = MappingProxyType({}),
     labeller: Labeller | None = None,
     steps: pl.DataFrame | None = None,
+    handovers: pl.DataFrame | None = None,
 ) -> tuple[Accumulators, PartitionMinutes]:
     """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once), and its minutes.
 
     `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`: each run's start,
     at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16, tensor per (node, gpu), where known.
     `gpus`: how many GPUs each run has; one that has them all in `intervals` needs no other partition for its windows.
-    `steps`: as `intervals`, of steps under their numbers.
+    `steps`: as `intervals`, of steps under their numbers; `handovers`: stretches of which samples are counted.
     """
     stripe_rows = _stripe_rows(frame)
     keys = frame.select(*GPU_KEY)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*GPU_KEY)
@@ -124,6 +125,7 @@ def reduce_partition(
         steps=_of_steps(columns, layout, keys, steps, analysis=analysis),
         samples=frame.height,
         attributed=int(attributed.sum()),
+        handed_over=_samples_in(handovers, layout, keys),
         gpu_seconds=float((rows_per_stripe * seconds).sum()),
         gpu_seconds_attributed=float((attributed * seconds[layout.seg_stripe]).sum()),
     )
@@ -161,6 +163,15 @@ def _of_steps(
     zero = _microseconds(steps.get_column("start"))
     of_steps = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, steps, zero)
     return pl.DataFrame(_segments(columns, of_steps, keys, steps, frozenset(), {}, analysis=analysis))
+
+
+def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFrame) -> int:
+    """How many rows lie in stretches of GPUs; `layout` is that of the runs."""
+    if stretches is None or stretches.is_empty():
+        return 0
+    zero = _microseconds(stretches.get_column("start"))
+    found = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, stretches, zero)
+    return int((found.seg_b - found.seg_a).sum())
 
 
 def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:

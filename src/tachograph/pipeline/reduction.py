@@ -79,8 +79,9 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 class Reduction:
     """What is to be reduced, by whose intervals, how, and under which number; a GPU below `idle_util` is idle.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps. keys: run, job_key, job_id,
-    start, and how many `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels.
+    intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps; handovers: seconds between
+    them, whose samples are only counted. keys: run, job_key, job_id, start, and how many `gpus`, of each run.
+    labeller: labels each minute of a GPU; None: no labels.
     """
 
     lake: Lake
@@ -92,6 +93,7 @@ class Reduction:
     idle_util: float
     labeller: Labeller | None = None
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INTERVALS_SCHEMA))
+    handovers: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INTERVALS_SCHEMA))
 
 
 def reduce_days(
@@ -109,9 +111,10 @@ def reduce_days(
     """
     lake = reduction.lake
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, reduction.intervals)
-    # each task has the intervals, steps and keys of its partition
+    # each task has the stretches and keys of its partition
     nothing = reduction.intervals.clear()
-    shared = pool.share(replace(reduction, intervals=nothing, keys=reduction.keys.clear(), steps=nothing))
+    empty = replace(reduction, intervals=nothing, keys=reduction.keys.clear(), steps=nothing, handovers=nothing)
+    shared = pool.share(empty)
     tasks = _tasks(reduction, days, everything=everything)
     under_way: deque[tuple[date, PendingResult[Accumulators] | None]] = deque()
     done = 0
@@ -133,13 +136,14 @@ def reduce_one(
     part: Partition,
     intervals: pl.DataFrame,
     steps: pl.DataFrame,
+    handovers: pl.DataFrame,
     keys: pl.DataFrame,
     columns: Sequence[str],
 ) -> Accumulators:
     """Return what one partition comes to; its minutes are written, and do not count yet.
 
-    `intervals`, `steps`, `keys`: of its day and nodes. Run twice it writes two files, and only the committed one
-    counts.
+    `intervals`, `steps`, `handovers`, `keys`: of its day and nodes. Run twice it writes two files, and only
+    the committed one counts.
     """
     frame, _ = read_partition(reduction.lake, GPU_SAMPLES, part, columns)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
@@ -147,6 +151,7 @@ def reduce_one(
     reduced, minutes = reduce_partition(
         frame, intervals, starts, reduction.ridges,
         analysis=reduction.analysis, day=part.day, gpus=gpus, labeller=reduction.labeller, steps=steps,
+        handovers=handovers,
     )  # fmt: skip
     return write_minutes(
         reduction.lake, reduced, minutes, keys,
@@ -159,15 +164,16 @@ def _tasks(
 ) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
     """Yield what is to be done: for each day the arguments of its partitions' tasks, and None when they were all."""
     for day in days:
-        of_day, steps = overlapping_day(reduction.intervals, day), overlapping_day(reduction.steps, day)
+        every = (reduction.intervals, reduction.steps, reduction.handovers)
+        of_day, *others = (overlapping_day(frame, day) for frame in every)
         for part in partitions(reduction.lake, GPU_SAMPLES, [day]):
             mine = _of_nodes(of_day, part)
             if mine.height:
                 columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in GPU_KEY)]
                 keys = reduction.keys.join(mine, on="run", how="semi")
-                yield day, (part, mine, _of_nodes(steps, part), keys, columns)
+                yield day, (part, mine, *(_of_nodes(other, part) for other in others), keys, columns)
             elif everything:
-                yield day, (part, mine, mine, reduction.keys.clear(), ["t", *GPU_KEY])
+                yield day, (part, mine, mine, mine, reduction.keys.clear(), ["t", *GPU_KEY])
         yield day, None
 
 

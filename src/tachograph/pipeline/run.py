@@ -108,6 +108,7 @@ class AnalysisReport:
     unplaced: int = 0  # jobs of which nothing records where they ran
     misplaced: int = 0  # jobs that samples or maps name only at other times
     misplaced_by_s: float | None = None  # how much later than accounted, most of them
+    handover_samples: int = 0  # in the second in which a GPU went from one job to another: of neither
 
 
 def analyze(
@@ -207,12 +208,14 @@ class _Tally:
 
     samples: int = 0
     attributed: int = 0
+    handed_over: int = 0
     gpu_seconds: float = 0.0
     gpu_seconds_attributed: float = 0.0
 
     def add(self, part: Accumulators) -> None:
         self.samples += part.samples
         self.attributed += part.attributed
+        self.handed_over += part.handed_over
         self.gpu_seconds += part.gpu_seconds
         self.gpu_seconds_attributed += part.gpu_seconds_attributed
 
@@ -237,21 +240,25 @@ class _Analysis:
         self.judge = judge
         self.all_runs = owned.runs.select("job_key")
         self.runs = owned.runs.join(touched, on="run", how="semi")
-        self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*GPU_KEY, "start")
+        self.intervals, handovers = (
+            frame.join(touched, on="run", how="semi").sort(*GPU_KEY, "start")
+            for frame in (owned.intervals, owned.handovers)
+        )
         self.contested_s = _seconds(owned.contested)
         self.facts, ridges = gpu_facts(units)
         self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
         self.number = next_number(lake)
         self.horizon: datetime | None = None
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
-        self.held = self.intervals.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
+        every = pl.concat([self.intervals, handovers]).sort(*GPU_KEY, "start")
+        self.held = every.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
         self.nodes_held = self.held.group_by("run").agg(nodes_held=pl.col("node").n_unique())
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util
         self.reduction = Reduction(
             lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller,
-            steps.intervals,
+            steps.intervals, handovers,
         )  # fmt: skip
         self.steps = OpenSteps(steps)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
@@ -287,6 +294,7 @@ class _Analysis:
             gpu_seconds=tally.gpu_seconds,
             gpu_seconds_attributed=tally.gpu_seconds_attributed,
             contested_s=self.contested_s,
+            handover_samples=tally.handed_over,
             findings=self.reported,
             full=full,
             rule_problems=self.judge.problems,

@@ -410,24 +410,27 @@ def from_epoch(seconds: float) -> datetime | None:
         raise BadRowError("bad_time") from None
 
 
+_EPOCH = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+
+
 @lru_cache(maxsize=65536)
 def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
     """Return the UTC times a text may mean: none (nothing written), one, or two (the hour occurs twice), earlier first.
 
-    Local wall clock, ISO with an offset, or seconds since 1970.
+    Local wall clock, ISO with an offset, or seconds since 1970, with a fraction or without.
 
     >>> [t.hour for t in instants("2026-11-01T01:30:00", "America/New_York")]
     [5, 6]
-    >>> instants("Unknown", "UTC")
-    ()
+    >>> instants("Unknown", "UTC"), [t.microsecond for t in instants("1795268807.25", "UTC")]
+    ((), [250000])
 
     Errors: BadRowError for what is no time, or a wall clock that does not exist (clocks go forward).
     """
     text = written.strip()
     if absent(text):
         return ()
-    if text.isascii() and text.isdigit() and len(text) <= 12:
-        moment = from_epoch(int(text))
+    if _EPOCH.fullmatch(text):
+        moment = from_epoch(float(text))
         return (moment,) if moment else ()
     try:
         local = datetime.fromisoformat(text)
