@@ -16,6 +16,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "/job/1000411",  # still runs
     ),
     "job_kernels": ("/job/1000002/kernels",),
+    "job_scores": ("/job/1000002/scores",),
     "compare": ("/compare", "/compare?job=1000316", "/compare?job=1000316&job=1000177&job=1000102"),
     "api_docs": ("/api/docs",),
     "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),

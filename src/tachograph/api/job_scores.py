@@ -14,6 +14,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import GPU_SCORES, JOB_SUMMARIES
 from tachograph.judge.score_ways import ScoreWay, profiled_way, recorded_way, sampled_way
 from tachograph.lake.delta import Lake
+from tachograph.lake.profiles import read_attached
 from tachograph.lake.query import read_consistently, read_gpus, read_job_row, read_of_gpus
 from tachograph.nsight.reports import read_reports
 from tachograph.sources.pm_sampling.sums import warps_of
@@ -38,22 +39,29 @@ def read_job_scores(
 ) -> JobScores:
     """Return the scores of the job called `job`, of its last run unless `run` names another.
 
-    reports: of its kernels, by Nsight Compute.
+    reports: of its kernels, by Nsight Compute; without any, those that are attached to it.
     Errors: those of `read_job_row` and `read_reports`.
     """
+    return read_consistently(
+        lake, lambda: scores_of(lake, read_job_row(lake, job, cluster=cluster, run=run).row, configuration, reports)
+    )
 
-    def read() -> tuple[Mapping[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-        row = read_job_row(lake, job, cluster=cluster, run=run).row
-        gpus = read_gpus(lake, pl.DataFrame([row], schema=JOB_SUMMARIES.schema))
-        sampled = read_of_gpus(lake, GPU_SCORES, gpus, begin=row["start"], end=_end(row))
-        return row, gpus.to_dicts(), sampled.to_dicts()
 
-    row, gpus, sampled = read_consistently(lake, read)
-    limits = configuration.scores.max_warps
-    ways = [recorded_way(row), sampled_way(sampled, gpus=gpus, begin=row["start"], end=_end(row), limits=limits)]
-    if reports:
-        launches = [launch.metrics for report in read_reports(reports) for launch in report.launches]
-        warps = {warps_of(gpu["gpu_model"], limits) for gpu in gpus}
+def scores_of(
+    lake: Lake, row: Mapping[str, Any], configuration: Configuration, reports: Sequence[Path] = ()
+) -> JobScores:
+    """Return the scores of the job of a row of job_summaries, see `read_job_scores`.
+
+    Errors: those of `read_reports`.
+    """
+    gpus = read_gpus(lake, pl.DataFrame([row], schema=JOB_SUMMARIES.schema))
+    sampled = read_of_gpus(lake, GPU_SCORES, gpus, begin=row["start"], end=_end(row)).to_dicts()
+    limits, held = configuration.scores.max_warps, gpus.to_dicts()
+    ways = [recorded_way(row), sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row), limits=limits)]
+    read = read_reports(reports) if reports else [one.report for one in read_attached(lake, row["job_key"])]
+    if read:
+        launches = [launch.metrics for report in read for launch in report.launches]
+        warps = {warps_of(gpu["gpu_model"], limits) for gpu in held}
         ways.append(profiled_way(launches, max_warps=warps.pop() if len(warps) == 1 else None))
     return JobScores(row["display_id"] or row["job_id"], tuple(ways))
 

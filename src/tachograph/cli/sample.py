@@ -110,6 +110,8 @@ class _Printer:
         while until is None or due < until:
             due = due + self._arguments.every if until is None else min(due + self._arguments.every, until)
             time.sleep(max(0.0, due - time.monotonic()))
+            if due == until:
+                self._process.close()  # it hands over what was not reported yet
             self._period()
         if until is not None:
             self._end()

@@ -16,7 +16,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
     parser.add_argument(
         "--nsight", action="append", default=[], metavar="REPORT",
-        help="a report of Nsight Compute on kernels of the job (.ncu-rep, CSV, folder); repeatable",
+        help="a report of Nsight Compute on kernels of the job (.ncu-rep, CSV, folder); repeatable (default: those "
+        "attached to it)",
     )  # fmt: skip
     add_json(parser)
 

@@ -1,0 +1,26 @@
+"""The GPU scores of a job, each way in which they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tachograph.api.job_scores import scores_of
+from tachograph.report.score_ways import HEADINGS, way_remarks, way_row
+from tachograph.web.parameters import JobParameters
+from tachograph.web.snapshot import View
+
+PARAMETERS = JobParameters
+
+
+def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
+    """Return a row per way, and why they differ."""
+    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(0, named=True)
+    found = scores_of(view.opened.lake, row, view.configuration)
+    return {
+        "headings": HEADINGS,
+        "rows": list(map(way_row, found.ways)),
+        "remarks": list(way_remarks(found.ways)),
+        "job": found.job,
+        "key": row["job_key"],
+    }
