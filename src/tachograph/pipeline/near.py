@@ -44,8 +44,9 @@ def read_accounting(lake: Lake, news: NewInput, last: InputVersions | None, *, n
     jobs = _rows(lake, JOBS, _of_jobs(ids))
     shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).get_column("display_id").unique()
     if shown.len():  # what a name means depends on all jobs that have it
-        ids = pl.concat([ids, jobs.get_column("job_id"), shown]).unique()
+        ids = pl.concat([ids, shown])
         jobs = _rows(lake, JOBS, _of_jobs(ids))
+    ids = pl.concat([ids, jobs.get_column("job_id")]).unique()
     of_ids = pl.col("job_id").is_in(ids.implode())
     return Accounting(jobs, _rows(lake, ALLOCATIONS, of_ids), lake.latest(JOB_SUMMARIES, _SUMMARY, where=of_ids), names)
 
