@@ -7,7 +7,7 @@ So of a lake of many years only the jobs around the new ones are read, and the r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
@@ -21,6 +21,7 @@ from tachograph.pipeline.state import EVER, InputVersions, NewInput
 # GPUs are not sure (two); a node is a run's alone by what those beside it have (one); and who has a GPU depends on
 # claims to it, on the GPUs that their runs share, and on what is named of the runs beside those (three).
 HOPS = 6
+AHEAD = timedelta(days=1)  # around a step that is read with it: so steps of short jobs are one reading
 _SUMMARY = ("job_key", "job_id", "start", "as_of")
 _TIMES = {"start": TIME, "until": TIME}
 
@@ -82,12 +83,16 @@ def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
     """Ids of jobs near what is new: those that ran at the time of a job that ran at its time, and so on."""
     named = pl.Series("job_id", sorted(news.job_ids), dtype=pl.String)
     times = pl.concat([news.spans.select(start="first", until="last"), *_times_of(lake, named, now)])
-    near = pl.DataFrame(schema={"job_id": pl.String, **_TIMES})
+    read = near = pl.DataFrame(schema={"job_id": pl.String, **_TIMES})
+    known_from, known_to = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
     for _ in range(HOPS):
         begin, end = times.select(pl.col("start").min(), pl.col("until").max()).row(0)
         if begin is None or end is None:
             break
-        near = pl.concat(_within(lake, table, begin, end, now) for table in (JOBS, ALLOCATIONS))
+        if begin < known_from or end > known_to:
+            known_from, known_to = begin - AHEAD, end + AHEAD
+            read = pl.concat(_within(lake, table, known_from, known_to, now) for table in (JOBS, ALLOCATIONS))
+        near = read.filter(pl.col("start") <= pl.lit(end, dtype=TIME), pl.col("until") >= pl.lit(begin, dtype=TIME))
         times = pl.concat([times, near.select("start", "until")])
     return pl.concat([named, near.get_column("job_id")]).unique()
 
