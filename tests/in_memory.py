@@ -89,7 +89,7 @@ def outcome(
         )[0]
         for day in days
     ]  # fmt: skip
-    imbalance = _imbalance(reduced, days, starts, held.group_by("run").len("gpus"), analysis)
+    imbalance = _imbalance(reduced, days, owned.runs.select("run", "start"), held.group_by("run").len("gpus"), analysis)
     gpus = summarize_gpus(
         merge_segments([part.segments for part in reduced]), held, owned.runs, details, analysis=analysis
     )
@@ -109,7 +109,7 @@ def outcome(
 def _imbalance(
     reduced: Sequence[Accumulators],
     days: Sequence[date],
-    starts: dict[int, datetime],
+    starts: pl.DataFrame,
     gpus: pl.DataFrame,
     analysis: AnalysisOptions,
 ) -> pl.DataFrame:

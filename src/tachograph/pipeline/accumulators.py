@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 
 import numpy as np
 import polars as pl
@@ -149,9 +149,12 @@ _INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()
 
 
 class OpenRuns:
-    """Accumulators of runs that are not complete yet; memory is that of the runs, not of their samples."""
+    """Accumulators of runs that are not complete yet; memory is that of the runs, not of their samples.
 
-    def __init__(self, starts: Mapping[int, datetime], gpus: pl.DataFrame, analysis: AnalysisOptions) -> None:
+    `starts`: run, start; `gpus`: run, gpus.
+    """
+
+    def __init__(self, starts: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions) -> None:
         self.starts, self.gpus, self.analysis = starts, gpus, analysis
         self.segments: list[pl.DataFrame] = []
         self.intensities: list[pl.DataFrame] = []
@@ -189,7 +192,8 @@ class OpenRuns:
 
     def take(self, runs: pl.DataFrame) -> Accumulators:
         """Return what there is of some runs, and remove it."""
-        gone = np.zeros(max(self.starts, default=0) + 1, np.bool_)
+        greatest = self.starts.get_column("run").max()
+        gone = np.zeros((greatest if isinstance(greatest, int) else 0) + 1, np.bool_)
         gone[runs.get_column("run").to_numpy()] = True
         segments, intensities, imbalance, timelines = (
             out_of(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)

@@ -25,17 +25,24 @@ COARSE_S, QUARTER_S = 60.0, 900.0
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 
 
-def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOptions, now: datetime) -> pl.DataFrame:
+def build_runs(
+    jobs: pl.DataFrame,
+    allocations: pl.DataFrame,
+    *,
+    slurm: SlurmOptions,
+    now: datetime,
+    clusters: pl.Series | None = None,
+) -> pl.DataFrame:
     """Return one row per run of a job that has started: columns of `jobs`, `run` (0, 1, ...), `job_key`, `accounted`.
 
     `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself stays null. Where
     the run is over by its state, `until` is its start plus `elapsed_s`, or its start where that is null.
     A job that still waits is none, even if its record has a start. A null `cluster` is that of the job's other
-    rows, or the only one there is.
+    rows, or the only one there is; `clusters`: all names there are, where the rows are not all.
     Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map or samples name
     get a row whose accounting columns are null, `accounted` false.
     """
-    names = _clusters(jobs, allocations)
+    names = _clusters(jobs, allocations, clusters)
     known = _merge(_named(jobs, names)).drop("seq")
     allocations = _named(allocations, names)
     waiting = (pl.col("state") == "PENDING").fill_null(value=False) & pl.col("end").is_null()
@@ -63,10 +70,10 @@ def _looked_at(now: datetime) -> pl.Expr:
     return pl.when(pl.col("state").is_in(FINAL_STATES)).then(known.cast(TIME)).otherwise(still)
 
 
-def _clusters(jobs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
+def _clusters(jobs: pl.DataFrame, allocations: pl.DataFrame, known: pl.Series | None) -> pl.DataFrame:
     """The cluster that rows without one are of, per job id (`job_id`, `of_job`) for which there is one."""
     pairs = pl.concat([frame.select("job_id", "cluster") for frame in (jobs, allocations)]).unique()
-    everywhere = pairs.get_column("cluster").drop_nulls().unique()
+    everywhere = pairs.get_column("cluster").drop_nulls().unique() if known is None else known
     only = everywhere.item() if everywhere.len() == 1 else None
     named = pl.col("cluster").drop_nulls()
     of_job = pl.when(named.len() == 1).then(named.first()).when(named.len() == 0).then(pl.lit(only, dtype=pl.String))
@@ -392,6 +399,10 @@ def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataF
 def _contradicted(claims: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
     """Runs of which a GPU that is named belongs to others most of the time, by records as good or better."""
     unit = ["run", *GPU_KEY]
+    lengths = (pl.col("end") - pl.col("start")).filter(pl.col("start") < pl.col("end")).sum()
+    at_most, got = (frame.group_by("run").agg(length=lengths) for frame in (claims, intervals))
+    whole = at_most.join(got, on=["run", "length"], how="semi")  # got all that they claim
+    claims = claims.join(whole, on="run", how="anti")
     named = claims.filter(pl.col("rank") <= RANK["live_index"]).sort(*unit, "start", "end")
     begun = pl.max_horizontal("start", pl.col("end").cum_max().shift(1).over(unit))
     stretches = named.with_columns(length=pl.col("end") - begun).filter(pl.col("length") > timedelta(0))

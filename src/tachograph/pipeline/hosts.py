@@ -80,14 +80,14 @@ _NO_RUN = pl.lit(-1, dtype=pl.Int32).alias("run")
 
 
 def exclusive_stays(
-    intervals: pl.DataFrame, unsure: pl.DataFrame, contested: pl.DataFrame, starts: Mapping[int, datetime]
+    intervals: pl.DataFrame, unsure: pl.DataFrame, contested: pl.DataFrame, starts: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the stretches in which one run had a node to itself, sorted by run, node and start.
 
     Grain: one row per (run, node, start). `first` and `last`: minutes from the run's start in which no other run was
     there while it was. `until`: end of the last stretch that shares a minute with the one before it, from this one on.
     `intervals` (run, node, start, end) of GPUs owned; `unsure` of runs that own none and may have had some; `contested`
-    (node, start, end) of GPUs that two runs claim. Runs without GPUs do not count.
+    (node, start, end) of GPUs that two runs claim. Runs without GPUs do not count. `starts`: run, start.
     """
     claimed = contested.select(_NO_RUN, "node", "start", "end")
     present = _union(pl.concat([intervals.select(_PLACE), unsure.select(_PLACE), claimed]))
@@ -114,15 +114,15 @@ def _union(places: pl.DataFrame) -> pl.DataFrame:
     return stays.agg(pl.col("start").min(), pl.col("end").max()).drop("stay")
 
 
-def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: Mapping[int, datetime]) -> pl.DataFrame:
+def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFrame) -> pl.DataFrame:
     """The minutes of each stretch, but for those in which it begins because another run left, or ends as one comes."""
     comes = present.select("run", "node", "start", comes=True)
     leaves = present.select("run", "node", "end", leaves=True)
     marked = found.join(comes, on=["run", "node", "start"], how="left").join(
         leaves, on=["run", "node", "end"], how="left"
     )
-    zero = pl.col("run").replace_strict(list(starts), list(starts.values()), default=None, return_dtype=TIME)
-    begin, end = ((pl.col(name) - zero).dt.total_microseconds() for name in ("start", "end"))
+    marked = marked.join(starts.select("run", zero="start"), on="run", how="left")
+    begin, end = ((pl.col(name) - pl.col("zero")).dt.total_microseconds() for name in ("start", "end"))
     first = pl.when("comes").then(begin // MINUTE_US).otherwise(-(-begin // MINUTE_US))
     last = pl.when("leaves").then((end - 1) // MINUTE_US).otherwise(end // MINUTE_US - 1)
     timed = marked.with_columns(first=first.cast(pl.Int32), last=last.cast(pl.Int32))
@@ -405,7 +405,6 @@ class HostMinutes:
         """Of `runs` (run, job_key, job_id, start), which are all or some of those in `owned`."""
         self.lake, self.number, self.max_gap_intervals = lake, number, max_gap_intervals
         self.keys = runs.select("run", "job_key", "job_id", "start")
-        self.starts: Mapping[int, datetime] = dict(runs.select("run", "start").iter_rows())
         self.staged = StagedFiles(lake, JOB_NODE_MINUTES, number)
         self.days = lake.days(NODE_SAMPLES)
         self.stretches = _stretches(owned, self.keys) if self.days else pl.DataFrame()
@@ -456,8 +455,10 @@ class HostMinutes:
     def _reduce(self, part: Partition, stretches: pl.DataFrame, carried: CarriedHostSums) -> CarriedHostSums:
         columns = ["t", "node", *(name for name in HOST_COUNTERS_READ if part.has(name))]
         frame, _ = read_partition(self.lake, NODE_SAMPLES, part, columns)
+        mine = self.keys.join(stretches, on="run", how="semi")
+        starts: dict[int, datetime] = dict(mine.select("run", "start").iter_rows())
         minutes, further = reduce_hosts(
-            frame, stretches, carried, self.starts, day=part.day, max_gap_intervals=self.max_gap_intervals
+            frame, stretches, carried, starts, day=part.day, max_gap_intervals=self.max_gap_intervals
         )
         self._write(minutes)
         return further
@@ -474,6 +475,6 @@ class HostMinutes:
 
 def _stretches(owned: Attribution, keys: pl.DataFrame) -> pl.DataFrame:
     """When one of the runs in `keys` had a node to itself."""
-    starts: dict[int, datetime] = dict(owned.runs.select("run", "start").iter_rows())
+    starts = owned.runs.select("run", "start")
     found = exclusive_stays(owned.intervals.select(_STAY_KEY), owned.unsure, owned.contested, starts)
     return found.join(keys, on="run", how="semi", maintain_order="left")

@@ -17,7 +17,6 @@ from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import (
-    ALLOCATIONS,
     ANALYSES,
     DEVICES,
     FINDINGS,
@@ -26,7 +25,6 @@ from tachograph.catalog.tables import (
     JOB_SUMMARIES,
     JOBS,
     STEP_SUMMARIES,
-    STEPS,
     TIME,
     WINDOWED,
     LakeTable,
@@ -47,6 +45,7 @@ from tachograph.pipeline.attribution import (
 )
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.minutes import MinuteWriter
+from tachograph.pipeline.near import read_accounting, read_steps
 from tachograph.pipeline.partition import Labeller
 from tachograph.pipeline.reduction import Reduction, TaskPool, ThreadPool, reduce_days
 from tachograph.pipeline.row_buffers import PIPE_MEANS, RowBuffer, SummaryBuffer, drop_summaries
@@ -131,31 +130,41 @@ def analyze(
     """
     _check(configuration)
     judging = judge(configuration)
-    horizon = removed_before(lake, *SAMPLES)
-    seen = seen_now(lake, configuration, judging.digest)
-    news = news_since(lake, None if full else seen_last(lake), seen)
-    if news.nothing:
+    analysis = _begin(lake, configuration, judging, now=now, full=full, progress=progress)
+    if analysis is None:
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
-    devices, jobs = lake.latest(DEVICES), lake.latest(JOBS)
+    if pool is not None:
+        return analysis.run(pool)
+    with ThreadPool(threads) as own:
+        return analysis.run(own)
+
+
+def _begin(
+    lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool, progress: Progress | None
+) -> _Analysis | None:
+    """Find out what is to be done, and of which GPUs; None where nothing is new. What it was found by is released."""
+    horizon = removed_before(lake, *SAMPLES)
+    seen, last = seen_now(lake, configuration, judge.digest), None if full else seen_last(lake)
+    news = news_since(lake, last, seen)
+    if news.nothing:
+        return None
+    devices, known = lake.latest(DEVICES), read_accounting(lake, news, last, now=now)
     units = inventory(devices, configuration.nodes)
-    recorded = with_own_indices(lake.latest(ALLOCATIONS), devices, slurm=configuration.slurm)
-    allocations = with_raw_ids(recorded, jobs)
-    runs = build_runs(jobs, allocations, slurm=configuration.slurm, now=now)
+    recorded = with_own_indices(known.allocations, devices, slurm=configuration.slurm)
+    allocations = with_raw_ids(recorded, known.jobs)
+    runs = build_runs(known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters)
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
-    before = lake.latest(JOB_SUMMARIES, ("job_key", "job_id", "start", "as_of"))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
-    touched = _touched(owned, allocations, news, before).join(
+    touched = _touched(owned, allocations, news, known.summaries).join(
         owned.runs.join(sealed, on="job_key", how="semi"), on="run", how="anti"
     )
     mine = replace(owned, runs=owned.runs.join(touched, on="run", how="semi"))
-    steps = build_steps(lake.latest(STEPS), allocations, mine)
-    analysis = _Analysis(lake, configuration, judging, owned, touched, steps, units, seen, now, progress)
+    steps = build_steps(read_steps(lake, mine.runs), allocations, mine)
+    analysis = _Analysis(lake, configuration, judge, owned, touched, steps, units, seen, now, progress)
+    analysis.full, analysis.horizon = news.everything, horizon
     analysis.misplaced = misplaced(runs, allocations)
-    analysis.horizon = horizon
-    if pool is not None:
-        return analysis.run(pool, full=news.everything)
-    with ThreadPool(threads) as own:
-        return analysis.run(own, full=news.everything)
+    analysis.gone = known.summaries.join(owned.runs, on="job_key", how="anti").select("job_key")
+    return analysis
 
 
 def _check(configuration: Configuration) -> None:
@@ -196,10 +205,15 @@ def _touched(owned: Attribution, allocations: pl.DataFrame, news: NewInput, befo
 
 
 def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """Runs on a node of `places` (node, start, until) between the first start and the last end there."""
+    """Runs on a node of `places` (node, start, until) from the first start to the last end there.
+
+    One that begins in the second of this end counts, too: its first samples may be of the other.
+    """
     window = places.group_by("node").agg(first=pl.col("start").min(), last=pl.col("until").max())
     near = stays.join(window, on="node", how="inner")
-    return near.filter((pl.col("start") < pl.col("last")) & (pl.col("until") > pl.col("first"))).select("run").unique()
+    return (
+        near.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first"))).select("run").unique()
+    )
 
 
 @dataclass(slots=True)
@@ -238,7 +252,8 @@ class _Analysis:
     ) -> None:
         self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
         self.judge = judge
-        self.all_runs = owned.runs.select("job_key")
+        self.full = False
+        self.gone = JOB_SUMMARIES.empty().select("job_key")
         self.runs = owned.runs.join(touched, on="run", how="semi")
         self.intervals, handovers = (
             frame.join(touched, on="run", how="semi").sort(*GPU_KEY, "start")
@@ -246,7 +261,6 @@ class _Analysis:
         )
         self.contested_s = _seconds(owned.contested)
         self.facts, ridges = gpu_facts(units)
-        self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
         self.number = next_number(lake)
         self.horizon: datetime | None = None
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
@@ -264,7 +278,7 @@ class _Analysis:
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
         self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
-        self.open_runs = OpenRuns(self.starts, per_run, configuration.analysis)
+        self.open_runs = OpenRuns(self.runs.select("run", "start"), per_run, configuration.analysis)
         self.waiting = self.runs
         self.misplaced = Misplaced(0, None)
         self.summaries = SummaryBuffer(lake, self.number)
@@ -273,9 +287,9 @@ class _Analysis:
         self.reported = 0
         self.findings = RowBuffer(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
-    def run(self, pool: TaskPool, *, full: bool) -> AnalysisReport:
+    def run(self, pool: TaskPool) -> AnalysisReport:
         try:
-            tally = self._reduce(pool, full=full)
+            tally = self._reduce(pool)
             jobs = self._write()
         finally:
             self.minutes.discard()  # nothing, where all is committed
@@ -296,16 +310,16 @@ class _Analysis:
             contested_s=self.contested_s,
             handover_samples=tally.handed_over,
             findings=self.reported,
-            full=full,
+            full=self.full,
             rule_problems=self.judge.problems,
         )
         self._remember(report)
         return report
 
-    def _reduce(self, pool: TaskPool, *, full: bool) -> _Tally:
+    def _reduce(self, pool: TaskPool) -> _Tally:
         """Reduce day by day, and summarize what is over by the end of each."""
         tally = _Tally()
-        for day, part in reduce_days(self.reduction, pool=pool, everything=full, progress=self._report):
+        for day, part in reduce_days(self.reduction, pool=pool, everything=self.full, progress=self._report):
             if part is not None:
                 tally.add(part)
                 self.minutes.add(part)
@@ -388,7 +402,7 @@ class _Analysis:
         new = self.summaries.kept
         columns = ("job_key", "as_of", *PIPE_MEANS)
         known = self.lake.latest(JOB_SUMMARIES, columns).join(new, on="job_key", how="anti")
-        gone = known.join(self.all_runs, on="job_key", how="anti")
+        gone = known.join(self.gone, on="job_key", how="semi")
         expired = removed_before(self.lake, JOBS)
         if expired is not None:  # their accounting was removed, their summaries stay
             gone = gone.filter(pl.col("as_of") >= pl.lit(expired, dtype=TIME))

@@ -211,17 +211,18 @@ def _over_gpus(per_gpu: pl.DataFrame) -> pl.DataFrame:
 
 
 def fold_windows(
-    parts: Sequence[Windows], carried: pl.DataFrame, starts: Mapping[int, datetime], gpus: pl.DataFrame, *,
+    parts: Sequence[Windows], carried: pl.DataFrame, starts: pl.DataFrame, gpus: pl.DataFrame, *,
     analysis: AnalysisOptions, day: date, last: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """Return (one row per (run, counter) of this day's complete windows, border windows to carry to the next day).
 
-    `gpus`: one row per run with the number of GPUs it held. `last`: nothing follows, so nothing is carried.
+    `starts`: run, start. `gpus`: one row per run with the number of GPUs it held. `last`: nothing follows, so nothing
+    is carried.
     """
     border = pl.concat([carried, *(part.border for part in parts)])
     unit = ["run", "node", "gpu", "mig", "counter", "window"]
     border = border.group_by(unit, maintain_order=True).agg(pl.col("n", "total").sum()).select(*BORDER_WINDOWS)
-    begun = pl.DataFrame({"run": list(starts), "begun": list(starts.values())}, schema={"run": pl.Int32, "begun": TIME})
+    begun = starts.select("run", begun="start")
     midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
     length = pl.duration(seconds=(pl.col("window").cast(pl.Int64) + 1) * analysis.window_s)
     timed = border.join(begun, on="run", how="left").with_columns(open=(pl.col("begun") + length) > midnight)

@@ -1,0 +1,128 @@
+"""The accounting that an analysis needs: all of it, or what is near in time to what is new.
+
+Which GPUs are whose depends on the jobs that ran at the same time, on those beside these, and so on for a few steps.
+So of a lake of many years only the jobs around the new ones are read, and the result is that of reading all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+
+from tachograph.catalog.tables import ALLOCATIONS, JOB_SUMMARIES, JOBS, STEPS, TIME, LakeTable
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.pipeline.state import EVER, InputVersions, NewInput
+
+# Steps in time from what is new to what decides its results: runs beside it are done too, and runs beside those whose
+# GPUs are not sure (two); a node is a run's alone by what those beside it have (one); and who has a GPU depends on
+# claims to it, on the GPUs that their runs share, and on what is named of the runs beside those (three).
+HOPS = 6
+AHEAD = timedelta(days=1)  # around a step that is read with it: so steps of short jobs are one reading
+_SUMMARY = ("job_key", "job_id", "start", "as_of")
+_TIMES = {"start": TIME, "until": TIME}
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Rows of the tables, each key once; `summaries`: _SUMMARY of those so far; `clusters`: all names in the lake."""
+
+    jobs: pl.DataFrame
+    allocations: pl.DataFrame
+    summaries: pl.DataFrame
+    clusters: pl.Series
+
+
+def read_accounting(lake: Lake, news: NewInput, last: InputVersions | None, *, now: datetime) -> Accounting:
+    """Return the accounting by which what is new is attributed: of all jobs, or those near it. Errors: LakeError."""
+    names, is_new = _clusters(lake, last)
+    if news.everything or is_new or bool((news.spans["last"] == EVER[1]).any()):
+        return Accounting(lake.latest(JOBS), lake.latest(ALLOCATIONS), lake.latest(JOB_SUMMARIES, _SUMMARY), names)
+    ids = _near(lake, news, now)
+    jobs = _rows(lake, JOBS, _of_jobs(ids))
+    shown = jobs.filter(pl.col("display_id") != pl.col("job_id")).get_column("display_id").unique()
+    if shown.len():  # what a name means depends on all jobs that have it
+        ids = pl.concat([ids, shown])
+        jobs = _rows(lake, JOBS, _of_jobs(ids))
+    ids = pl.concat([ids, jobs.get_column("job_id")]).unique()
+    of_ids = pl.col("job_id").is_in(ids.implode())
+    return Accounting(jobs, _rows(lake, ALLOCATIONS, of_ids), lake.latest(JOB_SUMMARIES, _SUMMARY, where=of_ids), names)
+
+
+def read_steps(lake: Lake, runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of STEPS of the jobs of `runs`, each key once. Errors: LakeError."""
+    return _rows(lake, STEPS, pl.col("job_id").is_in(runs.get_column("job_id").unique().implode()))
+
+
+def _rows(lake: Lake, table: LakeTable, where: pl.Expr) -> pl.DataFrame:
+    with lake_errors(lake.uri(table)):
+        return resolve(lake.scan(table).filter(where).collect(), table)[0]
+
+
+def _of_jobs(ids: pl.Series) -> pl.Expr:
+    return pl.col("job_id").is_in(ids.implode()) | pl.col("display_id").is_in(ids.implode())
+
+
+def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
+    """Names of clusters, and whether one is new: rows without one belong to the only one there is."""
+    empty = pl.DataFrame(schema={"cluster": pl.String, "known": pl.Boolean})
+    names = [empty]
+    for table in (JOBS, ALLOCATIONS):
+        known = pl.lit(value=False) if last is None else pl.col("seq").min() <= last.versions[table.name]
+        with lake_errors(lake.uri(table)):
+            rows = lake.scan(table).filter(pl.col("cluster").is_not_null())
+            names.append(rows.group_by("cluster").agg(known=known).collect(engine="streaming"))
+    by_name = pl.concat(names).group_by("cluster").agg(pl.col("known").any())
+    return by_name.get_column("cluster"), not by_name.get_column("known").all()
+
+
+def _near(lake: Lake, news: NewInput, now: datetime) -> pl.Series:
+    """Ids of jobs near what is new: those that ran at the time of a job that ran at its time, and so on."""
+    named = pl.Series("job_id", sorted(news.job_ids), dtype=pl.String)
+    times = pl.concat([news.spans.select(start="first", until="last"), *_times_of(lake, named, now)])
+    read = near = pl.DataFrame(schema={"job_id": pl.String, **_TIMES})
+    known_from, known_to = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+    for _ in range(HOPS):
+        begin, end = times.select(pl.col("start").min(), pl.col("until").max()).row(0)
+        if begin is None or end is None:
+            break
+        if begin < known_from or end > known_to:
+            known_from, known_to = begin - AHEAD, end + AHEAD
+            read = pl.concat(_within(lake, table, known_from, known_to, now) for table in (JOBS, ALLOCATIONS))
+        near = read.filter(pl.col("start") <= pl.lit(end, dtype=TIME), pl.col("until") >= pl.lit(begin, dtype=TIME))
+        times = pl.concat([times, near.select("start", "until")])
+    return pl.concat([named, near.get_column("job_id")]).unique()
+
+
+def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
+    """When jobs ran, by any record of theirs, and where they were thought to be by the last analysis."""
+    of_ids = pl.col("job_id").is_in(ids.implode())
+    sources = ((JOBS, _of_jobs(ids), "end"), (ALLOCATIONS, of_ids, "end"), (JOB_SUMMARIES, of_ids, "as_of"))
+    found = []
+    for table, where, end in sources:
+        with lake_errors(lake.uri(table)):
+            begun = lake.scan(table).filter(where & pl.col("start").is_not_null())
+            found.append(begun.select("start", until=pl.col(end).fill_null(pl.lit(now, dtype=TIME))).collect())
+    return found
+
+
+def _within(lake: Lake, table: LakeTable, begin: datetime, end: datetime, now: datetime) -> pl.DataFrame:
+    """(job_id, start, until) of rows with a time in [begin, end]; one without end lasts until `now`.
+
+    Of a row that was completed later the one without its end does not count.
+    """
+    is_open = pl.col("end").is_null()
+    inside = (pl.col("start") <= pl.lit(end, dtype=TIME)) & (is_open | (pl.col("end") >= pl.lit(begin, dtype=TIME)))
+    columns = list(dict.fromkeys((*table.key, "start", "end")))
+    with lake_errors(lake.uri(table)):
+        rows = lake.scan(table).filter(inside).select(columns).collect()
+        begun = rows.filter(is_open)
+        if begun.height:
+            ids = begun.get_column("job_id").unique().implode()
+            ended = lake.scan(table).filter(pl.col("job_id").is_in(ids) & ~is_open).select(table.key).collect()
+            begun = begun.join(ended, on=table.key, how="anti", nulls_equal=True)
+    found = pl.concat([rows.filter(~is_open), begun])
+    return found.select("job_id", "start", until=pl.col("end").fill_null(pl.lit(now, dtype=TIME)))
