@@ -275,8 +275,8 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")
     unambiguous = held.join(ambiguous, on="run", how="anti")
     unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
-    mine = intervals.join(unambiguous, on="run", how="semi")
-    return Attribution(held, mine, contested, handovers, unsure)
+    mine, between = (frame.join(unambiguous, on="run", how="semi") for frame in (intervals, handovers))
+    return Attribution(held, mine, contested, between, unsure)
 
 
 def with_own_indices(allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions) -> pl.DataFrame:

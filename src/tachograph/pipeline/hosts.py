@@ -476,5 +476,6 @@ class HostMinutes:
 def _stretches(owned: Attribution, keys: pl.DataFrame) -> pl.DataFrame:
     """When one of the runs in `keys` had a node to itself."""
     starts = owned.runs.select("run", "start")
-    found = exclusive_stays(owned.intervals.select(_STAY_KEY), owned.unsure, owned.contested, starts)
+    stays = pl.concat([owned.intervals, owned.handovers]).select(_STAY_KEY)
+    found = exclusive_stays(stays, owned.unsure, owned.contested, starts)
     return found.join(keys, on="run", how="semi", maintain_order="left")
