@@ -13,7 +13,8 @@ from madelake import NOW, Rows, table_frame
 from tachograph.catalog.config import AnalysisOptions, Configuration
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.pipeline.accumulators import Accumulators, merge_segments
-from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
+from tachograph.pipeline.attribution import Attribution, attribute, gpu_facts, inventory
+from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.partition import reduce_partition
 from tachograph.pipeline.reduction import overlapping_day
 from tachograph.pipeline.summaries import summarize_gpus, summarize_jobs

@@ -11,7 +11,8 @@ import pytest
 from in_memory import Unit, owners, with_seq
 from madelake import configured, held, job, utc
 from tachograph.catalog.config import SlurmOptions
-from tachograph.pipeline.attribution import Attribution, with_raw_ids
+from tachograph.pipeline.attribution import Attribution
+from tachograph.pipeline.job_runs import with_raw_ids
 
 T = utc(23, 12)
 FOUR: list[Unit] = [("n1", gpu, None) for gpu in range(4)]

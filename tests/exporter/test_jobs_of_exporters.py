@@ -17,7 +17,8 @@ from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
-from tachograph.pipeline.attribution import attribute, build_runs
+from tachograph.pipeline.attribution import attribute
+from tachograph.pipeline.job_runs import build_runs
 from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
 from tachograph.sources.series import SeriesMemory

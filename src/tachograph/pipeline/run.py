@@ -32,18 +32,9 @@ from tachograph.catalog.tables import (
 from tachograph.lake.delta import Lake
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
-from tachograph.pipeline.attribution import (
-    Attribution,
-    Misplaced,
-    attribute,
-    build_runs,
-    gpu_facts,
-    inventory,
-    misplaced,
-    with_own_indices,
-    with_raw_ids,
-)
+from tachograph.pipeline.attribution import Attribution, attribute, gpu_facts, inventory, with_own_indices
 from tachograph.pipeline.hosts import HostMinutes
+from tachograph.pipeline.job_runs import Misplaced, build_runs, misplaced, with_raw_ids
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.pipeline.near import read_accounting, read_steps
 from tachograph.pipeline.partition import Labeller

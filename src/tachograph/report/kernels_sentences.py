@@ -365,6 +365,7 @@ def gain_sentence(gain: float | None, worst: float | None) -> str:
 def safe_sentence(found: Estimate) -> str:
     """Return whether the set is safe, in a sentence, with the highest upper value and the resources at their limit.
 
+    >>> from tachograph.sharing.demand import CorunOutcome
     >>> pair = (CorunOutcome("a", 1.0, 1.0, None, 1.05), CorunOutcome("b", 1.7, 1.7, "l2_bandwidth", 2.1))
     >>> safe_sentence(Estimate(pair[:1], {}, None, None, safe=True, unknown=()))
     'Safe: no slowdown is above 1.05x.'

@@ -25,7 +25,8 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import SampleReader, read_latest
 from tachograph.live.selection import is_of
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
-from tachograph.pipeline.attribution import attribute, build_runs, with_raw_ids
+from tachograph.pipeline.attribution import attribute
+from tachograph.pipeline.job_runs import build_runs, with_raw_ids
 from tachograph.sources.recording import SpooledRecording
 
 if TYPE_CHECKING:
