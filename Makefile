@@ -77,6 +77,9 @@ readers: $(VENV)/dev.stamp ## run one writer and ten readers on a lake for MINUT
 polls: $(VENV)/dev.stamp ## collect POLLS=10000 times from good and bad exporters; memory, files, threads and log must stay
 	$(BIN)/python tests/chaos/polls.py --polls $(POLLS)
 
+upgrade-test: $(VENV)/dev.stamp ## read, analyze and compact lakes that earlier versions wrote (a minute)
+	$(PYTEST) tests/upgrade $(ARGS)
+
 fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; stopped, it goes on from there
 	$(BIN)/python tests/fuzz/fuzz.py --mutations $(FUZZ) --state .fuzz.json
 
@@ -108,7 +111,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers polls fuzz screens gpu-day gpu-day-pack docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens gpu-day gpu-day-pack docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -73,7 +73,7 @@ def in_database(database: str, schema: str = "tachograph", prefix: str = "") -> 
 
 
 def comparable(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Rows in one order, JSON read, and without what PostgreSQL's text cannot hold."""
+    """Rows in one order, JSON read, and NUL written out, which PostgreSQL's text cannot hold."""
     key = COMPUTED[name].key
     plain = [
         {column: _plain(column, value) for column, value in row.items()}
@@ -86,7 +86,7 @@ def comparable(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def _plain(column: str, value: Any) -> Any:
     if column in ("evidence", "checks") and isinstance(value, str):
         return json.loads(value)
-    return value.replace("\x00", "") if isinstance(value, str) else value
+    return value.replace("\0", r"\x00") if isinstance(value, str) else value
 
 
 def assert_same(database: str, lake: Lake, **place: str) -> None:

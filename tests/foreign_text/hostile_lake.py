@@ -95,6 +95,9 @@ def node_of(payload: str) -> str:
     return payload[:200]
 
 
+NODES = {*map(node_of, PAYLOADS.values())}
+
+
 def hostile_lake(folder: Path) -> Lake:
     """Return an analyzed lake with two jobs per payload: one with a plain id, and one whose id is hostile, too."""
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES if name != "node_samples"}

@@ -72,7 +72,7 @@ ELSEWHERE: Mapping[str, str] = {
     "scores": "scores of a job, and the name of a report: see `kernels`",
     "ingest": "not walked: what it reads is in the lake of the others, its counts are in `lake`",
     "collect": "not walked: its errors are in `status`",
-    "export": "not walked: files for programs, see tests/export",
+    "export": "see test_hostile_exports.py",
     "serve": "not walked: see tests/web/test_known_holes.py",
 }
 _FORMATS = {"--json", "--csv", "--html", "--raw", "--sbatch", "--ndjson"}

@@ -20,13 +20,14 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
-from tachograph.catalog.units import MB_PER_MIB
+from tachograph.catalog.units import MB_PER_MIB, printable
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
 
 UNKNOWN = "unknown"  # text that the schema requires and that is not recorded
 STEP_S = 60
 DIGITS = 3  # behind the point: significant in a mean of 32-bit numbers
+LONGEST_FOLDER = 60  # characters, of at most four bytes each: file systems take names of 255 bytes
 BATCH = 256  # jobs whose minutes are read at a time
 # final states of the schema; of other endings the closest
 STATES: Mapping[str, str] = MappingProxyType(
@@ -227,7 +228,7 @@ def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
 
 def _cluster(row: Mapping[str, Any]) -> str:
     """The cluster as the name of a folder, and of no other place."""
-    return (row["cluster"] or "").replace("/", "_").lstrip(".") or UNKNOWN
+    return printable(row["cluster"] or "", most=LONGEST_FOLDER).replace("/", "_").lstrip(".") or UNKNOWN
 
 
 def _seconds(moment: datetime) -> int:

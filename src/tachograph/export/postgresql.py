@@ -164,14 +164,18 @@ class _Export:
         """Summaries that the target does not have as they are (all of them with `everything`), and keys to delete."""
         from psycopg.sql import SQL
 
+        from tachograph.export.postgresql_tables import as_stored
+
         rows = self._connection.execute(
             SQL("SELECT job_key, seq FROM {}").format(self._place(JOB_SUMMARIES.name))
         ).fetchall()
         there = pl.DataFrame(rows, schema={"job_key": pl.String, "seq": pl.Int64}, orient="row")
-        summaries = self._content.summaries
-        changed = summaries if everything else summaries.join(there, on=["job_key", "seq"], how="anti")
-        gone = there.join(summaries, on="job_key", how="anti").get_column("job_key").to_list()
-        return changed, gone
+        stored = self._content.summaries.with_columns(stored=as_stored(pl.col("job_key")))
+        gone = there.join(stored, left_on="job_key", right_on="stored", how="anti").get_column("job_key").to_list()
+        if everything:
+            return self._content.summaries, gone
+        changed = stored.join(there, left_on=["stored", "seq"], right_on=["job_key", "seq"], how="anti")
+        return changed.drop("stored"), gone
 
     def _remove(self, gone: Sequence[str]) -> int:
         from psycopg.sql import SQL

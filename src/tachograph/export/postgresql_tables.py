@@ -136,7 +136,7 @@ def copy_in(connection: Connection, name: Composable, rows: pl.DataFrame) -> Non
 def as_csv(rows: pl.DataFrame) -> bytes:
     """Return rows as COPY reads them: null is empty, empty text is quoted, lists are array literals.
 
-    Characters that PostgreSQL's text has no place for are left out; NaN and infinities are null.
+    NaN and infinities are null.
 
     >>> as_csv(pl.DataFrame({"a": ["x", "", None], "b": [[1, 2], [], None]})).decode().splitlines()
     ['x,"{""1"",""2""}"', '"",{}', ',']
@@ -147,12 +147,21 @@ def as_csv(rows: pl.DataFrame) -> bytes:
     return target.getvalue()
 
 
+def as_stored(text: pl.Expr) -> pl.Expr:
+    r"""Return texts as PostgreSQL holds them: NUL, which none of its texts can have, is written out (`\x00`).
+
+    >>> pl.select(as_stored(pl.lit("a\0b"))).item()
+    'a\\x00b'
+    """
+    return text.str.replace_all("\0", r"\x00", literal=True)
+
+
 def _as_read(name: str, dtype: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if dtype.is_float():
         return pl.when(column.is_finite()).then(column).alias(name)
     if dtype == pl.String:
-        return column.str.replace_all("\x00", "", literal=True)
+        return as_stored(column)
     if isinstance(dtype, pl.List):
         items = column.cast(pl.List(pl.String)).list.eval(_quoted_item())
         joined = pl.concat_str(pl.lit("{"), items.list.join(","), pl.lit("}"))
@@ -161,7 +170,7 @@ def _as_read(name: str, dtype: pl.DataType) -> pl.Expr:
 
 
 def _quoted_item() -> pl.Expr:
-    plain = pl.element().str.replace_all("\x00", "", literal=True)
+    plain = as_stored(pl.element())
     escaped = plain.str.replace_all("\\", "\\\\", literal=True).str.replace_all('"', '\\"', literal=True)
     return pl.concat_str(pl.lit('"'), escaped, pl.lit('"')).fill_null("NULL")
 
