@@ -149,14 +149,18 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return Lake.open(str(made_once(tmp_path_factory, "marked", make) / "lake"))
 
 
-@pytest.fixture
-def site(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
-    """A copy of a site where every text that others write is hostile: a lake, scripts, kernels, a configuration."""
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site where every text that others write is hostile: a lake, scripts, kernels, a configuration. To be read."""
     from hostile_site import hostile_site
 
-    made = made_once(tmp_path_factory, "hostile", hostile_site)
-    shutil.copytree(made, tmp_path / "site")
-    return tmp_path / "site"
+    return made_once(tmp_path_factory, "hostile", hostile_site)
+
+
+@pytest.fixture
+def site(hostile: Path, tmp_path: Path) -> Path:
+    """A copy of the hostile site."""
+    return Path(shutil.copytree(hostile, tmp_path / "site"))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,9 @@ from tachograph.catalog.tables import TABLES
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import write_label
+from tachograph.lake.profiles import AttachedProfile, attach_profiles
 from tachograph.lake.query import read_verdicts, select_jobs
+from tachograph.nsight.launches import Chip, Launch, NcuReport
 
 NOW = datetime(2026, 4, 24, tzinfo=UTC)
 START = datetime(2026, 4, 23, 10, tzinfo=UTC)
@@ -55,6 +57,7 @@ PAYLOADS: Mapping[str, str] = MappingProxyType(
         "long": "qz" + "x" * LONG,
     }
 )
+PLAIN_JOBS = [str(1000 + place) for place in range(len(PAYLOADS))]  # ids that are none, one per payload
 # columns whose values are Slurm's or Tachograph's own words, or decide which rows belong together
 _FIXED = frozenset({"state", "provenance", "numbering", "step", "job_id", "cluster", "node", "node_list"})
 ENVIRONMENT = {
@@ -102,7 +105,7 @@ def hostile_lake(folder: Path) -> Lake:
     """Return an analyzed lake with two jobs per payload: one with a plain id, and one whose id is hostile, too."""
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES if name != "node_samples"}
     for place, payload in enumerate(PAYLOADS.values()):
-        for job_id, gpu in ((str(1000 + place), 0), (f"{place}{payload[:500]}", 1)):
+        for job_id, gpu in ((PLAIN_JOBS[place], 0), (f"{place}{payload[:500]}", 1)):
             node = node_of(payload)
             row = job(job_id, START, END, gpus=1, node_list=node, submit_line=f"sbatch {payload}")
             tables["jobs"].append(foreign("jobs", payload) | row | {"display_id": None if gpu == 0 else payload})
@@ -119,6 +122,7 @@ def hostile_lake(folder: Path) -> Lake:
     lake = make_lake(folder, **tables)
     summarized(lake, now=NOW)
     _label(lake)
+    _profile(lake)
     return lake
 
 
@@ -132,3 +136,13 @@ def _label(lake: Lake) -> None:
             lake, row["job_key"], row["job_id"], row["code"], holds=True, by=known["user"], at=NOW,
             comment=known["name"],
         )  # fmt: skip
+
+
+def _profile(lake: Lake) -> None:
+    """A report of kernels of each job with a plain id, every text of it hostile."""
+    for row in select_jobs(lake, JobFilter()).jobs.filter(pl.col("job_id").is_in(PLAIN_JOBS)).iter_rows(named=True):
+        text = row["name"][:9_000]
+        metrics = {"gpu__time_duration.sum": 1e6, "launch__grid_size": 4.0}
+        launch = Launch(text, metrics, Chip(text), f"{text}.csv", 0, ranges=(text,))
+        report = NcuReport(f"/profiles/{text}.csv", (launch,), problems=(text,), digest="f" * 64)
+        attach_profiles(lake, row["job_key"], row["job_id"], [AttachedProfile(report, 1, NOW)])

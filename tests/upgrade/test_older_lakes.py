@@ -52,11 +52,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def of_both(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> tuple[Any, Any]:
+def of_both(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The jobs, with the columns that both have."""
-    known = (then[0].keys() & now[0].keys()) - set(LATER)
+    known = sorted((then[0].keys() & now[0].keys()) - set(LATER))
     assert len(known) > 100
-    return tuple([{name: job[name] for name in sorted(known)} for job in jobs] for jobs in (then, now))
+    return [[{name: job[name] for name in known} for job in jobs] for jobs in (then, now)]
 
 
 @pytest.mark.parametrize("folder", LAKES, ids=lambda path: path.name.partition(".")[0], indirect=True)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from tachograph.catalog.columns import INTERNAL, must_exist
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.spreadsheets import table_csv
+from tachograph.catalog.units import escaped_json
 from tachograph.report.json_values import json_values
 from tachograph.web.parameters import Parameters, Word
 
@@ -73,12 +74,21 @@ class Format:
     encode: Callable[[pl.DataFrame], bytes]
 
 
+def encode_json(value: object) -> bytes:
+    r"""Return a value as JSON: texts as they are, escapes for what steers terminals or the direction of writing.
+
+    >>> encode_json({"name": "\u202eö"}).decode()
+    '{"name":"\\u202eö"}'
+    """
+    return escaped_json(msgspec.json.encode(value).decode()).encode()
+
+
 def _json(rows: pl.DataFrame) -> bytes:
-    return rows.write_json().encode()
+    return escaped_json(rows.write_json()).encode()
 
 
 def _ndjson(rows: pl.DataFrame) -> bytes:
-    return rows.write_ndjson().encode()
+    return escaped_json(rows.write_ndjson()).encode()
 
 
 def _csv(rows: pl.DataFrame) -> bytes:
@@ -155,7 +165,7 @@ def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -
     if isinstance(answer, ObjectAnswer) and form.name in _WITH_OBJECTS:
         values = json_values(answer.values)
         return Response(
-            msgspec.json.encode(_chosen_keys(values, choice.names)) + (b"\n" if form.name == "ndjson" else b""),
+            encode_json(_chosen_keys(values, choice.names)) + (b"\n" if form.name == "ndjson" else b""),
             answer.status,
             media_type=form.media_type,
         )
@@ -200,7 +210,7 @@ def _with_documents(table: pl.DataFrame, documents: Sequence[str], *, lines: boo
         for name in documents:
             if row.get(name) is not None:
                 row[name] = msgspec.json.decode(row[name])
-    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows) if lines else msgspec.json.encode(rows)
+    return b"".join(encode_json(row) + b"\n" for row in rows) if lines else encode_json(rows)
 
 
 def is_named(tag: str, if_none_match: str) -> bool:
@@ -235,7 +245,7 @@ def problem(
     }
     if candidates:
         body["candidates"] = [{"cluster": cluster, "job_key": key} for cluster, key in candidates]
-    return Response(msgspec.json.encode(body), status, headers, media_type=PROBLEM_TYPE)
+    return Response(encode_json(body), status, headers, media_type=PROBLEM_TYPE)
 
 
 def problem_name(status: int) -> str:
@@ -258,4 +268,4 @@ def prometheus_problem(status: int, what: str, do: str, *, headers: Mapping[str,
         "errorType": _ERROR_TYPES.get(status, "execution"),
         "error": f"{what}; {do}" if do else what,
     }
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+    return Response(encode_json(body), status, headers, media_type="application/json")

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
+
+from tachograph.web.answers import encode_json
 
 MOST = 200  # streams of a server
 MOST_OF_ONE = 8  # of one identity
@@ -27,7 +28,7 @@ def event(name: str, number: int, data: object) -> bytes:
     >>> event("fleet", 7, {"cells": {}})
     b'event: fleet\nid: 7\ndata: {"cells":{}}\n\n'
     """
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, msgspec.json.encode(data))
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, encode_json(data))
 
 
 @dataclass(slots=True)

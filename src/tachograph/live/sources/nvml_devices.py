@@ -252,7 +252,7 @@ class GpuProcesses:
             return None
         if number not in self._users:
             try:
-                self._users[number] = pwd.getpwuid(number).pw_name
+                self._users[number] = pwd.getpwuid(number).pw_name.encode(errors="replace").decode()
             except KeyError:
                 self._users[number] = str(number)
         return self._users[number]

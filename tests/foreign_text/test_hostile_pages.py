@@ -1,0 +1,219 @@
+"""Every address of `tachograph serve`, in every format, over a lake and a fleet where every text of others is hostile.
+
+Addresses, formats and parameters are those of the registry: a new page or endpoint is walked as soon as it is there. A
+part of an address that is new needs an entry in PARTS, a new media type one in CHECKS.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
+
+import httpx2
+import msgspec
+import polars as pl
+import pytest
+from hostile_fleet import HostileSource
+from hostile_lake import NODES, PAYLOADS, PLAIN_JOBS
+from starlette.testclient import TestClient
+from written import assert_json, assert_page, assert_plain, assert_table, texts_of
+
+from tachograph.catalog.config import Configuration, ServeOptions
+from tachograph.figures.registry import FIGURES
+from tachograph.lake.delta import Lake
+from tachograph.live.selection import SelectedSource
+from tachograph.web.application import WebService, create_application
+from tachograph.web.endpoints import offered
+from tachograph.web.fleet import FleetWatch
+from tachograph.web.identity.proof import is_user_name
+from tachograph.web.identity.tokens import create_token
+from tachograph.web.registry import (
+    API,
+    DOCUMENTS,
+    ENDPOINTS,
+    PAGES,
+    STREAMS,
+    EndpointEntry,
+    PageEntry,
+    load_document,
+    load_endpoint,
+    load_page,
+    load_stream,
+)
+from tachograph.web.snapshot import ServedLake
+from tachograph.web.streams import Streams
+from tachograph.web.viewer import Role
+
+Entry = PageEntry | EndpointEntry
+ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *STREAMS, *(one for one in ENDPOINTS if one.method == "GET")]
+NAMES = [name for name in PAYLOADS.values() if len(name) < 500]  # a longer one is no address
+USER = next(name for name in NAMES if is_user_name(name))
+# {part of an address: what it is replaced with}
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "key": tuple(PLAIN_JOBS),
+    "name": tuple(sorted({*NAMES, *NODES})),
+    "figure": tuple(entry.name for entry in FIGURES),
+    "suffix": ("svg", "png"),
+}
+_INSTANT = "2026-04-23T10:15:00Z"
+# {name of a module: what it must be asked with to answer}
+WITH: Mapping[str, Mapping[str, str]] = {
+    "study": {"no_filter": "idle"},
+    "study_figure": {"no_filter": "idle"},
+    "prometheus.query": {"query": "gpu_util", "time": _INSTANT},
+    "prometheus.query_range": {"query": "gpu_util", "start": _INSTANT, "end": _INSTANT, "step": "60"},
+    "prometheus.series": {"match[]": "gpu_util"},
+}
+REFUSED = (400, 401, 403, 404, 409)  # a name that cannot be asked for, what is not for this viewer, no such figure
+_LONGEST_S = 60.0
+_STREAM_S = 0.4  # of a stream: its first event comes at once
+
+
+def check_page(content: bytes, where: str) -> None:
+    assert_page(content.decode("utf-8"), where)
+
+
+def check_json(content: bytes, where: str) -> None:
+    assert_json(content.decode("utf-8"), where)
+
+
+def check_lines(content: bytes, where: str) -> None:
+    for document in content.decode("utf-8").split("\n"):
+        if document:
+            assert_json(document, where)
+
+
+def check_events(content: bytes, where: str) -> None:
+    for line in content.decode("utf-8").split("\n"):
+        assert_plain(line, where)
+        name, _, value = line.partition(": ")
+        for text in texts_of(assert_json(value, where)) if name == "data" else ():
+            assert_page(text, where)
+
+
+def check_table(content: bytes, where: str) -> None:
+    assert_table(content.decode("utf-8"), where)
+
+
+def check_picture(content: bytes, where: str) -> None:
+    names = {element.tag.rpartition("}")[2] for element in ET.fromstring(content).iter()}
+    assert not names & {"script", "image", "foreignObject", "a"}, where
+
+
+def check_bytes(content: bytes, where: str) -> None:
+    assert content, where
+
+
+def check_rows(rows: pl.DataFrame, where: str) -> None:
+    assert rows.columns, where
+
+
+CHECKS: Mapping[str, Callable[[bytes, str], None]] = {
+    "text/html": check_page,
+    "application/json": check_json,
+    "application/problem+json": check_json,
+    "application/x-ndjson": check_lines,
+    "text/event-stream": check_events,
+    "text/csv": check_table,
+    "image/svg+xml": check_picture,
+    "image/png": check_bytes,
+    "application/vnd.apache.parquet": lambda content, where: check_rows(pl.read_parquet(content), where),
+    "application/vnd.apache.arrow.stream": lambda content, where: check_rows(pl.read_ipc_stream(content), where),
+}
+
+
+@pytest.fixture(scope="module")
+def clients(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TestClient]]:
+    """An admin, a user whose name is hostile, and somebody who sees sums."""
+    tokens, expires = tmp_path_factory.mktemp("tokens") / "tokens", datetime.now(UTC) + timedelta(hours=1)
+    options = ServeOptions(requests_per_s=0.0, token_file=str(tokens), anonymous=True)
+    served = ServedLake(Lake.open(str(hostile / "lake")), Configuration(serve=options))
+    seconds = iter(range(1_000_000_000)).__next__
+    served.fleet = FleetWatch(
+        served.configuration,
+        served.lake.location,
+        opener=lambda request: SelectedSource(HostileSource(lambda: 1_795_255_200.0 + seconds()), None),
+    )
+    application = create_application(replace(WebService.of(served), streams=Streams(longest_s=_STREAM_S)))
+    made = {"anonymous": TestClient(application, follow_redirects=False)}
+    for name, role in (("ann", Role.ADMIN), (USER, Role.USER)):
+        token, _ = create_token(tokens, user=name, role=role, expires=expires)
+        headers = {"authorization": f"Bearer {token}"}
+        made[role.label] = TestClient(application, headers=headers, follow_redirects=False)
+    yield made
+    served.fleet.close()
+
+
+def addresses(entry: Entry) -> Iterator[str]:
+    """The address with each value of each of its parts."""
+    parts = re.findall(r"{(\w+)}", entry.path)
+    for values in product(*(PARTS[part] for part in parts)):
+        filled = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+        for part, value in zip(parts, values, strict=True):
+            filled = filled.replace(f"{{{part}}}", quote(value, safe=""))
+        yield filled
+
+
+def media_types(entry: Entry) -> list[str]:
+    """What may be asked for."""
+    if isinstance(entry, EndpointEntry):
+        return [form.media_type for form in offered(load_endpoint(entry))]
+    return ["text/html"]
+
+
+def words_of(entry: Entry) -> list[str]:
+    """Names of the parameters that are text, but those of the address."""
+    if isinstance(entry, EndpointEntry):
+        declared = load_endpoint(entry).PARAMETERS
+    else:
+        load = load_document if entry in DOCUMENTS else load_stream if entry in STREAMS else load_page
+        declared = load(entry).PARAMETERS
+    fields = msgspec.structs.fields(declared)
+    return [one.encode_name for one in fields if "str" in str(one.type) and f"{{{one.name}}}" not in entry.path]
+
+
+def ask(client: TestClient, address: str, accept: str, **query: str) -> httpx2.Response:
+    """Return what is answered, checked by its media type; of a report that is being made the one that it becomes."""
+    until = time.monotonic() + _LONGEST_S
+    while (answer := client.get(address, headers={"accept": accept}, params=query or None)).status_code == 503:
+        assert "try again" in answer.text, address
+        assert time.monotonic() < until, answer.text
+        time.sleep(0.2)
+    where = f"{address} {accept} {query}"[:300]
+    assert answer.status_code in (200, 303, *REFUSED), (where, answer.text[:500])
+    for name, value in answer.headers.items():
+        assert_plain(f"{name}: {value}", where)
+    if answer.status_code != 303:
+        kind = answer.headers["content-type"].partition(";")[0]
+        CHECKS[kind](answer.content, f"{where} {kind}")
+    return answer
+
+
+def test_the_site_has_what_is_asked_for(clients: dict[str, TestClient]) -> None:
+    listed = ask(clients["admin"], f"{API}/jobs", "application/json").json()
+    assert {job["user"] for job in listed} == set(PAYLOADS.values())
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path)
+def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -> None:
+    codes, query = set(), WITH.get(entry.module, {})
+    for accept in media_types(entry):
+        codes |= {ask(clients["admin"], address, accept, **query).status_code for address in addresses(entry)}
+        for viewer in ("user", "anonymous"):
+            ask(clients[viewer], next(addresses(entry)), accept, **query)
+    assert 200 in codes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [one for one in ENTRIES if one not in STREAMS], ids=lambda entry: entry.path)
+def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, TestClient]) -> None:
+    address, accept = next(addresses(entry)), media_types(entry)[0]
+    for word, payload in product(words_of(entry), NAMES):
+        ask(clients["admin"], address, accept, **{**WITH.get(entry.module, {}), word: payload})
