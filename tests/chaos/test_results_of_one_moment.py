@@ -15,7 +15,8 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ALL_TABLES, JOB_GPUS, LakeTable
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_consistently, read_gpus, read_summaries, rows_that_count
 from tachograph.pipeline.run import analyze

@@ -20,7 +20,8 @@ from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_GPUS, JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter, parse_condition
 from tachograph.lake.query import FirstJobs, read_findings, read_summaries, select_jobs
 

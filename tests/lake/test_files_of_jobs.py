@@ -8,7 +8,8 @@ import pytest
 
 from jobframes import START, frame, summary
 from tachograph.catalog.tables import ALLOCATIONS, LakeTable
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_evidence
 
 

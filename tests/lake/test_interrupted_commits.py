@@ -16,7 +16,8 @@ from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
 from tachograph.lake.conform import resolve
-from tachograph.lake.delta import AppendResult, DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import ingest
 
 

@@ -13,7 +13,8 @@ from lake_rows import plain, samples
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import overlapping, partitions, read_partition
 
 FIRST, SECOND = date(2026, 3, 1), date(2026, 3, 2)

@@ -26,8 +26,7 @@ from tachograph.lake.query import (
 )
 from tachograph.report.job import JobReport, build_job_report
 from tachograph.report.next_time import HostMemory, may_change_memory
-from tachograph.sharing.attached import NO_KERNELS, JobKernels, job_kernels
-from tachograph.sharing.calibration import calibration_of
+from tachograph.sharing.job_kernels import NO_KERNELS, JobKernels
 
 # by which jobs are alike, and what is recorded of those that are
 _ALIKE = (
@@ -82,7 +81,12 @@ def read_job(
 def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> JobKernels:
     """The reports of Nsight Compute that are attached to a run; of no report no calibration is read."""
     attached = read_attached(lake, row["job_key"])
-    return job_kernels(attached, calibration_of(configuration)) if attached else NO_KERNELS
+    if not attached:
+        return NO_KERNELS
+    from tachograph.sharing.attached import job_kernels
+    from tachograph.sharing.calibration import calibration_of
+
+    return job_kernels(attached, calibration_of(configuration))
 
 
 def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:

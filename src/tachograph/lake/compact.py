@@ -13,7 +13,8 @@ import polars as pl
 
 from tachograph.catalog.tables import REJECTS, LakeTable
 from tachograph.lake.conform import apart, resolve
-from tachograph.lake.delta import DataFile, Lake, merged_name
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake, merged_name
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
 from tachograph.lake.problems import lake_errors
 

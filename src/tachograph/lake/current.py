@@ -88,7 +88,11 @@ def files_of_keys(files: Sequence[F], keys: Sequence[str]) -> list[F]:
         return []
     if len(keys) <= FEW_KEYS:
         return [file for file in files if any(file.may_name(key) for key in keys)]
-    least, greatest = min(keys), max(keys)
+    return files_between(files, min(keys), max(keys))
+
+
+def files_between(files: Sequence[F], least: str, greatest: str) -> list[F]:
+    """Return the files that may have rows of a key from `least` to `greatest`."""
     return [file for file in files if file.keys is None or (file.keys[0] <= greatest and file.keys[1] >= least)]
 
 

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import polars as pl
 from deltalake import DeltaTable, Transaction
@@ -28,8 +27,10 @@ from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.commits import WRITING
 from tachograph.lake.conform import apart, resolve, resolve_days
 from tachograph.lake.current import read_current
+from tachograph.lake.data_files import DataFile, data_files, paths_of
+from tachograph.lake.kept_logs import KeptLogs
 from tachograph.lake.log_files import LogFiles, files_below
-from tachograph.lake.log_format import DAY, add_action, check_format, milliseconds, new_path, remove_action
+from tachograph.lake.log_format import add_action, check_format, milliseconds, new_path, remove_action
 from tachograph.lake.problems import lake_errors, torn_log
 from tachograph.lake.store import KEPT_ZSTD_LEVEL, group_rows, is_remote, local_path, store_of, write_compact
 
@@ -37,32 +38,6 @@ MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as 
 ZSTD_LEVEL, QUICK_ZSTD_LEVEL = 3, 1  # quick: what is most of the work of an analysis or an ingest; 2 % more bytes
 COMMIT_ATTEMPTS = 30
 FOLDER_MODE = 0o750  # of a new lake: who is in its group may read it
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where known.
-
-    least_seq, keys: the least seq; the least and the greatest job_key, or job_id of a table without keys; None: not
-    recorded.
-    """
-
-    path: str
-    day: date | None
-    rows: int
-    size: int
-    low: str | None
-    high: str | None
-    first: datetime | None
-    last: datetime | None
-    seq: int  # greatest in the file
-    empty: frozenset[str] = frozenset()  # columns in which every value is null
-    least_seq: int = 0
-    keys: tuple[str, str] | None = None
-
-    def may_name(self, job: str) -> bool:
-        """Whether it may have rows of a job, by its job_key or id, as far as the log records it."""
-        return self.keys is None or self.keys[0] <= job <= self.keys[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +69,7 @@ class Lake:
         self.location = local_path(location)
         self._level = level
         self._store = store_of(self.location)
+        self._kept: KeptLogs | None = None
 
     @classmethod
     def open(cls, location: str) -> Lake:
@@ -139,7 +115,12 @@ class Lake:
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
         """The table as its log has it. Errors: LakeError for an empty entry, or a format of a newer program."""
-        location = self.uri(table)
+        location, kept = self.uri(table), self._kept
+        if kept is None or is_remote(location):
+            return self._read_log_anew(location)
+        return kept.delta(Path(location), lambda: self._read_log_anew(location))
+
+    def _read_log_anew(self, location: str) -> DeltaTable:
         if not is_remote(location):
             files = LogFiles.of(Path(location))
             for version in files.empty_entries():  # Delta counts it as one without rows
@@ -147,6 +128,18 @@ class Lake:
         delta = DeltaTable(location, storage_options=self._store.delta)
         check_format(delta, location)
         return delta
+
+    @contextmanager
+    def keeping_logs(self) -> Iterator[None]:
+        """In the block the log of a table is read once, and again when a commit came; of object stores each time."""
+        if self._kept is not None:
+            yield
+            return
+        self._kept = KeptLogs()
+        try:
+            yield
+        finally:
+            self._kept = None
 
     @property
     def name(self) -> str:
@@ -322,7 +315,7 @@ class Lake:
             name, more = count() if count else ("", 0)
             for attempt in range(COMMIT_ATTEMPTS):
                 delta = self._opened(table)
-                if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
+                if not {file.path for file in files} <= paths_of(delta):
                     self._take_away(table, written)
                     return False
                 marks = _raised(delta, {name: more}, dict([reached] if reached else []))
@@ -368,7 +361,7 @@ class Lake:
 
     def _in_log(self, table: LakeTable) -> set[str]:
         """Paths of the data files that count now."""
-        return {row["path"] for row in _add_actions(self._read_log(table))}
+        return paths_of(self._read_log(table))
 
     @contextmanager
     def _writing(self, table: LakeTable) -> Iterator[list[AddAction]]:
@@ -393,15 +386,13 @@ class Lake:
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
         """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
-        delta = self.delta(table)
+        delta, kept = self.delta(table), self._kept
         if delta is None:
             return []
         with lake_errors(self.uri(table)):
-            actions = _add_actions(delta)
+            files = data_files(delta) if kept is None else kept.files(Path(self.uri(table)), delta)
         wanted = None if days is None else set(days)
-        files = [_data_file(row) for row in actions]
-        chosen = [file for file in files if wanted is None or file.day in wanted]
-        return sorted(chosen, key=lambda file: (str(file.day), file.low or "", file.path))
+        return [file for file in files if wanted is None or file.day in wanted]
 
     def days(self, table: LakeTable) -> list[date]:
         """Days on which the table has rows, in order."""
@@ -547,9 +538,6 @@ def _raised(delta: DeltaTable, counts: Mapping[str, int], least: Mapping[str, in
     return [Transaction(name, mark, milliseconds()) for name, mark in after.items() if mark > before[name]]
 
 
-_IDS = ("job_key", "job_id")  # by which files of a job are chosen
-
-
 def _wait(attempt: int) -> None:
     """Give other writers time."""
     time.sleep(0.01 * 2 ** min(attempt, 6))
@@ -557,30 +545,3 @@ def _wait(attempt: int) -> None:
 
 def _overtaken(where: str) -> LakeError:
     return LakeError("other writers were always faster", where=where, do="run it again")
-
-
-def _add_actions(delta: DeltaTable) -> list[dict[str, Any]]:
-    """The entries of the log for the files that a reader sees."""
-    return pl.DataFrame(delta.get_add_actions(flatten=True)).to_dicts()
-
-
-def _data_file(row: Mapping[str, Any]) -> DataFile:
-    return DataFile(
-        path=row["path"],
-        day=row.get(f"partition.{DAY}"),
-        rows=int(row["num_records"]),
-        size=int(row["size_bytes"]),
-        low=row.get("min.node"),
-        high=row.get("max.node"),
-        first=row.get("min.t"),
-        last=row.get("max.t"),
-        seq=int(row.get("max.seq") or 0),
-        empty=_empty_columns(row),
-        least_seq=int(row.get("min.seq") or 0),
-        keys=next(((row[f"min.{name}"], row[f"max.{name}"]) for name in _IDS if row.get(f"max.{name}")), None),
-    )
-
-
-def _empty_columns(row: Mapping[str, Any]) -> frozenset[str]:
-    prefix, rows = "null_count.", row["num_records"]
-    return frozenset(name.removeprefix(prefix) for name in row if name.startswith(prefix) and row[name] == rows)

@@ -11,7 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, JOB_SUMMARIES, JOBS, REJECTS, TIME, LakeTable
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.log_files import files_below
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.lake.retention import EXPIRING, kept_days

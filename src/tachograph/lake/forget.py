@@ -23,7 +23,8 @@ from tachograph.catalog.tables import (
     STEPS,
     LakeTable,
 )
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.log_files import files_below
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import is_remote

@@ -15,7 +15,8 @@ import polars as pl
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.batch import FILE_ROWS
 from tachograph.lake.conform import resolve
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 
 PARTITION_ROWS = FILE_ROWS

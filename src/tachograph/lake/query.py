@@ -27,8 +27,9 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.conform import resolve
-from tachograph.lake.current import FEW_KEYS, files_of_keys
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.current import FEW_KEYS, files_between
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.filters import (
     JOB_NAMES,
     ChosenJob,
@@ -56,12 +57,13 @@ def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
     A compaction drops rows that a later analysis superseded. Where both come between reading the summaries and reading
     what belongs to them, it is gone; so when the summaries changed meanwhile, `read` is called again.
     """
-    for _ in range(READ_ATTEMPTS - 1):
-        before = lake.version(JOB_SUMMARIES)
-        found = read()
-        if lake.version(JOB_SUMMARIES) == before:
-            return found
-    return read()
+    with lake.keeping_logs():
+        for _ in range(READ_ATTEMPTS - 1):
+            before = lake.version(JOB_SUMMARIES)
+            found = read()
+            if lake.version(JOB_SUMMARIES) == before:
+                return found
+        return read()
 
 
 def read_summaries(
@@ -163,7 +165,7 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     keys = jobs.get_column("job_key")
     if jobs.height > FEW_KEYS:
         least, greatest = str(keys.min()), str(keys.max())
-        chosen = files_of_keys(files, keys.to_list())
+        chosen = files_between(files, least, greatest)
         rows = lake.read_files(table, chosen).filter(pl.col("job_key").is_between(pl.lit(least), pl.lit(greatest)))
     else:
         runs = jobs.select("job_key", "seq").rows()

@@ -27,7 +27,8 @@ import polars as pl
 from tachograph.catalog.codes import REPORTED, check_codes
 from tachograph.catalog.columns import LOST_COLUMN
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter, job_conditions, lost_hours
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import as_of_now

@@ -35,7 +35,8 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.conform import FIRST_DAY, resolve
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.filters import FINAL_STATES
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import rows_that_count

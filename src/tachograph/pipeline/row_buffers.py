@@ -15,7 +15,8 @@ from deltalake.transaction import AddAction
 from tachograph.catalog.tables import JOB_SUMMARIES, PIPES, LakeTable
 from tachograph.lake.conform import resolve
 from tachograph.lake.current import files_of_keys
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 
 SUMMARY_ROWS = 50_000  # of job_summaries in a file: a row has about 2,500 bytes, as Parquet a tenth of it or less

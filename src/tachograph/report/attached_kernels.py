@@ -7,7 +7,7 @@ from shlex import quote
 
 from tachograph.catalog.units import plural, printable, text
 from tachograph.report.kernels_sentences import duration_text, launches_text, resource_name
-from tachograph.sharing.attached import AttachedReport, JobKernels, ShortKernel
+from tachograph.sharing.job_kernels import AttachedReport, JobKernels, ShortKernel
 from tachograph.sharing.kernel_names import shortened
 
 _NAME = 44  # characters of the name of a kernel
@@ -15,15 +15,13 @@ COLUMNS = ("kernel", "launches", "time", "share", "limited by")
 TEXT_COLUMNS = (0, 4)
 
 
-def kernels_sentence(kernels: JobKernels, job: str) -> str | None:
-    """Return how many kernels there are, the longest, and the command that shows them; None without a report.
+def kernels_sentence(kernels: JobKernels, job: str) -> str:
+    """Return how many kernels there are, the longest, and the command that shows them. `kernels`: of some report.
 
     >>> copy = ShortKernel("copy", 2, 0.02, 0.4, "dram")
     >>> kernels_sentence(JobKernels((AttachedReport("a.csv", "", None, 3, 3, 2, 0.05, (copy,)),), 2, copy), "7")
     '2 kernels in 1 attached report; longest copy (40 % of the time, limited by DRAM). See tachograph kernels --job 7.'
     """
-    if not kernels.reports:
-        return None
     count = f"{plural(kernels.kernels, 'kernel')} in {plural(len(kernels.reports), 'attached report')}"
     longest = "" if kernels.longest is None else f"; longest {_kernel_text(kernels.longest)}"
     return f"{count}{longest}. See {kernels_command(job)}."

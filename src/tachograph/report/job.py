@@ -49,7 +49,7 @@ from tachograph.report.json_values import json_values, public_row
 from tachograph.report.next_time import HostMemory, NextTime, next_time
 from tachograph.report.steps import steps_json
 from tachograph.report.verdict import verdict_sentence, worst_first
-from tachograph.sharing.attached import NO_KERNELS, JobKernels
+from tachograph.sharing.job_kernels import NO_KERNELS, JobKernels
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
 EXTREMES = 4  # of more GPUs: so many least and most busy ones

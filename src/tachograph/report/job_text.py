@@ -8,7 +8,6 @@ from tachograph.catalog.columns import share_text
 from tachograph.catalog.units import capitalized, gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
-from tachograph.report.attached_kernels import kernels_sentence
 from tachograph.report.findings import (
     check_text,
     checks_text,
@@ -154,7 +153,7 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
         ("Energy", report.energy),
         ("Host", report.host),
         ("Steps", steps_headline(report.steps) if report.steps.divide_job else None),
-        ("Kernels", kernels_sentence(report.kernels, report.job)),
+        ("Kernels", _kernels(report)),
         ("Data", " ".join(report.caveats)),
         ("Unknown", report.unchecked),
     ]
@@ -163,6 +162,15 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
     for label, message in facts:
         if message and label not in without:
             yield from wrapped(message, width, indent=" " * _LABEL, first=f"  {label:<{_LABEL - 2}}")
+
+
+def _kernels(report: JobReport) -> str | None:
+    """What there is of kernels; of most jobs there are none, and words for them are not imported."""
+    if not report.kernels.reports:
+        return None
+    from tachograph.report.attached_kernels import kernels_sentence
+
+    return kernels_sentence(report.kernels, report.job)
 
 
 def _more(report: JobReport) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from math import fsum
 
 from tachograph.lake.profiles import AttachedProfile
 from tachograph.nsight.launches import NcuReport
 from tachograph.sharing.demand import Calibration
+from tachograph.sharing.job_kernels import AttachedReport, JobKernels, ShortKernel
 from tachograph.sharing.kernel_metrics import duration_s
 from tachograph.sharing.kernel_names import labels
 from tachograph.sharing.kernel_report import reject_sentences
@@ -18,47 +19,6 @@ from tachograph.sharing.roofline import limits
 
 MOST_LAUNCHES = 1000  # of a report that are attached: the longest ones
 SHOWN_KERNELS = 5  # of a report, on the page of a job
-
-
-@dataclass(frozen=True, slots=True)
-class ShortKernel:
-    """A kernel in short. share: of the time of all kernels; limited_by: as KernelLimits has it; None: not known."""
-
-    name: str
-    launches: int
-    seconds: float | None
-    share: float | None
-    limited_by: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class AttachedReport:
-    """A report that is attached to a job. launches: in the file; `launches_kept` of them were attached.
-
-    kernels, seconds: of those kept; longest: those that took most time. problems: what could not be read.
-    """
-
-    report: str
-    digest: str
-    attached: datetime
-    launches: int
-    launches_kept: int
-    kernels: int
-    seconds: float | None
-    longest: tuple[ShortKernel, ...]
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class JobKernels:
-    """Reports that are attached to a job, the first attached first. kernels, longest: of all of them together."""
-
-    reports: tuple[AttachedReport, ...] = ()
-    kernels: int = 0
-    longest: ShortKernel | None = None
-
-
-NO_KERNELS = JobKernels()
 
 
 def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> AttachedProfile:

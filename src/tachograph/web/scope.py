@@ -12,7 +12,8 @@ import polars as pl
 
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES, JOBS, LakeTable
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.pipeline.attribution import HANDOVER
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.viewer import Viewer

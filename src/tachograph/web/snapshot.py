@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
-from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from tachograph.api.choices import JobChoice, job_filter
@@ -31,8 +29,10 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.judge.ledger import LEDGER_COLUMNS
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JOB_NAMES
+from tachograph.lake.kept_logs import KeptLogs
 from tachograph.lake.query import MANY_JOBS, read_consistently, read_jobs_not_analyzed
 from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows, release_pages, resident_file_mib
 from tachograph.live.discovery import SourceRequest
@@ -53,7 +53,6 @@ _MOST_REPORTS = 128  # of jobs, kept for the other tabs of their pages: 100 user
 _MOST_FILE_MIB = 700  # of pages of files that stay resident
 _ALL = Viewer("", Role.SUPPORT)
 RECENT = timedelta(days=30)
-_SETTLED_NS = 2 * 10**9  # after which the time of a folder names what is in it
 RETRY_S = 2  # when to come again while jobs are read
 
 
@@ -86,22 +85,7 @@ class LakeMoment(Lake):
             for table in (*COMPUTED.values(), ALLOCATIONS, PROFILES)
         }
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
-        self._logs: dict[str, tuple[int, DeltaTable | None]] = {}
-        self._listed: dict[str, tuple[DeltaTable | None, list[DataFile]]] = {}
-
-    def delta(self, table: LakeTable) -> DeltaTable | None:
-        """Return the Delta table; its log is read again where its folder has changed, of an object store always."""
-        try:
-            changed = Path(self.uri(table), "_delta_log").stat().st_mtime_ns
-        except OSError:
-            return super().delta(table)
-        known = self._logs.get(table.name)
-        if known is not None and known[0] == changed:
-            return known[1]
-        delta = super().delta(table)
-        if time.time_ns() - changed > _SETTLED_NS:  # before, another commit may leave the same time
-            self._logs[table.name] = (changed, delta)
-        return delta
+        self._kept = KeptLogs()
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table: that of summaries and analyses does not change."""
@@ -112,18 +96,9 @@ class LakeMoment(Lake):
         """Return the files of a table, those of a computed one as they were."""
         known = self._files.get(table.name)
         if known is None:
-            known = self._list(table)
+            return super().files(table, days)
         wanted = None if days is None else set(days)
         return [file for file in known if wanted is None or file.day in wanted]
-
-    def _list(self, table: LakeTable) -> list[DataFile]:
-        """The files of a table as it is now."""
-        delta = self.delta(table)
-        before, files = self._listed.get(table.name, (None, []))
-        if delta is None or before is not delta:
-            files = super().files(table)
-            self._listed[table.name] = (delta, files)
-        return files
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import polars as pl
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES, LakeTable
 from tachograph.judge.ledger import in_ledger
-from tachograph.lake.delta import DataFile, Lake
+from tachograph.lake.data_files import DataFile
+from tachograph.lake.delta import Lake
 
 OTHERS = "others"  # users, and groups of few of them
 PARAMETERS = frozenset({"by", "top", "format"})  # of a request for sums: jobs cannot be chosen, so none singled out

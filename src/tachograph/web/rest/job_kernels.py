@@ -6,8 +6,9 @@ from typing import Any
 
 from tachograph.api.job_sharing import MOST_KERNELS
 from tachograph.lake.profiles import read_attached
-from tachograph.sharing.attached import AttachedReport, job_kernels
+from tachograph.sharing.attached import job_kernels
 from tachograph.sharing.calibration import calibration_of
+from tachograph.sharing.job_kernels import AttachedReport
 from tachograph.web.answers import ObjectAnswer
 from tachograph.web.parameters import JobParameters
 from tachograph.web.shapes import TEXT, ObjectShape, Schema, described, list_of, type_schema

@@ -1,0 +1,60 @@
+"""Logs of tables that were read, and the files that they list, for as long as no commit comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from tachograph.lake.data_files import DataFile, data_files
+from tachograph.lake.log_files import LOG, entry_name
+
+
+@dataclass(slots=True)
+class _KeptLog:
+    """A log as it was read: its last entry (name, file, time), what Delta made of it, the files that it lists."""
+
+    last: tuple[str, int, int]
+    delta: DeltaTable
+    files: Sequence[DataFile] | None = None
+
+
+class KeptLogs:
+    """The logs of the tables of a lake in a folder. An entry is never changed: the last one names what is before it."""
+
+    def __init__(self) -> None:
+        self._of: dict[Path, _KeptLog] = {}
+
+    def delta(self, table: Path, read: Callable[[], DeltaTable]) -> DeltaTable:
+        """Return the table as `read` returned it, called again where there are other entries since. Errors: its own."""
+        last = _last_entry(table)
+        known = self._of.get(table)
+        if known is not None and known.last == last:
+            return known.delta
+        delta = read()
+        if last is not None and last[0] == entry_name(delta.version()):
+            self._of[table] = _KeptLog(last, delta)
+        return delta
+
+    def files(self, table: Path, delta: DeltaTable) -> Sequence[DataFile]:
+        """Return the files of a table as `delta` has it; they are kept where it is."""
+        known = self._of.get(table)
+        if known is None or known.delta is not delta:
+            return data_files(delta)
+        if known.files is None:
+            known.files = data_files(delta)
+        return known.files
+
+
+def _last_entry(table: Path) -> tuple[str, int, int] | None:
+    """Name, number and time of the last entry of a log; None where there is none, or it goes away just now."""
+    log, length = table / LOG, len(entry_name(0))
+    try:
+        names = [name for name in os.listdir(log) if name.endswith(".json") and len(name) == length]  # noqa: PTH208
+        found = (log / max(names)).stat()
+    except (OSError, ValueError):
+        return None
+    return max(names), found.st_ino, found.st_mtime_ns
