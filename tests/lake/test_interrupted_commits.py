@@ -107,6 +107,17 @@ def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: 
         assert lake.scan(NODE_SAMPLES).collect().height == 1
 
 
+def test_rows_merged_between_chunks_are_counted_by_the_next_run(tmp_path: Path) -> None:
+    chunks = [Chunk(name, name, "s", (ChunkPart("node_samples", samples("n1")),), 1) for name in ("first", "again")]
+    with pytest.raises(KeyboardInterrupt):
+        ingest(InterruptedLake.create(str(tmp_path)), chunks, now=datetime(2026, 2, 1, tzinfo=UTC))
+    lake = Lake.open(str(tmp_path))
+    for _ in range(2):
+        ingest(lake, chunks, now=datetime(2026, 2, 1, tzinfo=UTC))
+        assert lake.scan(NODE_SAMPLES).collect().height == 1
+        assert lake.latest(REJECTS)["removed"].to_list() == [1]
+
+
 class NoDevicesLake(Lake):
     """A process is killed once samples have landed, and before the GPUs they show have."""
 

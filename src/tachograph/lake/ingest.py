@@ -247,10 +247,11 @@ def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: In
         frames = {name: c.frame for one in chunks for name, p, c in one.parts() if p.table == table.name}
         appended = lake.append_batch(table, frames)
         known = [frame for name, frame in frames.items() if name not in appended.new]
+        of_known = {day for frame in known for day in frame.get_column("t").dt.date().unique()}
         if table is GPU_SAMPLES:  # a killed run may have committed rows alone
             name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
             _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
-        count_merged(lake, table, [day for day, count in appended.across.items() if count])
+        count_merged(lake, table, sorted({day for day, count in appended.across.items() if count} | of_known))
         across = sum(appended.across.values())
         report.duplicates += across
         report.rows[table.name] = report.rows.get(table.name, 0) - across  # of those that are added below
