@@ -75,8 +75,8 @@ def _within(library: PmLibrary, chip: str, single_pass_set: str | None) -> PmMet
 def _in_one_pass(library: PmLibrary, chip: str, single_pass_set: str | None, metrics: Sequence[str]) -> bool:
     """Whether the chip has all of these metrics and counts them in one pass.
 
-    Of a metric that a chip does not have, and of some named sets of newer chips, the library reports no more than
-    ERROR_INVALID_PARAMETER or ERROR_UNKNOWN. Nothing here asks the GPU, so none of it is its fault.
+    Of a metric that a chip does not have the library reports ERROR_INVALID_PARAMETER alone, and ERROR_UNKNOWN of a set
+    that an older libnvperf_host cannot open. Nothing here asks the GPU, so none of it is its fault.
     """
     try:
         with _host(library, chip, single_pass_set) as host:  # a host adds up what it is given: a new one each time

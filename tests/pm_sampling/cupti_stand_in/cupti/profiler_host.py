@@ -42,7 +42,7 @@ class ProfilerHost:
         if self._set is not None and self._set not in _chip(self._chip_name).get("sets", {}):
             raise ValueError(f"Invalid single_pass_metric_set_name {self._set!r} for chip {self._chip_name!r}")
         if self._set is not None and self._set in _chip(self._chip_name).get("broken_sets", ()):
-            raise cuptiError(Result.ERROR_UNKNOWN)  # as sets of GB202 in CUPTI 13.5
+            raise cuptiError(Result.ERROR_UNKNOWN)  # as sets of GB202 with libnvperf_host of CUDA 13.0
         self._initialized = True
 
     def deinitialize(self) -> None:
