@@ -195,9 +195,18 @@ def profile(tools: DayTools, name: str, limit_s: float) -> Path:
     if '"Kernel Name"' not in printed:
         raise StepError(f"ncu profiled no kernel: {(printed.strip() or 'no message').splitlines()[-1]}")
     new = target.with_suffix(".new")
-    new.write_text(printed, encoding="utf-8")
+    new.write_text(without_paths(printed), encoding="utf-8")
     new.replace(target)
     return target
+
+
+def without_paths(printed: str) -> str:
+    """Return what `ncu` printed without its progress, which names the program by its path, often with a user in it.
+
+    >>> without_paths('==PROF== Connected to process 7 (/home/me/bin/python3.12)\\n"ID","Kernel Name"\\n')
+    '"ID","Kernel Name"\\n'
+    """
+    return "".join(line for line in printed.splitlines(keepends=True) if not line.startswith("==PROF=="))
 
 
 # cycles that PM sampling counts as well, as `ncu` names them; the rest of a report is that of its set `full`

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import selectors
 import shutil
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from step_pm import refused_sampling, wait_for_steps
 GOAL = 0.003  # at one sample a second
 _WORKLOAD = "gemm-bf16"
 _WINDOW_S, _SETTLE_S = 3.0, 2.5  # an observer starts Python before the window begins
+_FIRST_S = 10.0  # until PM sampling prints its first line
+_LOOKS = 5  # at the clock in a window
 _ROUNDS = 12  # that are wanted
 _START_S = 90.0
 _PM_MEGACYCLES = (35, 100, 350, 1000)
@@ -70,8 +74,9 @@ def measure(tools: DayTools, document: StepDocument) -> None:
     with started(tools.python("workloads.py", *words), tools.environment) as process:
         wait_for_steps(tools, process, steps, _START_S)
         time.sleep(0.0 if tools.rehearse else 10.0)  # until clocks and temperature are steady
+        clock = sm_clock(tools)
         while len(rounds) < wanted and (tools.left_s > longest or not rounds):
-            rounds.append(_round(tools, observers, steps, window_s, backward=len(rounds) % 2 == 1))
+            rounds.append(_round(tools, observers, steps, window_s, clock, backward=len(rounds) % 2 == 1))
             _show(document, observers)
             document.save(tools.out)
     document.result["rounds_wanted"] = wanted
@@ -86,35 +91,72 @@ def _usable(tools: DayTools, document: StepDocument) -> list[Observer]:
     return [one for one in OBSERVERS if why[one.kind] is None]
 
 
+Clock = Callable[[], float | None]
+
+
+def sm_clock(tools: DayTools) -> Clock:
+    """Return what reads the clock of the SMs, MHz: who counts may lock it, which costs more than the counting."""
+    if tools.rehearse:
+        return lambda: None
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(tools.gpu)
+    except Exception:  # noqa: BLE001 rates are measured all the same
+        return lambda: None
+
+    def read() -> float | None:
+        try:
+            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        except pynvml.NVMLError:
+            return None
+
+    return read
+
+
 def _round(
-    tools: DayTools, observers: Sequence[Observer], steps: Path, window_s: float, *, backward: bool
+    tools: DayTools, observers: Sequence[Observer], steps: Path, window_s: float, clock: Clock, *, backward: bool
 ) -> dict[str, Any]:
     """Rates without and with each observer: every window with one lies between two without any."""
     order = list(reversed(observers)) if backward else list(observers)
     found: dict[str, Any] = {}
-    before = _rate(tools, None, steps, window_s)
+    before, mhz_before = _rate(tools, None, steps, window_s, clock)
     for one in order:
+        observed: float | None = None
+        mhz: float | None = None
         try:
-            observed: float | None = _rate(tools, one, steps, window_s)
+            observed, mhz = _rate(tools, one, steps, window_s, clock)
         except StepError as problem:
-            observed, found.setdefault("problems", {})[one.name] = None, str(problem)
-        after = _rate(tools, None, steps, window_s)
-        found[one.name] = {"without": (before + after) / 2, "observed": observed}
-        before = after
+            found.setdefault("problems", {})[one.name] = str(problem)
+        after, mhz_after = _rate(tools, None, steps, window_s, clock)
+        found[one.name] = {"without": (before + after) / 2, "observed": observed, "sm_mhz": [mhz_before, mhz]}
+        before, mhz_before = after, mhz_after
     return found
 
 
-def _rate(tools: DayTools, observer: Observer | None, steps: Path, window_s: float) -> float:
-    """Units of work per second in a window. Errors: StepError where the observer ended, or no work was done."""
+def _rate(
+    tools: DayTools, observer: Observer | None, steps: Path, window_s: float, clock: Clock
+) -> tuple[float, float | None]:
+    """Units of work per second in a window, and the mean clock of the SMs in it, MHz.
+
+    Errors: StepError where the observer ended, or no work was done.
+    """
     with ExitStack() as stack:
         if observer is not None:
             folder = tools.out / "scratch" / "observed"
             shutil.rmtree(folder, ignore_errors=True)
             environment = tools.pm_environment() if observer.kind == "pm" else tools.environment
             process = stack.enter_context(started(observer.command(tools, folder), environment))
-            time.sleep(_SETTLE_S)
+            if observer.kind == "pm":
+                _wait_for_output(process)
+            else:
+                time.sleep(_SETTLE_S)
         begin = time.time()
-        time.sleep(window_s)
+        looks = []
+        for _ in range(_LOOKS):
+            time.sleep(window_s / _LOOKS)
+            looks.append(clock())
         end = time.time()
         if observer is not None and process.poll() is not None:
             _, problem = process.communicate()
@@ -122,7 +164,25 @@ def _rate(tools: DayTools, observer: Observer | None, steps: Path, window_s: flo
     found = rate(steps.read_text(encoding="utf-8").splitlines(), begin, end)
     if found is None:
         raise StepError("no step of the workload ended in the window")
-    return found
+    return found, _mean(looks)
+
+
+def _wait_for_output(process: subprocess.Popen[str]) -> None:
+    """Return once an observer prints, or has ended: the start of CUDA and CUPTI is not what is measured."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        selector.select(_FIRST_S)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what is known.
+
+    >>> _mean([1.0, None, 2.0]), _mean([None])
+    (1.5, None)
+    """
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def rate(lines: Sequence[str], begin: float, end: float) -> float | None:
@@ -144,16 +204,19 @@ def rate(lines: Sequence[str], begin: float, end: float) -> float | None:
 
 def _show(document: StepDocument, observers: Sequence[Observer]) -> None:
     title = f"Overhead on {_WORKLOAD}, with 95 % intervals (goal: {GOAL:.1%} at 1 Hz at most)"
-    table = ResultTable(title, ["observed by", "pairs", "overhead, %", "low, %", "high, %", "goal reached"])
+    table = ResultTable(title, [
+        "observed by", "pairs", "overhead, %", "low, %", "high, %", "goal reached", "SM clock without, MHz", "with",
+    ])  # fmt: skip
     for one in observers:
         pairs = [row[one.name] for row in document.result["rounds"] if row.get(one.name, {}).get("observed")]
         found = overhead([pair["without"] for pair in pairs], [pair["observed"] for pair in pairs])
+        clocks = [_mean([pair.get("sm_mhz", (None, None))[at] for pair in pairs]) for at in (0, 1)]
         if found is None:
-            table.rows.append([one.name, len(pairs), None, None, None, None])
+            table.rows.append([one.name, len(pairs), None, None, None, None, *clocks])
             continue
         reached = _verdict(found.low, found.high) if "1 Hz" in one.name else None
         table.rows.append(
-            [one.name, found.pairs, 100 * found.fraction, 100 * found.low, 100 * found.high, reached]
+            [one.name, found.pairs, 100 * found.fraction, 100 * found.low, 100 * found.high, reached, *clocks]
         )  # fmt: skip
     document.tables = [table]
 

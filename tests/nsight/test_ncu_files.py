@@ -59,7 +59,7 @@ def test_only_errors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "do"),
     [
-        ("==ERROR== Profiling failed because a driver resource was unavailable.", "dcgmi profiling --pause"),
+        ("==ERROR== Profiling failed because a driver resource was unavailable.", "dcgmi profile --pause"),
         ("==WARNING== No kernels were profiled.", "--target-processes all"),
         ("==PROF== Connected to process 1", "--target-processes all"),
         ("==ERROR== The application returned an error code (11).", "run it without ncu first"),

@@ -33,6 +33,7 @@ CASES = [
     ("configure", "ValueError:Invalid chip_name 'GV100'", (), "chip"),
     ("configure", "ValueError:Requested PM sampling configuration is not supported. ", (), "interval"),
     ("enable", "RuntimeError:CUPTI could not load the nvperf* libraries required", (), "nvperf"),
+    ("enable", "RuntimeError:only CUDA 13.0 or later driver is supported", (), "driver_old"),
     ("enable", "ValueError:Invalid device_index: 0", (), "lost"),
     ("enable", "ERROR_HARDWARE", (), "lost"),
     ("enable", "ERROR_UNKNOWN", (), "unknown"),

@@ -60,6 +60,12 @@ def test_a_single_pass_set_that_keeps_less_is_not_taken(tmp_path: Path) -> None:
     assert found.single_pass_set is None
 
 
+def test_a_single_pass_set_that_the_library_cannot_open_is_not_taken(tmp_path: Path) -> None:
+    sets = {"broken": EVERY, "large": EVERY[:6]}
+    found = chosen(tmp_path, per_pass=4, sets=sets, broken_sets=["broken"])
+    assert found.single_pass_set == "large"
+
+
 def test_a_chip_on_which_no_score_fits_is_refused(tmp_path: Path) -> None:
     node = PmNode(tmp_path, chips={"GH100": {"per_pass": 1, "costs": {"dram__cycles_active.avg": 2}}})
     with node.library() as library, pytest.raises(PmSamplingError, match="one pass"):

@@ -110,6 +110,16 @@ def test_an_overflow_is_counted_and_sampling_goes_on(tmp_path: Path) -> None:
     assert found.measured_s == pytest.approx(2.0)
 
 
+def test_a_first_sample_without_a_begin_is_left_out(tmp_path: Path) -> None:
+    clock = GpuClock()
+    with sampled(PmNode(tmp_path, [gpu(kernel={"first_begin": 0})]), clock) as sampler:
+        clock.pass_s(1.0)
+        sampler.drain()
+        found = taken(sampler)
+    assert (found.samples, found.lost_s) == (19, 0.0)
+    assert found.measured_s == pytest.approx(0.95)
+
+
 def test_bursts_are_found_down_to_a_millisecond(tmp_path: Path) -> None:
     clock = GpuClock()
     kernel = {"sm_active": 1.0, "on": 1_000_000, "off": 4_000_000}  # 1 ms of 5 ms

@@ -278,7 +278,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile("driver resource was unavailable", re.I),
-        "another profiler holds the counters: end it, or pause DCGM with dcgmi profiling --pause, and profile again",
+        "another profiler holds the counters: end it, or pause DCGM with dcgmi profile --pause, and profile again",
     ),
     (
         re.compile("No kernels were profiled|No metrics to collect", re.I),

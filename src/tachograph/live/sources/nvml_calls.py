@@ -148,7 +148,7 @@ def how_to_permit(code: int, *, gpm: bool = False) -> str:
     if code == FUNCTION_NOT_FOUND:
         return f"the driver is too old for it: {'520' if gpm else '535'} or newer, or use DCGM"
     if code == IN_USE:
-        return "another profiler uses the counters: end it (Nsight, or dcgmi profiling --pause)"
+        return "another profiler uses the counters: end it (Nsight, or dcgmi profile --pause)"
     return "NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)" if gpm else ""
 
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
+from tachograph.catalog.shared_libraries import load_of_package
 from tachograph.nsight.launches import Chip
 from tachograph.sharing.capacity import gpu_of
 from tachograph.sharing.demand import GpuCapacity
@@ -86,6 +87,7 @@ def _compiled(nvrtc: Any, arch: str) -> bytes:
 
 
 def _nvrtc() -> Any:
+    load_of_package("nvidia-cuda-nvrtc-cu12", "libnvrtc.so")
     try:
         from cuda.bindings import nvrtc
 

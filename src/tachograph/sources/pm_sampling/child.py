@@ -76,10 +76,12 @@ class SamplerChild:
                 self._open(gpu, failures)
 
     def end(self) -> None:
-        """End all sessions; write what was left."""
+        """Write what was left, then end all sessions: CUPTI ends with the first, and may crash at the second."""
+        for sampler in self._samplers.values():
+            sampler.finish()
+            self._write(sampler)
         for sampler in self._samplers.values():
             sampler.close()
-            self._write(sampler)
 
     @property
     def is_over(self) -> bool:

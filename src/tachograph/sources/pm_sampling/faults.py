@@ -46,6 +46,10 @@ FAULTS: Mapping[str, tuple[str, str]] = {
         "CUPTI does not find libnvperf_host.so and libnvperf_target.so",
         "keep them beside libcupti.so, or add their folder to LD_LIBRARY_PATH",
     ),
+    "driver_old": (
+        "the driver is older than CUPTI's library, which needs one for CUDA 13.0",
+        f"update the driver to 580 or newer, or {TAKE_DCGM}",
+    ),
     "lost": ("the GPU does not respond", "check nvidia-smi and the kernel log; retried"),
     "overflow": ("samples were lost: the buffer was full", "give a longer --interval or a larger buffer_mib"),
 }
@@ -112,6 +116,8 @@ def fault_of(problem: Exception, *, running: Running = is_running) -> PmSampling
             return PmSamplingError("privileges")
         case MemoryError():
             return PmSamplingError("overflow")
+        case RuntimeError() if "or later driver is supported" in str(problem):
+            return PmSamplingError("driver_old")
         case RuntimeError() if "nvperf" in str(problem):
             return PmSamplingError("nvperf")
         case RuntimeError() if "already" in str(problem):

@@ -1,6 +1,6 @@
 """The seam to CUPTI: the modules `cupti.pm_sampling` and `cupti.profiler_host`, and the GPUs that CUDA lists.
 
-Package `cupti-python`, from 13.3 on, which has these modules; it finds `libcupti` by itself. Signatures as in 13.4.
+Package `cupti-python`, from 13.3 on, which has these modules. Signatures as in 13.4.
 Nothing here creates a CUDA context: the GPUs hold no memory for it.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any, Protocol
 
+from tachograph.catalog.shared_libraries import load_of_package
 from tachograph.sources.metrics import short_node
 from tachograph.sources.pm_sampling.faults import PmSamplingError, driver_fault
 
@@ -98,6 +99,7 @@ def load_library() -> PmLibrary:
         raise PmSamplingError(
             "library_old", f"{PACKAGE} {version} has no PM sampling, which came with {least}", INSTALL
         )
+    load_of_package("nvidia-cuda-cupti", "libnvperf_host.so", "libnvperf_target.so", "libcupti.so")
     try:
         return PmLibrary(
             import_module("cupti.pm_sampling"),

@@ -73,13 +73,19 @@ def _within(library: PmLibrary, chip: str, single_pass_set: str | None) -> PmMet
 
 
 def _in_one_pass(library: PmLibrary, chip: str, single_pass_set: str | None, metrics: Sequence[str]) -> bool:
-    """Whether the chip has all of these metrics and counts them in one pass."""
-    with _host(library, chip, single_pass_set) as host:  # a host adds up what it is given: a new one each time
-        try:
+    """Whether the chip has all of these metrics and counts them in one pass.
+
+    Of a metric that a chip does not have the library reports ERROR_INVALID_PARAMETER alone, and ERROR_UNKNOWN of a set
+    that an older libnvperf_host cannot open. Nothing here asks the GPU, so none of it is its fault.
+    """
+    try:
+        with _host(library, chip, single_pass_set) as host:  # a host adds up what it is given: a new one each time
             image = host.create_config_image(metrics=list(metrics))
-        except ValueError:  # a metric that this chip does not have
-            return False
-        return bool(library.profiler_host.get_num_of_passes(image) == 1)
+            return bool(library.profiler_host.get_num_of_passes(image) == 1)
+    except (ValueError, library.bindings.cuptiError) as problem:
+        if "chip_name" in str(problem):
+            raise
+        return False
 
 
 @contextmanager

@@ -24,6 +24,7 @@ SYSCLK_HZ = 1.41e9  # assumed there, where an interval is given in seconds: the 
 DECODED = 10_000  # samples taken at once: the library's own default
 MOST_BURSTS = 20_000  # that wait for the reader
 _GAP = 0.5  # of a sample: a longer distance between two is time that none covers
+_SLACK_S = 1.0  # of two clocks: a sample is no longer than the session, else its begin is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class DeviceSampler:
         self._burst: PmSums | None = None
         self._offset_s: float | None = None  # from the clock of the GPU to ours
         self._last_ns: int | None = None  # end of the last sample
+        self._since = 0.0  # when sampling was started
 
     def open(self) -> None:
         """Begin the session and choose the metrics. Errors: PmSamplingError; the session is closed then."""
@@ -103,7 +105,7 @@ class DeviceSampler:
             if not self.chosen.has_scores:
                 raise PmSamplingError("passes")
             self._configure()
-            self._collector.start()
+            self._start_sampling()
             self._opened = True
         except Exception as problem:  # noqa: BLE001 the boundary: the others are sampled
             self._end_session()
@@ -133,8 +135,8 @@ class DeviceSampler:
             self._minutes, self._done, self._dropped = {}, [], 0
         return taken
 
-    def close(self) -> None:
-        """Drain what is left and end the session; may be called twice."""
+    def finish(self) -> None:
+        """Stop sampling and drain what is left; the session stays."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
@@ -142,8 +144,13 @@ class DeviceSampler:
             with suppress(Exception):  # the GPU is gone: what was measured is kept
                 self._collector.stop()
                 self.drain()
+            self._opened = False
         with self._lock:
             self._end_burst()
+
+    def close(self) -> None:
+        """Finish, and end the session; may be called twice."""
+        self.finish()
         self._end_session()
 
     def _configure(self) -> None:
@@ -155,6 +162,10 @@ class DeviceSampler:
             trigger_mode=getattr(self._library.pm_sampling.TriggerMode, mode),
             single_pass_metric_set_name=self.chosen.single_pass_set,
         )
+
+    def _start_sampling(self) -> None:
+        self._since = self._clock()
+        self._collector.start()
 
     def _run(self) -> None:
         try:
@@ -171,8 +182,8 @@ class DeviceSampler:
     def _overflow(self) -> None:
         """Count it, and begin with an empty buffer: what was in it cannot be placed in time."""
         self._collector.stop()
-        self._collector.start()
-        now = self._clock()
+        self._start_sampling()
+        now = self._since
         with self._lock:
             self._sums(now).add(PmSums(now, now, overflows=1))
             self._end_burst()
@@ -180,21 +191,22 @@ class DeviceSampler:
     def _note(self, samples: list[PmSample]) -> None:
         if not samples:
             return
-        offset = self._clock() - samples[-1].end_timestamp / 1e9
+        now = self._clock()
+        offset = now - samples[-1].end_timestamp / 1e9
         # the least is the truest: the others contain the wait for the next drain
         self._offset_s = offset if self._offset_s is None else min(self._offset_s, offset)
         with self._lock:
             for sample in samples:
-                self._add(sample, self._offset_s)
+                self._add(sample, self._offset_s, longest_s=now - self._since + _SLACK_S)
 
-    def _add(self, sample: PmSample, offset_s: float) -> None:
+    def _add(self, sample: PmSample, offset_s: float, longest_s: float) -> None:
         begin_ns, end_ns = sample.start_timestamp, sample.end_timestamp
         values = sample.metric_values
         length_s = (end_ns - begin_ns) / 1e9
         before, self._last_ns = self._last_ns, end_ns
         lost_s = 0.0 if before is None else (begin_ns - before) / 1e9
         lost_s = lost_s if lost_s > _GAP * length_s else 0.0
-        if length_s <= 0 or not finite(values):
+        if not 0 < length_s <= longest_s or not finite(values):
             return
         sums = dict(zip(self.chosen.metrics, values, strict=True))
         one = PmSums(begin_ns / 1e9 + offset_s, end_ns / 1e9 + offset_s, length_s, 1, 0, lost_s, sums)

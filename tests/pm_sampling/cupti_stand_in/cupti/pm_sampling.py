@@ -41,6 +41,7 @@ class Collector:
         self._enabled = self._started = self._overflowed = False
         self._metrics: list[str] = []
         self._interval_ns = self._capacity = self._next = 0
+        self._is_first = False
 
     def enable(self) -> None:
         fail(self._device_index, "enable")
@@ -73,6 +74,7 @@ class Collector:
             raise RuntimeError("PM Sampling collection has already started")
         fail(self._device_index, "start")
         self._started, self._overflowed, self._next = True, False, scenario.now_ns()
+        self._is_first = True
 
     def stop(self) -> None:
         if not self._started:
@@ -93,6 +95,8 @@ class Collector:
         samples = []
         for _ in range(min(waiting, max_samples)):
             begin, self._next = self._next, self._next + self._interval_ns
+            if self._is_first:
+                begin, self._is_first = kernel.get("first_begin", begin), False
             samples.append(
                 Sample(
                     begin, self._next, [_value(metric, begin, self._interval_ns, kernel) for metric in self._metrics]
