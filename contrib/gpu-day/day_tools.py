@@ -203,7 +203,7 @@ def profile(tools: DayTools, name: str, limit_s: float) -> Path:
 def without_paths(printed: str) -> str:
     """Return what `ncu` printed without its progress, which names the program by its path, often with a user in it.
 
-    >>> without_paths('==PROF== Connected to process 7 (/home/me/bin/python3.12)\\n"ID","Kernel Name"\\n')
+    >>> without_paths('==PROF== Connected to process 7 (/usr/bin/python3.12)\\n"ID","Kernel Name"\\n')
     '"ID","Kernel Name"\\n'
     """
     return "".join(line for line in printed.splitlines(keepends=True) if not line.startswith("==PROF=="))
