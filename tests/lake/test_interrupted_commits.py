@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.chunks import Chunk, ChunkPart
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, LakeTable
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
 from tachograph.lake.conform import resolve
 from tachograph.lake.data_files import DataFile
@@ -116,6 +116,31 @@ def test_rows_merged_between_chunks_are_counted_by_the_next_run(tmp_path: Path) 
         ingest(lake, chunks, now=datetime(2026, 2, 1, tzinfo=UTC))
         assert lake.scan(NODE_SAMPLES).collect().height == 1
         assert lake.latest(REJECTS)["removed"].to_list() == [1]
+
+
+def a_map(name: str, *jobs: str) -> Chunk:
+    rows = [{"cluster": "c", "job_id": job, "node": "n1", "gpu": 0, "provenance": "explicit"} for job in jobs]
+    part = ChunkPart("allocations", pl.DataFrame(rows), overlaps=True, rows_used=len(jobs))
+    return Chunk(name, name, "map", (part,), len(jobs))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    ("jobs", "duplicates"), [(("1", "2"), []), (("1", "2", "2"), [1]), (("0", "1"), [1]), (("0", "0", "1", "1"), [3])]
+)
+def test_rows_of_a_map_that_a_killed_run_landed_are_its_own(
+    tmp_path: Path, jobs: tuple[str, ...], duplicates: list[int], killed: bool
+) -> None:
+    now = datetime(2026, 2, 1, tzinfo=UTC)
+    lake = Lake.create(str(tmp_path))
+    ingest(lake, [a_map("before", "0")], now=now)
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            ingest(InterruptedLake(lake.location), [a_map("new", *jobs)], now=now)
+    report = ingest(lake, [a_map("new", *jobs)], now=now)
+    assert (report.duplicates, report.rows) == (sum(duplicates), {"allocations": len(jobs) - sum(duplicates)})
+    assert lake.latest(REJECTS)["removed"].to_list() == duplicates
+    assert sorted(lake.latest(ALLOCATIONS)["job_id"]) == sorted({"0", *jobs})
 
 
 class NoDevicesLake(Lake):

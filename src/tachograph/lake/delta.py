@@ -190,28 +190,32 @@ class Lake:
         mark: int = 1,
         after: int | None = None,
         seq: int | None = None,
+        left_out: int = 0,
     ) -> AppendResult:
         """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version of their commit
         unless one is given. Rows and mark are one commit; where `after` is given only if no append got further.
+        `left_out`: rows that were not to be added as they are there; they count as duplicates, then and ever after.
         Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
         """
         stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
         parts = _resolved_parts(stamped, table)
-        duplicates = frame.height - sum(rows.height for _, rows in parts)
+        duplicates = left_out + frame.height - sum(rows.height for _, rows in parts)
+        counted = f"{app_id}:duplicates"
         for attempt in range(COMMIT_ATTEMPTS):
             delta = self._opened(table)
             reached = delta.transaction_version(app_id)
             if reached is not None and reached >= mark:
-                return AppendResult(duplicates, known=True)
+                return AppendResult(delta.transaction_version(counted) or duplicates, known=True)
             if after is not None and reached is not None and reached > after:
                 return AppendResult(duplicates, known=False, overtaken=True)
             stamp = pl.lit(delta.version() + 1 if seq is None else seq, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
                 for day, rows in parts:
                     written.append(self._write(table, day, rows.with_columns(stamp), data_change=True))
-                if self._commit(delta, table, written, [Transaction(app_id, mark, milliseconds())]):
+                marks = {app_id: mark} | ({counted: duplicates} if left_out else {})
+                if self._commit(delta, table, written, [Transaction(*one, milliseconds()) for one in marks.items()]):
                     return AppendResult(duplicates, known=False)
                 self._take_away(table, written)
             _wait(attempt)

@@ -269,11 +269,8 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
         key = f"{table.name}/{app_id}"
         height, duplicates = conformed.frame.height, merged.get(key, 0)
         if key not in merged:
-            frame, duplicates = _append(lake, part, conformed.frame, app_id=app_id, mark=one.mark, since=one.since)
-            height = frame.height
-            if part.rows_used is not None and chunk.watermark is None and not table.by_day:  # all of a file count
-                known = conformed.frame.height - height
-                height, duplicates = height + known, duplicates + known
+            frame, duplicates = _append(lake, one, part, conformed.frame, app_id)
+            height = conformed.frame.height if _every_row_counts(chunk, part) else frame.height
             if table is DEVICES:
                 report.devices.update(frame.select(table.key).unique().iter_rows())
                 height = duplicates + len(report.devices) - report.rows.get(table.name, 0)
@@ -301,20 +298,27 @@ def _names(chunk: Chunk) -> Iterator[str]:
         seen[part.table] += 1
 
 
+def _every_row_counts(chunk: Chunk, part: ChunkPart) -> bool:
+    """Whether the rows of a part that are there already are duplicates of its file; others are read on purpose."""
+    return part.rows_used is not None and chunk.watermark is None and not TABLES[part.table].by_day
+
+
 def _append(
-    lake: Lake, part: ChunkPart, frame: pl.DataFrame, *, app_id: str, mark: int, since: int
+    lake: Lake, one: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
 ) -> tuple[pl.DataFrame, int]:
     """Append what is new in one part; return it, and how many duplicates were merged in it.
 
     A stream may have got further in this table than recorded in the chunk: a process was killed between two tables,
-    and the stream was read again from before; or another process reads the same stream. Then the chunk overlaps.
+    and the stream was read again from before; or another process reads the same stream. Then the chunk overlaps. Once
+    the mark of the chunk is reached, what is there are its own rows.
     """
     table = TABLES[part.table]
     while True:
         there = lake.mark(table, app_id) or 0
-        overlaps = part.overlaps or since < there < mark
+        overlaps = there < one.mark and (part.overlaps or one.since < there)
         fresh = new_rows(lake, table, frame) if overlaps else frame
-        appended = lake.append(table, fresh, app_id=app_id, mark=mark, after=there)
+        left_out = frame.height - fresh.height if _every_row_counts(one.chunk, part) else 0
+        appended = lake.append(table, fresh, app_id=app_id, mark=one.mark, after=there, left_out=left_out)
         if not appended.overtaken:
             return fresh, appended.duplicates
 
