@@ -17,6 +17,8 @@ def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch:
     names = ("libcupti.so.13", "libcheckpoint.so", "libnvperf_host.so")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-cupti\nVersion: 1\n", encoding="utf-8")
     (about / "RECORD").write_text("".join(f"nvidia/cu13/lib/{name},,\n" for name in names), encoding="utf-8")
+    for name in names:
+        (folder / name).touch()
     loaded: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
     monkeypatch.syspath_prepend(str(tmp_path))
