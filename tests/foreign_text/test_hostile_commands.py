@@ -14,14 +14,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hostile_lake import ENVIRONMENT, MARK, PAYLOADS
+from hostile_lake import ENVIRONMENT, MARK, PAYLOADS, PLAIN_JOBS
 from written import assert_json, assert_page, assert_plain, assert_table, texts_of
 
 from in_process import run_here
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.cli.registry import COMMANDS, find, load, parser_of
 
-JOBS = [str(1000 + place) for place in range(len(PAYLOADS))]
 NAMES = list(PAYLOADS.values())
 USERS = [name for name in NAMES if not name.startswith("-")]  # an option, to argparse
 _TEXTS = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype == pl.String]
@@ -36,8 +35,8 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "lake": (("--nodes",),),
     "forget": tuple(("--user", f"{name}{more}", "--remove") for name in USERS[:9:4] for more in ("", " of none")),
     "jobs": ((), ("--columns", COLUMNS), *(("--user", name) for name in USERS[:2])),
-    "job": tuple((job, *more) for job in JOBS for more in ((), *((f"--{one}",) for one in _OF_A_JOB))),
-    "seff": tuple((job, *more) for job in JOBS for more in ((), ("--brief",))),
+    "job": tuple((job, *more) for job in PLAIN_JOBS for more in ((), *((f"--{one}",) for one in _OF_A_JOB))),
+    "seff": tuple((job, *more) for job in PLAIN_JOBS for more in ((), ("--brief",))),
     "classify": (("--all",),),
     "tune": (("--lake-labels",), ("--propose",)),
     "rules": (("run",), ("run", "--show", "unknown")),
@@ -47,7 +46,7 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in enumerate(NAMES)
         if name in USERS
     ),
-    "comment": (tuple(JOBS),),
+    "comment": (tuple(PLAIN_JOBS),),
     "digest": tuple((*whose, "--as-of", "2026-04-28") for whose in (("--staff",), *((name,) for name in USERS[::4]))),
     "act": (("--once",), ("--ledger",)),
     "policy": (("check",), ("backtest",), ("status",)),
@@ -114,7 +113,7 @@ def cases() -> Iterator[Case]:
         for words in walks:
             taken = set(words) & {"--ticket", "--mail", "--brief", "--steps"}
             forms = ["", *sorted(options_of(command, words) & {"--json", "--csv", "--html", "--sbatch"})]
-            few = command == "job" and words[0] not in JOBS[::5]  # pages and JSON of some jobs: they take longest
+            few = command == "job" and words[0] not in PLAIN_JOBS[::5]  # pages and JSON of some jobs: they take longest
             for form in forms if not (taken or few) else [""]:
                 yield Case(command, words, form)
 

@@ -6,8 +6,6 @@ part of an address that is new needs an entry in PARTS, a new media type one in 
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +23,7 @@ from hostile_lake import NODES, PAYLOADS, PLAIN_JOBS
 from starlette.testclient import TestClient
 from written import assert_json, assert_page, assert_plain, assert_table, texts_of
 
+from served_entries import ENTRIES, STREAM_S, Entry, addresses, made, struct_of
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.figures.registry import FIGURES
 from tachograph.lake.delta import Lake
@@ -34,25 +33,12 @@ from tachograph.web.endpoints import offered
 from tachograph.web.fleet import FleetWatch
 from tachograph.web.identity.proof import is_user_name
 from tachograph.web.identity.tokens import create_token
-from tachograph.web.registry import (
-    API,
-    DOCUMENTS,
-    ENDPOINTS,
-    PAGES,
-    STREAMS,
-    EndpointEntry,
-    PageEntry,
-    load_document,
-    load_endpoint,
-    load_page,
-    load_stream,
-)
+from tachograph.web.registry import API, STREAMS, EndpointEntry, load_endpoint
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.streams import Streams
 from tachograph.web.viewer import Role
 
-Entry = PageEntry | EndpointEntry
-ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *STREAMS, *(one for one in ENDPOINTS if one.method == "GET")]
+READ = [one for one in ENTRIES if not isinstance(one, EndpointEntry) or one.method == "GET"]
 NAMES = [name for name in PAYLOADS.values() if len(name) < 500]  # a longer one is no address
 USER = next(name for name in NAMES if is_user_name(name))
 # {part of an address: what it is replaced with}
@@ -72,8 +58,6 @@ WITH: Mapping[str, Mapping[str, str]] = {
     "prometheus.series": {"match[]": "gpu_util"},
 }
 REFUSED = (400, 401, 403, 404, 409)  # a name that cannot be asked for, what is not for this viewer, no such figure
-_LONGEST_S = 60.0
-_STREAM_S = 0.4  # of a stream: its first event comes at once
 
 
 def check_page(content: bytes, where: str) -> None:
@@ -141,24 +125,20 @@ def clients(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         served.lake.location,
         opener=lambda request: SelectedSource(HostileSource(lambda: 1_795_255_200.0 + seconds()), None),
     )
-    application = create_application(replace(WebService.of(served), streams=Streams(longest_s=_STREAM_S)))
-    made = {"anonymous": TestClient(application, follow_redirects=False)}
+    application = create_application(replace(WebService.of(served), streams=Streams(longest_s=STREAM_S)))
+    found = {"anonymous": TestClient(application, follow_redirects=False)}
     for name, role in (("ann", Role.ADMIN), (USER, Role.USER)):
         token, _ = create_token(tokens, user=name, role=role, expires=expires)
         headers = {"authorization": f"Bearer {token}"}
-        made[role.label] = TestClient(application, headers=headers, follow_redirects=False)
-    yield made
+        found[role.label] = TestClient(application, headers=headers, follow_redirects=False)
+    yield found
     served.fleet.close()
 
 
-def addresses(entry: Entry) -> Iterator[str]:
+def addresses_of(entry: Entry) -> Iterator[str]:
     """The address with each value of each of its parts."""
-    parts = re.findall(r"{(\w+)}", entry.path)
-    for values in product(*(PARTS[part] for part in parts)):
-        filled = (API if isinstance(entry, EndpointEntry) else "") + entry.path
-        for part, value in zip(parts, values, strict=True):
-            filled = filled.replace(f"{{{part}}}", quote(value, safe=""))
-        yield filled
+    for _, address in addresses(entry, lambda part: [quote(value, safe="") for value in PARTS[part]]):
+        yield address
 
 
 def media_types(entry: Entry) -> list[str]:
@@ -170,22 +150,13 @@ def media_types(entry: Entry) -> list[str]:
 
 def words_of(entry: Entry) -> list[str]:
     """Names of the parameters that are text, but those of the address."""
-    if isinstance(entry, EndpointEntry):
-        declared = load_endpoint(entry).PARAMETERS
-    else:
-        load = load_document if entry in DOCUMENTS else load_stream if entry in STREAMS else load_page
-        declared = load(entry).PARAMETERS
-    fields = msgspec.structs.fields(declared)
+    fields = msgspec.structs.fields(struct_of(entry))
     return [one.encode_name for one in fields if "str" in str(one.type) and f"{{{one.name}}}" not in entry.path]
 
 
 def ask(client: TestClient, address: str, accept: str, **query: str) -> httpx2.Response:
     """Return what is answered, checked by its media type; of a report that is being made the one that it becomes."""
-    until = time.monotonic() + _LONGEST_S
-    while (answer := client.get(address, headers={"accept": accept}, params=query or None)).status_code == 503:
-        assert "try again" in answer.text, address
-        assert time.monotonic() < until, answer.text
-        time.sleep(0.2)
+    answer = made(lambda: client.get(address, headers={"accept": accept}, params=query or None))
     where = f"{address} {accept} {query}"[:300]
     assert answer.status_code in (200, 303, *REFUSED), (where, answer.text[:500])
     for name, value in answer.headers.items():
@@ -201,19 +172,19 @@ def test_the_site_has_what_is_asked_for(clients: dict[str, TestClient]) -> None:
     assert {job["user"] for job in listed} == set(PAYLOADS.values())
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path)
+@pytest.mark.parametrize("entry", READ, ids=lambda entry: entry.path)
 def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -> None:
     codes, query = set(), WITH.get(entry.module, {})
     for accept in media_types(entry):
-        codes |= {ask(clients["admin"], address, accept, **query).status_code for address in addresses(entry)}
+        codes |= {ask(clients["admin"], address, accept, **query).status_code for address in addresses_of(entry)}
         for viewer in ("user", "anonymous"):
-            ask(clients[viewer], next(addresses(entry)), accept, **query)
+            ask(clients[viewer], next(addresses_of(entry)), accept, **query)
     assert 200 in codes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [one for one in ENTRIES if one not in STREAMS], ids=lambda entry: entry.path)
+@pytest.mark.parametrize("entry", [one for one in READ if one not in STREAMS], ids=lambda entry: entry.path)
 def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, TestClient]) -> None:
-    address, accept = next(addresses(entry)), media_types(entry)[0]
+    address, accept = next(addresses_of(entry)), media_types(entry)[0]
     for word, payload in product(words_of(entry), NAMES):
         ask(clients["admin"], address, accept, **{**WITH.get(entry.module, {}), word: payload})

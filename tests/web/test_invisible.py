@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -29,31 +28,17 @@ from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, MARKS, connect
 from starlette.testclient import TestClient
 
 import tachograph
+from served_entries import ENTRIES, STREAM_S, Entry, addresses, made, parts_of, struct_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus, state_folder, write_status
 from tachograph.web.answers import FormatChoice
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.paging import Paging
-from tachograph.web.registry import (
-    API,
-    DOCUMENTS,
-    ENDPOINTS,
-    PAGES,
-    STREAMS,
-    EndpointEntry,
-    PageEntry,
-    load_document,
-    load_endpoint,
-    load_page,
-    load_stream,
-)  # fmt: skip
+from tachograph.web.registry import API, ENDPOINTS, STREAMS, EndpointEntry
 from tachograph.web.viewer import Role
 
-Entry = PageEntry | EndpointEntry
-ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *STREAMS, *ENDPOINTS]
 _LONGEST_S = 60.0
-_STREAM_S = 0.4  # of a stream: its first event comes at once
 ABSENT = "880088"
 LIBRARIES = ("polars", "deltalake", "starlette", "uvicorn", "matplotlib", "msgspec", "jinja2", "h11", "numpy")
 HOST = "collectorqz.example.org"
@@ -95,7 +80,7 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     (folder / "managers").write_text(f"{ANN} annacct\n")
     tokens, expires = folder / "tokens", datetime.now(UTC) + timedelta(hours=1)
     options: dict[str, Any] = {"token_file": str(tokens), "managers": str(folder / "managers"), "requests_per_s": 0.0}
-    options["streams_s"] = _STREAM_S
+    options["streams_s"] = STREAM_S
     clients = {"anonymous": connect(lake, anonymous=True, **options)}
     for role in (Role.USER, Role.MANAGER, Role.SUPPORT, Role.ADMIN):
         token, _ = create_token(tokens, user=ANN, role=role, expires=expires)
@@ -121,13 +106,6 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     return Walk(clients, key, (*places, *libraries, *(one.capitalize() for one in libraries)))
 
 
-def struct_of(entry: Entry) -> type[msgspec.Struct]:
-    if isinstance(entry, EndpointEntry):
-        return load_endpoint(entry).PARAMETERS
-    load = load_document if entry in DOCUMENTS else load_stream if entry in STREAMS else load_page
-    return load(entry).PARAMETERS
-
-
 def parameters(entry: Entry) -> list[str]:
     declared = [field.encode_name for field in msgspec.structs.fields(struct_of(entry))]
     if isinstance(entry, EndpointEntry):
@@ -137,14 +115,10 @@ def parameters(entry: Entry) -> list[str]:
 
 def requests(entry: Entry, walk: Walk) -> Iterator[tuple[str, dict[str, str]]]:
     """Addresses with one parameter each, and with none."""
-    names = re.findall(r"{(\w+)}", entry.path)
-    path = (API if isinstance(entry, EndpointEntry) else "") + entry.path
-    for places in product(*(walk.places(name) for name in names)):
-        filled = path
-        for name, place in zip(names, places, strict=True):
-            filled = filled.replace(f"{{{name}}}", place)
+    first = tuple(walk.places(name)[0] for name in parts_of(entry))
+    for places, filled in addresses(entry, walk.places):
         yield filled, {}
-        if places == tuple(walk.places(name)[0] for name in names) or not names:
+        if places == first:
             for name in parameters(entry):
                 probes = PROBES_OF.get(name, PROBES)
                 yield from ((filled, {name: probe}) for probe in (probes[:1] if entry in STREAMS else probes))
@@ -152,11 +126,7 @@ def requests(entry: Entry, walk: Walk) -> Iterator[tuple[str, dict[str, str]]]:
 
 def send(client: TestClient, entry: Entry, path: str, query: dict[str, str]) -> httpx2.Response:
     """The answer; of a report that is being made the one that it becomes."""
-    until = time.monotonic() + _LONGEST_S
-    while (answer := send_once(client, entry, path, query)).status_code == 503 and "try again" in answer.text:
-        assert time.monotonic() < until, answer.text
-        time.sleep(0.5)
-    return answer
+    return made(lambda: send_once(client, entry, path, query))
 
 
 def send_once(client: TestClient, entry: Entry, path: str, query: dict[str, str]) -> httpx2.Response:

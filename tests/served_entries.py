@@ -1,0 +1,62 @@
+"""What `tachograph serve` answers, as its registry lists it: for tests that walk every address."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+
+import httpx2
+import msgspec
+
+from tachograph.web.registry import (
+    API,
+    DOCUMENTS,
+    ENDPOINTS,
+    PAGES,
+    STREAMS,
+    EndpointEntry,
+    PageEntry,
+    load_document,
+    load_endpoint,
+    load_page,
+    load_stream,
+)
+
+Entry = PageEntry | EndpointEntry
+ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *STREAMS, *ENDPOINTS]
+STREAM_S = 0.4  # of a stream: its first event comes at once
+_LONGEST_S = 60.0
+
+
+def struct_of(entry: Entry) -> type[msgspec.Struct]:
+    """Return the parameters of an entry."""
+    if isinstance(entry, EndpointEntry):
+        return load_endpoint(entry).PARAMETERS
+    load = load_document if entry in DOCUMENTS else load_stream if entry in STREAMS else load_page
+    return load(entry).PARAMETERS
+
+
+def parts_of(entry: Entry) -> list[str]:
+    """Return the parts of an address that stand for something, in order."""
+    return re.findall(r"{(\w+)}", entry.path)
+
+
+def addresses(entry: Entry, values_of: Callable[[str], Iterable[str]]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the address with each value of each of its parts, after these values."""
+    names = parts_of(entry)
+    for values in product(*(values_of(name) for name in names)):
+        filled = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+        for name, value in zip(names, values, strict=True):
+            filled = filled.replace(f"{{{name}}}", value)
+        yield values, filled
+
+
+def made(ask: Callable[[], httpx2.Response]) -> httpx2.Response:
+    """Return the answer; of a report that is being made the one that it becomes."""
+    until = time.monotonic() + _LONGEST_S
+    while (answer := ask()).status_code == 503 and "try again" in answer.text:
+        assert time.monotonic() < until, answer.text
+        time.sleep(0.5)
+    return answer
