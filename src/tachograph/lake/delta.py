@@ -390,13 +390,15 @@ class Lake:
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
         """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
+        wanted = None if days is None else set(days)
+        return [file for file in self._all_files(table) if wanted is None or file.day in wanted]
+
+    def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
         delta, kept = self.delta(table), self._kept
         if delta is None:
-            return []
+            return ()
         with lake_errors(self.uri(table)):
-            files = data_files(delta) if kept is None else kept.files(Path(self.uri(table)), delta)
-        wanted = None if days is None else set(days)
-        return [file for file in files if wanted is None or file.day in wanted]
+            return data_files(delta) if kept is None else kept.files(Path(self.uri(table)), delta)
 
     def days(self, table: LakeTable) -> list[date]:
         """Days on which the table has rows, in order."""

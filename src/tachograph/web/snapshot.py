@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -92,13 +92,10 @@ class LakeMoment(Lake):
         known = self._versions.get(table.name)
         return super().version(table) if known is None else known
 
-    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
-        """Return the files of a table, those of a computed one as they were."""
+    def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
+        """The files of a table, those of a computed one as they were."""
         known = self._files.get(table.name)
-        if known is None:
-            return super().files(table, days)
-        wanted = None if days is None else set(days)
-        return [file for file in known if wanted is None or file.day in wanted]
+        return super()._all_files(table) if known is None else known
 
 
 @dataclass(frozen=True, slots=True)
