@@ -205,7 +205,8 @@ def rate(lines: Sequence[str], begin: float, end: float) -> float | None:
 def _show(document: StepDocument, observers: Sequence[Observer]) -> None:
     title = f"Overhead on {_WORKLOAD}, with 95 % intervals (goal: {GOAL:.1%} at 1 Hz at most)"
     table = ResultTable(title, [
-        "observed by", "pairs", "overhead, %", "low, %", "high, %", "goal reached", "SM clock without, MHz", "with",
+        "observed by", "pairs", "overhead, %", "low, %", "high, %", "goal reached",
+        "SM clock without, MHz", "SM clock with, MHz",
     ])  # fmt: skip
     for one in observers:
         pairs = [row[one.name] for row in document.result["rounds"] if row.get(one.name, {}).get("observed")]
