@@ -94,10 +94,16 @@ def bundle(out: Path, target: Path) -> None:
     new.replace(target)
 
 
+def _as_it_is(member: tarfile.TarInfo, _path: str) -> tarfile.TarInfo:
+    """Python before 3.11.4 has no filters."""
+    return member
+
+
 def unbundle(archive: Path, out: Path) -> None:
     """Take results of an earlier machine as they were."""
     with tarfile.open(archive) as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", _as_it_is)
         for member in packed:
             member.name = str(Path(*Path(member.name).parts[1:]))
             if member.isfile() and not (out / member.name).exists():
-                packed.extract(member, out, filter="data")
+                packed.extract(member, out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tachograph.cli import main
 from tachograph.service.collect.status import STATUS_FILE, CollectStatus, read_status, write_status
+from unpacked import unpack
 
 NUMBERS = {
     "gpu_util_mean": 0.1738157907598897,
@@ -28,8 +28,7 @@ LAKE = Path(__file__).parent / "lake_of_version_before.tar.xz"
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("before")
-    with tarfile.open(LAKE) as packed:
-        packed.extractall(folder, filter="data")
+    unpack(LAKE, folder)
     return folder / "lake"
 
 

@@ -1,7 +1,7 @@
-"""Records a lake as this version writes it: `python tests/upgrade/record_lake.py NAME`.
+"""Records a lake as this version writes it: `PYTHONPATH=tests python tests/upgrade/record_lake.py NAME`.
 
 To be called where the format of the lake changes, before the change: `lakes/NAME.tar.xz` is then read by every later
-version (`make upgrade-test`). Of an earlier version: with its sources in PYTHONPATH.
+version (`make upgrade-test`). Of an earlier version: with its sources in PYTHONPATH too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from unpacked import unpack
+
 HERE = Path(__file__).parent
 STEPS = (("ingest", "ldms", "input/telemetry"), ("ingest", "sacct", "input/accounting"), ("analyze",))
 
 
 def main(name: str) -> None:
     """Ingest and analyze the input beside, and pack the lake with what `jobs --json` prints of it."""
-    with tempfile.TemporaryDirectory() as made, tarfile.open(HERE / "input.tar.xz") as packed:
+    with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        packed.extractall(folder, filter="data")
+        unpack(HERE / "input.tar.xz", folder)
         for words in STEPS:
             _run(folder, *words)
         (folder / "jobs.json").write_text(_run(folder, "jobs", "--json"), encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 
 from tachograph.catalog.tables import JOBS
 from tachograph.lake.log_format import FORMAT, FORMAT_PROPERTY
+from unpacked import unpack
 
 HERE = Path(__file__).parent
 LAKES = sorted((HERE / "lakes").glob("*.tar.xz"))
@@ -37,11 +37,6 @@ def printed(folder: Path, *words: str, lake: str = "lake") -> Any:
     done = tachograph(folder, *words, "--json", lake=lake)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
 
 
 @pytest.fixture
