@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -39,6 +41,8 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.delta import Lake
+
+T = TypeVar("T")
 
 SIZES = (100_000, 300_000, 1_000_000)
 JOBS_A_DAY = 13_300  # 400,000 a month
@@ -163,6 +167,17 @@ def make_lake(target: Path, first: int, jobs: int, total: int, samples: int) -> 
     return target
 
 
+def one_more_day(target: Path, first: int, total: int, samples: int) -> None:
+    """Append a day of jobs to a lake, from the `first` on."""
+    fill(Lake.open(str(target)), cluster(), first, JOBS_A_DAY, total, samples)
+
+
+def apart(function: Callable[..., T], *arguments: object) -> T:
+    """Call in a process of its own: to the peak of a command the kernel adds what its parent holds when it starts."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
 _OF_JOBS = (JOBS, ALLOCATIONS, STEPS, JOB_SUMMARIES, JOB_GPUS, STEP_SUMMARIES, FINDINGS)
 _TIMES = ("submit", "start", "end", "as_of", "begin", "t", "first_t", "last_t")
 
@@ -245,13 +260,13 @@ def measure(folder: Path, jobs: int, samples: int, *, day: bool, source: str | N
     earlier = jobs - JOBS_A_DAY
     if not (target / "whole").exists():
         shutil.rmtree(target, ignore_errors=True)
-        make_lake(target, 0, earlier if day else jobs, jobs, samples)
+        apart(make_lake, target, 0, earlier if day else jobs, jobs, samples)
         found["analyze"] = measured(target, ["analyze"], source)
         if day:
-            alone = make_lake(folder / "alone", earlier, JOBS_A_DAY, jobs, samples)
+            alone = apart(make_lake, folder / "alone", earlier, JOBS_A_DAY, jobs, samples)
             found["analyze_day_alone"] = measured(alone, ["analyze"], source)
             shutil.rmtree(alone)
-            fill(Lake.open(str(target)), cluster(), earlier, JOBS_A_DAY, jobs, samples)
+            apart(one_more_day, target, earlier, jobs, samples)
             found["analyze_one_more_day"] = measured(target, ["analyze"], source)
         (target / "whole").touch()
     return {**found, **asked(target, jobs, source)}
@@ -261,11 +276,11 @@ def measure_repeated(folder: Path, of: int, jobs: int, samples: int, source: str
     """Return what commands need on a lake of about so many jobs, the jobs of a small lake repeated."""
     base, target = folder / f"lake-{of}-{samples}", folder / f"repeated-{jobs}-{samples}"
     if not (base / "whole").exists():
-        make_lake(base, 0, of, of, samples)
+        apart(make_lake, base, 0, of, of, samples)
         measured(base, ["analyze"], source)
         (base / "whole").touch()
     if not (target / "whole").exists():
-        repeat_lake(base, target, of, jobs)
+        apart(repeat_lake, base, target, of, jobs)
         (target / "whole").touch()
     there = jobs // of * of
     return {"size": there, "repeated": of, **asked(target, there, source)}
