@@ -344,8 +344,12 @@ def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     )
 
 
-def sort_jobs(jobs: pl.DataFrame, sort: str) -> pl.DataFrame:
-    """Return jobs sorted by a column, with `-` before it descending; those without a value last, lists by length."""
+def sort_jobs(jobs: pl.DataFrame, sort: str, limit: int | None = None) -> pl.DataFrame:
+    """Return jobs sorted by a column, with `-` before it descending; those without a value last, lists by length.
+
+    `limit`: only the first of them, for which no copy of all rows is made.
+    """
     by = sort.removeprefix("-")
     key = pl.col(by).list.len() if isinstance(jobs.schema[by], pl.List) else pl.col(by)
-    return jobs.sort(key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True)
+    ordered = jobs.lazy().sort(key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True)
+    return (ordered if limit is None else ordered.head(limit)).collect()

@@ -395,7 +395,8 @@ def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame
     _check_stored(lake, wanted.findings)
     kept = lake.kept_answers(jobs.get_column("job_key"), wanted.findings)
     given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
-    found = read_verdicts(lake, jobs, given, SHORT_FINDING, holding=wanted.verdict == "yes") if kept is None else kept
+    needed = ("job_key", "code", "verdict")
+    found = read_verdicts(lake, jobs, given, needed, holding=wanted.verdict == "yes") if kept is None else kept
     return jobs.join(answers_to(found, wanted), on="job_key", how="semi", maintain_order="left")
 
 
@@ -415,10 +416,10 @@ def _first(lake: Lake, names: pl.DataFrame, first: FirstJobs) -> pl.DataFrame:
     by = first.sort.removeprefix("-")
     if by in _OF_FINDINGS:
         reported = read_answers(lake, names, reported=True)
-        ordered = sort_jobs(with_reported(names, reported), first.sort)
-    else:
-        ordered = sort_jobs(names.with_columns(lost_hours().alias(by)) if by == LOST_COLUMN else names, first.sort)
-    return ordered.head(first.limit).select("job_key", "seq")
+        names = with_reported(names, reported)
+    elif by == LOST_COLUMN:
+        names = names.with_columns(lost_hours().alias(by))
+    return sort_jobs(names, first.sort, first.limit).select("job_key", "seq")
 
 
 def jobs_and_intervals(
