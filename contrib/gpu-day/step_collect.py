@@ -94,15 +94,10 @@ def bundle(out: Path, target: Path) -> None:
     new.replace(target)
 
 
-def _as_it_is(member: tarfile.TarInfo, _path: str) -> tarfile.TarInfo:
-    """Python before 3.11.4 has no filters."""
-    return member
-
-
 def unbundle(archive: Path, out: Path) -> None:
     """Take results of an earlier machine as they were."""
     with tarfile.open(archive) as packed:
-        packed.extraction_filter = getattr(tarfile, "data_filter", _as_it_is)
+        packed.extraction_filter = getattr(tarfile, "data_filter", lambda one, path: one)  # before Python 3.11.4
         for member in packed:
             member.name = str(Path(*Path(member.name).parts[1:]))
             if member.isfile() and not (out / member.name).exists():
