@@ -94,11 +94,10 @@ def build_jobs_table(
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
     check_jobs_columns(columns, sort)
-    ordered = sort_jobs(with_findings(summaries, findings), sort)
-    kept = ordered if limit is None else ordered.head(limit)
+    kept = sort_jobs(with_findings(summaries, findings), sort, limit)
     shown = tuple(columns) or (WORST_COLUMNS if sort == WORST_SORT else DEFAULT_COLUMNS)
     answers = {} if wanted is None or not wanted.findings else _answers(kept, findings, wanted)
-    count = ordered.height if matching is None else matching
+    count = summaries.height if matching is None else matching
     return JobsTable(kept, shown, count, zone_name, chosen=bool(columns), answers=answers)
 
 
