@@ -106,12 +106,14 @@ class DrawnEnergy:
 
     difference: what the readings add for each J of the counter, less 1, by all readings and not by the two at the ends:
     one that came late says little.
+    resolution: by how much `difference` may be off, as each change of the counter is seen up to a reading late.
     """
 
     seconds: float
     from_power_j: float
     counter_j: float
     difference: float
+    resolution: float
 
 
 def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
@@ -134,7 +136,8 @@ def energy(t: Column, power_w: Column, energy_j: Column) -> DrawnEnergy | None:
     drawn = np.concatenate([[0.0], np.cumsum(steps)])
     slope = float(np.polyfit(energy_j[moved] - energy_j[first], drawn[moved], 1)[0])
     from_power, counter = float(drawn[last] - drawn[first]), float(energy_j[last] - energy_j[first])
-    return DrawnEnergy(float(t[last] - t[first]), from_power, counter, slope - 1.0)
+    seconds, longest = float(t[last] - t[first]), float(np.diff(t[first : last + 1]).max())
+    return DrawnEnergy(seconds, from_power, counter, slope - 1.0, 2 * longest / seconds)
 
 
 def smi_readings(lines: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:

@@ -68,15 +68,27 @@ def _checks(done: dict[str, Any]) -> ResultTable:
     return table
 
 
+def energy_within(difference: float, resolution: float) -> bool | None:
+    """Return whether energies agree as well as is wanted; None where a greater difference may come of the resolution.
+
+    >>> energy_within(0.009, 0.012), energy_within(0.02, 0.012), energy_within(-0.03, 0.012)
+    (True, None, False)
+    """
+    if abs(difference) <= ENERGY_WITHIN:
+        return True
+    return None if abs(difference) <= ENERGY_WITHIN + resolution else False
+
+
 def _energy(done: dict[str, Any]) -> ResultTable:
     title = f"Energy from power readings beside the driver's counter (goal: within {ENERGY_WITHIN:.0%})"
-    table = ResultTable(title, ["workload", "seconds", "from power, J", "counter, J", "difference, %", "within"])
+    columns = ["workload", "seconds", "from power, J", "counter, J", "difference, %", "resolution, %", "within"]
+    table = ResultTable(title, columns)
     for name, one in _shown(done).items():
         drawn = one.get("energy")
-        row: list[Cell] = [name, None, None, None, None, None]
+        row: list[Cell] = [name, *[None] * (len(columns) - 1)]
         if drawn:
-            off = drawn["difference"]
-            row = [name, drawn["seconds"], drawn["from_power_j"], drawn["counter_j"], 100 * off,
-                   abs(off) <= ENERGY_WITHIN]  # fmt: skip
+            off, resolution = drawn["difference"], drawn["resolution"]
+            row = [name, drawn["seconds"], drawn["from_power_j"], drawn["counter_j"], 100 * off, 100 * resolution,
+                   energy_within(off, resolution)]  # fmt: skip
         table.rows.append(row)
     return table

@@ -12,6 +12,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,8 +28,10 @@ import step_overhead  # noqa: E402
 import step_pairs  # noqa: E402
 import step_pm  # noqa: E402
 from day_tools import DayTools, StepError, end_session, started  # noqa: E402
+from proof_numbers import energy  # noqa: E402
 from rehearsal_ncu import kernel  # noqa: E402
 from step_document import StepDocument, load, markdown  # noqa: E402
+from step_proof import energy_within  # noqa: E402
 from workloads import KERNELS, SITE, load_torch  # noqa: E402
 
 from nsight_reports import raw_csv  # noqa: E402
@@ -37,7 +40,7 @@ from tachograph.sharing.demand import Calibration  # noqa: E402
 
 MODULES = (
     "day_pack", "day_tools", "gpu_day", "pair_numbers", "proof_numbers", "real_pairs", "step_document", "step_overhead",
-    "step_pm",
+    "step_pm", "step_proof",
 )  # fmt: skip
 
 
@@ -123,6 +126,18 @@ def test_cycles_of_a_step_are_those_of_all_its_launches(tmp_path: Path) -> None:
     assert found["sm_active"] == pytest.approx(0.99, rel=1e-3)
     assert found["dram_active"] == pytest.approx((0.9 + 0.3) / 2, rel=1e-3)
     assert found["sm_occupancy"] is None  # the page has no such column
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.0, None), (0.975, True), (0.8, False), (1.25, False)])
+def test_a_counter_seen_late_is_no_difference_of_energy(factor: float, within: bool | None) -> None:
+    t = np.array(
+        [0.103 * one + 1e-4 for one in range(20)]
+    )  # a bit slower than the counter advances: each change is seen later
+    counter = np.floor(t * 10) * 30.0  # 300 W
+    drawn = energy(t, np.full(t.size, 300.0 * factor), counter)
+    assert drawn is not None
+    assert drawn.difference == pytest.approx(1.03 * factor - 1)
+    assert energy_within(drawn.difference, drawn.resolution) is within
 
 
 def test_results_travel_to_another_machine_without_overwriting(tmp_path: Path) -> None:
