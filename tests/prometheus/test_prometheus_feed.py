@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -103,6 +103,25 @@ def _refuse_after(good: int, answer: Callable[[SeenRequest], Reply]) -> Callable
     """Answers a number of requests, and no more."""
     asked = count(1)
     return lambda request: answer(request) if next(asked) <= good else Reply(b"", 403)
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "window_s"),
+    [
+        pytest.param(range(400), 3600, id="scraped all the time"),
+        pytest.param(range(122, 400), 3600, id="scraped since the hour began"),
+        pytest.param([*range(110), *range(125, 400)], 60, id="silent for longer than a window"),
+    ],
+)
+def test_borders_of_windows_delay_no_sample(tmp_path: Path, scrapes: Sequence[int], window_s: float) -> None:
+    """Polls at each scrape, from before an hour begins (T0 + 1800 s) until after it."""
+    lake, made = Lake.create(str(tmp_path / "lake")), Made()
+    made.add_gpu("n1", 0, None, scrapes)
+    with victoria(tmp_path / "server") as url, feed_of(url, window_s=window_s, how="raw") as feed:
+        put(url, made.series)
+        for t in range(T0 + STEP * 108, T0 + STEP * 144, STEP):
+            poll(feed, lake, t + 1)
+            assert_rows(lake, before(made, t + 1))
 
 
 def test_late_samples_land_and_nothing_twice(tmp_path: Path) -> None:

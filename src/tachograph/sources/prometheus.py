@@ -253,17 +253,15 @@ class PrometheusFeed:
         settled, silent = scraped - self._lookback, scraped - max(self._lookback, round(_SILENT_S * 1000))
         for window in windows(reached, until, self._window):
             found = self.querying.samples(window.start, window.end)
-            end = min(window.end, max(silent, found.end, window.start))
-            if end == window.start:
-                break
+            end = min(window.end, max(silent, found.end))
+            if end <= reached:  # nothing yet; a sample of the next window may tell that no more will come
+                continue
             rows = series_parts(found, self.memory, overlaps=False)
-            yield self._chunk(self.settings.stream, rows, found.points, since=moment(window.start), until=moment(end))
-            if late_since == moment(window.start) and window.start < settled:
+            yield self._chunk(self.settings.stream, rows, found.points, since=moment(reached), until=moment(end))
+            if late_since == moment(reached) and reached < settled:
                 late_since = moment(min(end, settled))  # read that long after: all late samples have arrived
-                yield self._chunk(self._late, (), 0, since=moment(window.start), until=late_since)
+                yield self._chunk(self._late, (), 0, since=moment(reached), until=late_since)
             reached = end
-            if end < window.end:
-                break
         if late_since is not None:
             yield from self._second_look(milliseconds(late_since), min(reached - self._lookback, settled))
         self._note_clocks()
