@@ -283,6 +283,44 @@ def test_keys_of_a_terminal_work_as_without_us(tmp_path: Path) -> None:
         terminal.close()
 
 
+HANGING = """
+import sys, time
+from pathlib import Path
+from tachograph.live.sources.simulated import SimulatedSource
+from tachograph.service.record import recorder
+
+class Hanging(SimulatedSource):
+    def read(self):
+        time.sleep(600)
+
+recorder._END_S = recorder._BEGIN_S = 1.0
+connect = {"connects": lambda: time.sleep(600), "reads": Hanging}[sys.argv[1]]
+command = ["sh", "-c", sys.argv[2]]
+plan = recorder.plan_recording(command, folder="run")
+print(recorder.record_command(command, connect, plan).kept.problem)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "command", "problem"),
+    [
+        ("connects", "true", "the recording process was not ready 1 s after the end of the command"),
+        (
+            "reads",
+            "while [ ! -e run/recordings ]; do sleep 0.1; done; sleep 1",
+            "the recording process did not finish within 1 s of the end of the command",
+        ),
+    ],
+)
+def test_a_recorder_that_hangs_is_ended_and_that_is_reported(
+    tmp_path: Path, where: str, command: str, problem: str
+) -> None:
+    line = [sys.executable, "-c", HANGING, where, command]
+    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == (f"{problem}\n", "")
+
+
 @pytest.mark.slow
 def test_a_killed_recorder_does_not_affect_the_command(tmp_path: Path) -> None:
     process = start(tmp_path, "sh", "-c", f"{UNTIL_GO}; echo done; exit 4")

@@ -81,11 +81,12 @@ class RecorderProcess:
     def finish(self, ended: CommandEnd, plan: RecordPlan) -> SpoolResult:
         """Send it the end of the command, wait for it, return its result."""
         self.send({"end": ended.at, "code": ended.code, "signal": ended.signal})
-        answer = self._read_result(_END_S if plan.spool.exists() else _BEGIN_S)
+        begun = plan.spool.exists()
+        answer = self._read_result(_END_S if begun else _BEGIN_S)
         status = self._reap()
         spool = plan.spool if plan.spool.exists() else None
         if not answer:
-            return SpoolResult(problem=f"the recording process died ({_death(status)})", spool=spool)
+            return SpoolResult(problem=_why_no_result(status, begun=begun), spool=spool)
         result = json.loads(answer)
         return SpoolResult(result["rows"], result["lost"], result["problem"], spool if result["spool"] else None)
 
@@ -101,7 +102,8 @@ class RecorderProcess:
             answer += piece
         return answer
 
-    def _reap(self) -> int:
+    def _reap(self) -> int | None:
+        """Its status; None where it had to be ended."""
         for descriptor in (self.echo, self._orders, self._results):
             os.close(descriptor)
         until = time.monotonic() + _REAP_S
@@ -111,12 +113,18 @@ class RecorderProcess:
                 return status
             time.sleep(0.005)
         os.kill(self.pid, signal.SIGKILL)
-        return os.waitpid(self.pid, 0)[1]
+        os.waitpid(self.pid, 0)
+        return None
 
 
-def _death(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _why_no_result(status: int | None, *, begun: bool) -> str:
+    """Why the recording process sent no result. `status`: None where it had to be ended; `begun`: it had a spool."""
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    if code:
+        return f"the recording process died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+    if begun:
+        return f"the recording process did not finish within {_END_S:.0f} s of the end of the command"
+    return f"the recording process was not ready {_BEGIN_S:.0f} s after the end of the command"
 
 
 def _work(plan: RecordPlan, connect: Connect, echo: int, orders: int, results: int, mask: set[Any]) -> None:
