@@ -22,6 +22,7 @@ from in_process import run_here
 from servers.process import free_port
 from servers.webhook import webhook_receiver
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions
+from tachograph.catalog.tables import JOBS
 from tachograph.lake.delta import Lake
 from tachograph.report.job import JobReport
 from tachograph.service.act.advice_table import WrittenAdvice
@@ -123,7 +124,9 @@ def test_everything_is_down_then_up_again(tmp_path: Path) -> None:
             webhook=(WebhookOptions("ops", url=receiver.url, timeout_s=5),),
         )  # fmt: skip
         loop = Loop(configuration, tmp_path / "state", lambda: Lake.open(str(absent)))
-        loop.now += timedelta(weeks=1) - timedelta(hours=1)  # the job ended in the week before
+        ended = made.latest(JOBS).get_column("end").item()
+        monday = (ended + timedelta(days=7 - ended.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
+        loop.now = monday + timedelta(hours=1)  # the job ended in the week before
 
         def then(number: int) -> bool:
             if number == 1:

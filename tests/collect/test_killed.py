@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,12 @@ def test_killed_its_child_goes_with_it(tmp_path: Path) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Children that have begun what they are for."""
-    kids = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return [
-        int(kid) for kid in kids if b"tachograph.service.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes()
-    ]
+    begun = []
+    for kid in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+        with suppress(OSError):  # it ends just now
+            if b"tachograph.service.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes():
+                begun.append(int(kid))
+    return begun
 
 
 def is_alive(pid: int) -> bool:

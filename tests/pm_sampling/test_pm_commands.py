@@ -237,9 +237,13 @@ def recording(node: PmNode, *work: str) -> subprocess.Popen[str]:
     )
 
 
+# a minute at most, however long the recorder takes to start
+WAIT_FOR_SPOOL = "n=0; until ls kept/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done >/dev/null 2>&1"
+
+
 def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"on": 100_000_000, "off": 900_000_000})])
-    done = recording(node, "sh", "-c", "sleep 6; echo done")
+    done = recording(node, "sh", "-c", f"{WAIT_FOR_SPOOL}; sleep 5; echo done")
     out, err = done.communicate(timeout=300)
     assert (done.returncode, out) == (0, "done\n"), err
     lake = Lake.open(str(tmp_path / "kept"))

@@ -90,7 +90,7 @@ ANSWERS: list[tuple[Fault, str]] = [
     (CutOff(), "the answer broke off (2 attempts); see the server's log"),
     (CutOff(chunked=True), "the answer broke off (2 attempts); see the server's log"),
     (HangUp(), "the answer broke off (2 attempts); see the server's log"),
-    (Silence(1.5), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
+    (Silence(5), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
     (
         Garbage(),
         "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer of Prometheus?",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_recorder_processes import RECORD, environment, record
+from test_recorder_processes import RECORD, RECORDED, environment, record
 
 from in_process import run_here
 from tachograph.catalog.errors import LakeError
@@ -45,7 +45,7 @@ def a_file_of_spools(run: Path) -> Path:
 )
 def test_the_obstacle_is_reported_after_the_command(tmp_path: Path, make: Callable[[Path], Path], what: str) -> None:
     where = make(tmp_path / "run")
-    code, out, err = record(tmp_path, "sh", "-c", "sleep 1.5; echo done; exit 3")
+    code, out, err = record(tmp_path, "sh", "-c", "sleep 4; echo done; exit 3")
     assert (code, out) == (3, "done\n")
     assert err == f"tachograph: nothing was recorded: {where}: {what}; name another folder with -o\n"
 
@@ -63,7 +63,7 @@ def test_without_a_command_it_is_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
-    line = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 1.5; exit 6"]
+    line = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 4; exit 6"]
     done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 6
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
@@ -89,7 +89,7 @@ def test_errors_of_the_system_have_messages(tmp_path: Path, number: int, what: s
 def test_a_folder_with_other_files_keeps_them(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes").write_text("mine\n")
-    code, _, err = record(tmp_path, "sh", "-c", "sleep 2")
+    code, _, err = record(tmp_path, "sh", "-c", RECORDED)
     assert (code, err) == (0, "")
     assert (tmp_path / "run" / "notes").read_text() == "mine\n"
     assert (tmp_path / "run" / "gpu_samples").is_dir()

@@ -26,6 +26,10 @@ from tachograph.lake.delta import Lake
 
 # the command ends when the test has seen what it wants, and some minutes after a test that was killed
 UNTIL_GO = "n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.05; done"
+# the command ends when it has been recorded for two seconds, however long the recorder took to start
+RECORDED = (
+    "n=0; until ls run/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done >/dev/null 2>&1; sleep 2"
+)
 RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "4", "--interval", "0.1", "--quiet"]
 COUNT_SIGNALS = """
 import os, signal, sys, time
@@ -126,7 +130,7 @@ def test_streams_and_exit_code_are_those_of_the_command(tmp_path: Path) -> None:
 def test_the_report_follows_the_command_on_stderr(tmp_path: Path) -> None:
     line = [one for one in RECORD if one != "--quiet"]
     done = subprocess.run(
-        [*line, "-o", "run", "--json", "--", "sh", "-c", "echo mine; sleep 2.5"],
+        [*line, "-o", "run", "--json", "--", "sh", "-c", f"echo mine; {RECORDED}"],
         capture_output=True, text=True, env=environment(), cwd=tmp_path, check=True,
     )  # fmt: skip
     assert done.stdout == "mine\n"
@@ -146,7 +150,7 @@ def reported(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_end_of_the_command_is_reported_before_the_report(tmp_path: Path) -> None:
-    done = reported(tmp_path, "sh", "-c", "sleep 2; exit 3")
+    done = reported(tmp_path, "sh", "-c", f"{RECORDED}; exit 3")
     ended, head, *_ = done.stderr.splitlines()
     recorded = re.fullmatch(r"sh: exit code 3 after ([\d.]+) s; reading \d+ samples \.\.\.", ended)
     assert recorded is not None

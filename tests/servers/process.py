@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,12 @@ def program(name: str, *, package: str, places: Sequence[str] = ()) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that no one listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that is free, outside the range from which the system gives ports to others."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)  # of no seed that other workers have, too
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def listens(port: int) -> bool:

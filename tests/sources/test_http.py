@@ -108,7 +108,7 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
     assert asked("http://no-such-host.invalid:9090/x/") == (
         "http://no-such-host.invalid:9090/x/api: no host has this name; check the host in the url"
     )
-    server.faults += [Silence(0.4)] * 3
+    server.faults += [Silence(2)] * 3
     assert asked(server.url, timeout_s=0.1) == (
         f"{server.url}/api: no answer within 0.1 s (3 attempts); is it overloaded? raise timeout_s"
     )
