@@ -33,6 +33,7 @@ from zoneinfo import ZoneInfo
 import duckdb
 import polars as pl
 
+from tachograph.simulate.accounting import BETWEEN
 from tachograph.simulate.cluster import SimulatedCluster, simulate
 from tachograph.simulate.plan import RECORDED_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.simulate.telemetry import column_name
@@ -113,9 +114,9 @@ def studied(cluster: SimulatedCluster) -> pl.DataFrame:
 def accounting(cluster: SimulatedCluster) -> Iterator[dict[str, str]]:
     """Yield the records of the accounting, steps included."""
     with cluster.accounting.open(encoding="utf-8") as lines:
-        names = next(lines).rstrip("\n").split("|")
+        names = next(lines).rstrip("\n").split(BETWEEN)
         for line in lines:
-            yield dict(zip(names, line.rstrip("\n").split("|", len(names) - 1), strict=True))
+            yield dict(zip(names, line.rstrip("\n").split(BETWEEN, len(names) - 1), strict=True))
 
 
 def _capacity(plan: SimulationPlan, group: int) -> int:

@@ -208,7 +208,7 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
 
 @pytest.fixture
 def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., AccountingReading]:
-    """Reads accounting given as text or bytes, in one reading."""
+    """Reads accounting given as text or bytes, in one reading; what the tests write themselves is trusted."""
 
     def reader(
         content: str | bytes,
@@ -216,9 +216,16 @@ def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., AccountingR
         cluster: ClusterRecord | None = None,
         fields: str | None = None,
         delimiter: str | None = None,
+        trusted: bool = True,
     ) -> AccountingReading:
         readings = list(
-            read_file(write(content), cluster=cluster or ClusterRecord(), fields=fields, delimiter=delimiter)
+            read_file(
+                write(content),
+                cluster=cluster or ClusterRecord(),
+                fields=fields,
+                delimiter=delimiter,
+                trusted=trusted,
+            )
         )
         assert len(readings) == 1
         return readings[0]

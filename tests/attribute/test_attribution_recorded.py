@@ -23,7 +23,7 @@ IDLE = "51911473"
 
 
 def ingested(lake: Lake, source: Any, *files: Path, time_zone: str = "UTC") -> None:
-    options = argparse.Namespace(files=list(map(str, files)), time_zone="UTC", job_start=[])
+    options = argparse.Namespace(files=list(map(str, files)), time_zone="UTC", job_start=[], trusted=True)
     configuration = Configuration(site=SiteOptions(time_zone=time_zone))
     ingest(lake, source.read(options, configuration=configuration, now=NOW), now=NOW)
 

@@ -115,7 +115,7 @@ def _round(lake: Path, inputs: Path, number: int, report: Callable[[str], object
     if number % 2:
         do("compact", "compact", "--vacuum-hours", "0", done=f"compacted {number}")
     do("ingest", "ingest", "ldms", inputs / f"{number}.csv", done=f"samples {number}")
-    do("ingest", "ingest", "sacct", inputs / f"{number}.txt", done=f"job {number}")
+    do("ingest", "ingest", "sacct", inputs / f"{number}.txt", "--trusted", done=f"job {number}")
     do("ingest", "ingest", "allocation-map", inputs / f"{number}.map", done=f"map {number}")
     do("analyze", "analyze", "--threads", "1", "--as-of", AS_OF, done=f"analyzed {number}")
     report("begin collect\n")

@@ -58,14 +58,20 @@ def run_story(folder: Path) -> tuple[Step, ...]:
     _write_inputs(folder)
     return (
         Step("ingest samples", lambda lake: _main("ingest", "ldms", folder / "first", "--lake", lake)),
-        Step("ingest accounting", lambda lake: _main("ingest", "sacct", folder / "first.txt", "--lake", lake)),
+        Step(
+            "ingest accounting",
+            lambda lake: _main("ingest", "sacct", folder / "first.txt", "--trusted", "--lake", lake),
+        ),
         Step("ingest map", lambda lake: _main("ingest", "allocation-map", folder / "map.csv", "--lake", lake)),
         Step("analyze", analyze),
         Step("compact", lambda lake: _main("compact", "--lake", lake)),
         Step("stream", stream),
         Step("collect", collect),
         Step("ingest late samples", lambda lake: _main("ingest", "ldms", folder / "late", "--lake", lake)),
-        Step("ingest late accounting", lambda lake: _main("ingest", "sacct", folder / "late.txt", "--lake", lake)),
+        Step(
+            "ingest late accounting",
+            lambda lake: _main("ingest", "sacct", folder / "late.txt", "--trusted", "--lake", lake),
+        ),
         Step("analyze what is new", analyze),
         Step("compact again", lambda lake: _main("compact", "--lake", lake)),
         Step(EXPIRE, expire),

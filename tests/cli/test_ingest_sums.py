@@ -99,6 +99,7 @@ def ingested(folder: Path, name: str, *words: str) -> Any:
     (folder / "mapping.toml").write_text(MAPPING)
     options = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}
     options["dcgm-exporter"] = ("--time", "2026-01-01")
+    options["allocation-map"] = ("--trusted",)
     more = options.get(source, ())
     done = run_here(("ingest", source, name, *more, "--lake", "L", *words), folder, {})
     assert done.returncode == 0, done.stderr

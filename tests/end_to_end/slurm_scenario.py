@@ -15,6 +15,7 @@ _TELL = (
     "job=${SLURM_JOB_ID_HET_GROUP_1:-$SLURM_JOB_ID}; "
     "echo $job $SLURMD_NODENAME ${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS} >> told.$job.$SLURMD_NODENAME"
 )
+BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"
 ACCOUNTING = (
     "JobID,JobIDRaw,Cluster,Partition,QOS,Account,User,Submit,Eligible,Start,End,Elapsed,State,ExitCode,NNodes,"
     "NodeList,AllocTRES,ReqTRES,Constraints,Timelimit,JobName,SubmitLine"
@@ -129,10 +130,18 @@ def _disturb(cluster: SlurmCluster, states: dict[str, str], due: dict[str, list[
 
 def _all_accounted(cluster: SlurmCluster, ids: dict[str, int], path: Path, began: float) -> bool:
     printed = cluster.command(
-        "sacct", "-a", "-D", "-P", "-S", f"now-{int(time.time() - began) + 60}seconds", "--format", ACCOUNTING
+        "sacct",
+        "-a",
+        "-D",
+        "-P",
+        f"--delimiter={BETWEEN}",
+        "-S",
+        f"now-{int(time.time() - began) + 60}seconds",
+        "--format",
+        ACCOUNTING,
     )
     path.write_text(printed)
-    header, *rows = (line.split("|") for line in printed.splitlines())
+    header, *rows = (line.split(BETWEEN) for line in printed.splitlines())
     wanted = {str(job) for job in ids.values()}  # the cluster runs those of other tests, too
     ends = [(re.split(r"[_+.]", row[header.index("JobID")])[0], row[header.index("End")]) for row in rows]
     ended = {job for job, end in ends if end != "Unknown"}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx2
 from slurm_exporter import PAGE_NUMBER, Exporter, Reading
+from slurm_scenario import BETWEEN
 
 WINDOW_S = 60  # of spatial imbalance
 Gpu = tuple[str, int]
@@ -78,7 +79,7 @@ class Stay:
 def read_accounting(path: Path) -> list[Run]:
     """Runs of a `sacct --parsable2` in UTC, without steps."""
     header, *lines = path.read_text().splitlines()
-    rows = [dict(zip(header.split("|"), line.split("|"), strict=False)) for line in lines]
+    rows = [dict(zip(header.split(BETWEEN), line.split(BETWEEN), strict=False)) for line in lines]
     return [_run(row) for row in rows if "." not in row["JobID"]]
 
 

@@ -72,7 +72,7 @@ def lakes(recording: Recording) -> Mapping[str, Filled]:
     made = {name: filled(folder / name, cluster) for name in ("unrecorded", "imported", "labelled")}
     made["unrecorded"].ingest(recording.requested(recording.plain), accounting)
     shutil.copytree(made["unrecorded"].lake, made["imported"].lake)
-    made["imported"].ingest(["allocation-map", str(recording.scenario.live)])
+    made["imported"].ingest(["allocation-map", str(recording.scenario.live), "--trusted"])
     made["labelled"].ingest(accounting, recording.requested(recording.labelled))
     for lake in made.values():
         lake.run("analyze")

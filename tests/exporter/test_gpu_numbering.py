@@ -230,7 +230,7 @@ def test_indices_of_the_controller_are_minor_numbers(order: tuple[str, ...], lak
             assert main(["ingest", "dcgm-exporter", "minors.prom", "--time", T.isoformat(), "--lake", "lake"]) == 0
         if kind == "scontrol":
             (tmp_path / "scontrol.txt").write_text(SCONTROL.format(job=7, number=0) + SCONTROL.format(job=8, number=1))
-            assert main(["ingest", "allocation-map", "scontrol.txt", "--lake", "lake"]) == 0
+            assert main(["ingest", "allocation-map", "scontrol.txt", "--trusted", "--lake", "lake"]) == 0
     found = analyzed()
     assert {name: row["attribution"] for name, row in found.items()} == {"7": "live_index", "8": "live_index"}
     assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}

@@ -345,7 +345,7 @@ def read_mapping(path: Path, whole: bool) -> None:
 
 
 def read_sacct(path: Path, whole: bool, **given: object) -> None:
-    conformed(sacct.read(options(path, **given), configuration=SITE, now=NOW), whole)
+    conformed(sacct.read(options(path, trusted=True, **given), configuration=SITE, now=NOW), whole)
 
 
 def read_xdmod(path: Path, whole: bool) -> None:
@@ -389,7 +389,7 @@ def read_smi_body(path: Path, whole: bool) -> None:
 
 
 def read_map(path: Path, whole: bool) -> None:
-    conformed(allocation_map.read(options(path), configuration=SITE, now=NOW), whole)
+    conformed(allocation_map.read(options(path, trusted=True), configuration=SITE, now=NOW), whole)
 
 
 def read_pages(path: Path, whole: bool) -> None:

@@ -53,7 +53,7 @@ def runner(folder: Path) -> Run:
 def ingest_and_analyze(tachograph: Run, folder: Path) -> Run:
     write_all(folder)
     tachograph("ingest", "ldms", "telemetry")
-    tachograph("ingest", "sacct", "sacct.txt")
+    tachograph("ingest", "sacct", "sacct.txt", "--trusted")
     tachograph("ingest", "allocation-map", "map.csv")
     tachograph("analyze", "--as-of", AS_OF)
     return tachograph
@@ -346,7 +346,7 @@ def test_only_touched_jobs_are_summarized_again(
     assert len(first) == 14
     tachograph("analyze", "--as-of", AS_OF)
     tachograph("ingest", "ldms", "telemetry")
-    tachograph("ingest", "sacct", "sacct.txt")
+    tachograph("ingest", "sacct", "sacct.txt", "--trusted")
     assert "nothing new" in tachograph("analyze", "--as-of", AS_OF)
     assert sequence(tmp_path) == first
     assert tachograph("jobs", "--json") == table

@@ -58,9 +58,9 @@ def read(cluster: SimulatedCluster) -> pl.DataFrame:
 
 def sacct(cluster: SimulatedCluster) -> list[dict[str, str]]:
     lines = cluster.accounting.read_text(encoding="utf-8").splitlines()
-    names = lines[0].split("|")
+    names = lines[0].split(accounting.BETWEEN)
     assert names[-1] == "SubmitLine"
-    return [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines[1:]]
+    return [dict(zip(names, line.split(accounting.BETWEEN, len(names) - 1), strict=True)) for line in lines[1:]]
 
 
 def local(written: str, zone: str) -> datetime | None:

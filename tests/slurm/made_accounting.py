@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.commands import BETWEEN, IDENTITY
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
-BETWEEN = "\x1f"
 KNOWN = (
     "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
     "ExitCode NNodes AllocCPUS NodeList AllocTRES ReqTRES Constraints Timelimit TimelimitRaw JobName SubmitLine"
@@ -67,12 +67,14 @@ class MadeAccounting:
         if arguments == ("--helpformat",):
             return KNOWN.encode()
         given = dict(part.removeprefix("--").partition("=")[::2] for part in arguments)
-        assert given["delimiter"] == BETWEEN
         first, last = (int(given[name].removeprefix("uts")) for name in ("starttime", "endtime"))
-        names = given["format"].split(",")
+        names, between = given["format"].split(","), given["delimiter"]
+        if names[0] == "JobID":  # who is who: no text beside it
+            assert between == BETWEEN
+            assert {name.lower() for name in names} <= IDENTITY
         rows = [fields for run in self.runs if (fields := self._told(run, first, last)) is not None]
         lines = [names, *([fields[name] for name in names] for fields in rows)]
-        return "".join(BETWEEN.join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape")
+        return "".join(between.join(line) + "\n" for line in lines).encode("utf-8", "surrogateescape")
 
     def _told(self, run: Run, first: int, last: int) -> dict[str, str] | None:
         knows = self.clock - run.late_s  # events up to here are in the database

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,7 +29,7 @@ from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources import sacct
 from tachograph.sources.registry import convert_settings
 from tachograph.sources.sacct import AccountingFeed, SacctSettings, connect
-from tachograph.sources.slurm.commands import FIELDS, AccountingSpan, SacctCommand
+from tachograph.sources.slurm.commands import AccountingSpan, SacctCommand
 from tachograph.sources.slurm.exports import frame_of
 from tachograph.sources.slurm.records import SlurmCluster
 
@@ -45,7 +47,9 @@ def poll(feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at:
     accounting.clock = at
     before = len(accounting.calls)
     landing.take(feed.poll(landing.watermark, now=moment(at)))
-    return [span_of(call) for call in accounting.calls[before:] if call != ("--helpformat",)]
+    calls = [call for call in accounting.calls[before:] if call != ("--helpformat",)]
+    assert [span_of(call) for call in calls[::2]] == [span_of(call) for call in calls[1::2]]
+    return [span_of(call) for call in calls[::2]]
 
 
 def span_of(call: tuple[str, ...]) -> tuple[int, int]:
@@ -238,6 +242,10 @@ def test_a_year_of_nothing_moves_the_watermark() -> None:
     assert landing.jobs.is_empty()
 
 
+def value(arguments: tuple[str, ...], option: str) -> str:
+    return next(word for word in arguments if word.startswith(option)).partition("=")[2]
+
+
 def test_only_fields_that_this_slurm_knows_are_asked_for() -> None:
     asked: list[str] = []
 
@@ -245,22 +253,21 @@ def test_only_fields_that_this_slurm_knows_are_asked_for() -> None:
         if arguments == ("--helpformat",):
             return b"Account JobID\nJobIDRaw   Start End State\n"
         asked.extend(arguments)
-        return b"JobID\x1fStart\n"
+        names, between = (value(arguments, option) for option in ("--format", "--delimiter"))
+        return names.replace(",", between).encode() + b"\n"
 
     SacctCommand(old, clusters=("a", "b")).fetch(AccountingSpan(moment(0), moment(60)))
-    assert "--format=JobID,JobIDRaw,Account,Start,End,State" in asked
+    assert "--format=JobID,JobIDRaw,Start,End,State" in asked
+    assert "--format=Cluster,JobIDRaw,Submit,Account,JobIDRaw" in asked
     assert "--clusters=a,b" in asked
 
 
-def asked_of(version: str) -> bytes:
-    """What `sacct` of a version answers to our question, made of what it printed to another one."""
+def recorded_rows(version: str) -> list[dict[str, str]]:
+    """What `sacct` of a version printed of each job and step, {field: text}."""
     lines = (MADE / version / "sacct.parsable2.txt").read_text(encoding="utf-8").splitlines()
     names = lines[0].split("|")
-    wanted = [name for name in FIELDS.split() if name in names]
     rows = [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines[1:]]
-    return "".join(
-        "\x1f".join(line) + "\n" for line in [wanted, *([in_seconds(row[name]) for name in wanted] for row in rows)]
-    ).encode()
+    return [{name: in_seconds(value) for name, value in row.items()} for row in rows]
 
 
 def in_seconds(value: str) -> str:
@@ -270,19 +277,28 @@ def in_seconds(value: str) -> str:
     return str(int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp()))
 
 
+_PROGRAM = """#!{python}
+import json, os, sys
+with open("{folder}/calls", "a", encoding="utf-8") as calls:
+    print(os.environ.get("SLURM_TIME_FORMAT", ""), *sys.argv[1:], file=calls)
+rows = json.load(open("{folder}/answer", encoding="utf-8"))
+if sys.argv[1:] == ["--helpformat"]:
+    print(*rows[0])
+else:
+    options = dict(word.split("=", 1) for word in sys.argv if "=" in word)
+    names = options["--format"].split(",")
+    for row in (dict(zip(names, names)), *rows):
+        print(options["--delimiter"].join(row[name] for name in names))
+"""
+
+
 @pytest.fixture(params=VERSIONS)
 def fake_sacct(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A program that answers as sacct of a version, and writes down how it was called."""
     program = tmp_path / "sacct"
-    (tmp_path / "answer").write_bytes(asked_of(request.param))
-    (tmp_path / "fields").write_text(" ".join(FIELDS.split()), encoding="utf-8")
-    program.write_text(
-        f"""#!/bin/sh
-printf '%s %s\\n' "$SLURM_TIME_FORMAT" "$*" >> {tmp_path}/calls
-case $1 in --helpformat) cat {tmp_path}/fields ;; *) cat {tmp_path}/answer ;; esac
-""",
-        encoding="utf-8",
-    )
+    (tmp_path / "version").write_text(request.param, encoding="utf-8")
+    (tmp_path / "answer").write_text(json.dumps(recorded_rows(request.param)), encoding="utf-8")
+    program.write_text(_PROGRAM.format(python=sys.executable, folder=tmp_path), encoding="utf-8")
     program.chmod(0o755)
     return program
 
@@ -296,7 +312,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path, befor
     landing = Landing()
     landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 21, 12, tzinfo=UTC)))
     feed.close()
-    recorded = next(v for v in VERSIONS if asked_of(v) == (version / "answer").read_bytes())
+    recorded = (version / "version").read_text(encoding="utf-8")
     whole = frame_of(reading_of(MADE / recorded / "sacct.parsable2.txt").jobs, JOBS).sort("job_id")
     assert_frame_equal(landing.jobs.sort("job_id"), whole)
     calls = (version / "calls").read_text(encoding="utf-8").splitlines()
@@ -304,6 +320,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path, befor
     assert calls[0] == "%s --helpformat"
     assert calls[1].startswith("%s --allusers --duplicates --parsable2 --delimiter=\x1f --starttime=uts")
     assert f"--starttime=uts{midnight} --endtime=uts{midnight + 7 * HOUR} --format=JobID,JobIDRaw,Cluster" in calls[1]
+    assert f"--endtime=uts{midnight + 7 * HOUR} --format=Cluster,JobIDRaw,Submit,Account" in calls[2]
 
 
 def options(*words: str) -> argparse.Namespace:

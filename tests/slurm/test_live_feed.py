@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -36,8 +37,29 @@ def fails(message: str) -> Run:
 
 
 def scontrol_of(version: str, config: bytes = CONFIG) -> Run:
-    text = (MADE / version / "scontrol_show_job_d.all.txt").read_bytes()
-    return lambda *arguments: config if arguments == ("show", "config") else text
+    """A scontrol that knows the jobs of a recording, and shows one at a time."""
+    records = recorded_jobs(version)
+
+    def run(*arguments: str) -> bytes:
+        if arguments == ("show", "config"):
+            return config
+        assert arguments[:-1] == ("--all", "--details", "show", "job")
+        return records[arguments[-1]].encode()
+
+    return run
+
+
+def recorded_jobs(version: str) -> dict[str, str]:
+    """Records of scontrol, by raw id."""
+    text = (MADE / version / "scontrol_show_job_d.all.txt").read_text(encoding="utf-8")
+    records = [record for record in re.split(r"(?m)^(?=JobId=)", text) if record]
+    return {record.partition(" ")[0].removeprefix("JobId="): record for record in records}
+
+
+def listing_of(version: str) -> bytes:
+    """What squeue prints of the jobs of a recording that hold resources: raw id, start, id."""
+    running = [job for job, record in recorded_jobs(version).items() if "JobState=RUNNING" in record]
+    return "".join(f"{job},1795245000,{job}\n" for job in running).encode()
 
 
 def squeue_of(version: str) -> Run:
@@ -88,12 +110,15 @@ def test_text_is_asked_for_where_there_is_no_json(version: str) -> None:
 
     def squeue(*arguments: str) -> bytes:
         asked.append(arguments)
-        return fails("squeue: unrecognized option '--json'")()
+        if "--json" in arguments:
+            return fails("squeue: unrecognized option '--json'")()
+        assert "--format=%A,%S,%i" in arguments  # nothing that users write
+        return listing_of(version)
 
     feed, landing = live(squeue, scontrol), Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
     landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
-    assert len(asked) == 1  # it does not learn JSON
+    assert [("--json" in arguments) for arguments in asked] == [True, False, False]  # it does not learn JSON
     assert landing.allocations.height == 15
     assert set(landing.allocations["cluster"]) == {"demo"}  # of scontrol show config: the text does not tell
     assert landing.jobs.is_empty()
@@ -115,8 +140,11 @@ def test_after_json_came_once_a_failure_is_one() -> None:
 
 
 def test_no_jobs_is_an_answer() -> None:
-    for squeue in (fails("no JSON"), lambda *arguments: b'{"jobs": [], "last_update": 0}'):
-        feed, landing = live(squeue, lambda *arguments: b"No jobs in the system\n"), Landing()
+    def no_json(*arguments: str) -> bytes:
+        return fails("no JSON")() if "--json" in arguments else b""
+
+    for squeue in (no_json, lambda *arguments: b'{"jobs": [], "last_update": 0}'):
+        feed, landing = live(squeue, lambda *arguments: CONFIG), Landing()
         landing.take(feed.poll(landing.watermark, now=NOW))
         assert landing.marks == {"slurm-live:slurm-live": NOW}
         assert landing.allocations.is_empty()

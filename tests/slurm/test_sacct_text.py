@@ -192,7 +192,7 @@ def test_a_row_that_cannot_be_read_is_counted_and_shown(
     reading = read_text(text(GOOD, bad, GOOD))
     assert len(reading.jobs) == 2
     assert reading.rejects() == (Reject(reason, None, 1, f"3: {bad}"[:200]),)
-    (reading,) = sacct.read_file(write(text(GOOD, bad, GOOD)), cluster=SlurmCluster())
+    (reading,) = sacct.read_file(write(text(GOOD, bad, GOOD)), cluster=SlurmCluster(), trusted=True)
     assert reading.rejected == [(3, reason, bad)]
 
 
@@ -247,8 +247,8 @@ def test_no_gpus_is_zero_only_where_the_site_accounts_for_gpus(read_text: ReadTe
     assert [job["gpus"] for job in reading.jobs] == [4, 0]
     assert {allocation["job_id"] for allocation in reading.allocations} == {"7"}
     assert len(reading.allocations) == 2  # of the one with GPUs
-    asked = row(alloctres="cpu=8,mem=1G", submitline="sbatch --gpus=2 job.sh")
-    assert [job["gpus"] for job in read_text(text(GOOD, asked)).jobs] == [4, None]
+    asked = row(alloctres="cpu=8,mem=1G", submitline="sbatch --gpus=2 job.sh")  # what a user writes decides nothing
+    assert [job["gpus"] for job in read_text(text(GOOD, asked)).jobs] == [4, 0]
 
 
 def test_without_tres_the_gpus_are_not_known(read_text: ReadText) -> None:
@@ -269,14 +269,14 @@ def test_a_running_job_without_allocated_tres_holds_what_it_asked_for(read_text:
     ("cluster", "partition", "qos", "line", "exclusive"),
     [
         (SlurmCluster(), "gpu", "normal", "sbatch job.sh", None),
-        (SlurmCluster(), "gpu", "normal", "sbatch --exclusive job.sh", True),
+        (SlurmCluster(), "gpu", "normal", "sbatch --exclusive job.sh", None),  # what a user writes decides nothing
         (SlurmCluster(shared=("*shared*",)), "gpu", "gpu_shared", "sbatch --exclusive job.sh", False),
         (SlurmCluster(exclusive=("regular*",)), "regular_1", "normal", "sbatch job.sh", True),
         (SlurmCluster(exclusive=("regular",)), "debug,regular", "normal", "sbatch job.sh", True),
         (SlurmCluster(shared=("gpu",), exclusive=("normal",)), "gpu", "normal", "sbatch job.sh", False),
     ],
 )
-def test_exclusive_is_what_is_configured_else_what_was_asked_for(
+def test_exclusive_is_what_is_configured(
     read_text: ReadText, cluster: SlurmCluster, partition: str, qos: str, line: str, exclusive: bool | None
 ) -> None:
     content = text(f"{GOOD.removesuffix('sbatch job.sh')}{line}|{partition}|{qos}", header=f"{HEADER}|Partition|QOS")
@@ -375,7 +375,7 @@ def test_fields_without_a_job_id_are_an_error(read_text: ReadText) -> None:
 def chunks(path: Path, configuration: Configuration, now: datetime) -> list[Chunk]:
     parser = argparse.ArgumentParser()
     sacct.add_options(parser)
-    return list(sacct.read(parser.parse_args([str(path)]), configuration=configuration, now=now))
+    return list(sacct.read(parser.parse_args([str(path), "--trusted"]), configuration=configuration, now=now))
 
 
 def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) -> None:
@@ -404,7 +404,7 @@ def test_the_configured_cluster_stands_in_for_one_that_is_not_told(write: Write,
 
 def test_long_files_come_in_several_readings(write: Write) -> None:
     path = write(text(*(row(jobid=str(n), jobidraw=str(n), jobname="caf\xe9") for n in range(1, 8))).encode("latin-1"))
-    readings = list(sacct.read_file(path, cluster=SlurmCluster(), rows_per_chunk=3))
+    readings = list(sacct.read_file(path, cluster=SlurmCluster(), rows_per_chunk=3, trusted=True))
     assert [[job["job_id"] for job in reading.jobs] for reading in readings] == [
         ["1", "2", "3"],
         ["4", "5", "6"],
@@ -426,7 +426,7 @@ def test_whatever_people_write_every_record_is_accounted_for(name: str, line: st
     content = (
         text(GOOD, row(jobname=name, submitline=line)).encode("utf-8", "replace") + garbage + b"\n" + GOOD.encode()
     )
-    entries = list(read_content(content, fields=None, delimiter=None, where="x", replaced=Counter()))
+    entries = list(read_content(content, fields=None, delimiter=None, where="x", replaced=Counter(), trusted=True))
     assert entries[0].fields is not None
     assert entries[0].fields["jobname"] == "train"
     assert all((entry.fields is None) != (entry.reason is None) for entry in entries)
@@ -440,7 +440,7 @@ def test_a_hundred_thousand_rows_are_read_in_time(write: Write) -> None:
     frames: list[pl.DataFrame] = []
 
     def read() -> None:
-        (reading,) = sacct.read_file(path, cluster=SlurmCluster())
+        (reading,) = sacct.read_file(path, cluster=SlurmCluster(), trusted=True)
         frames.append(frame_of(reading.jobs, JOBS))
 
     assert own_seconds(read, enough=30) < 30  # 3 s where this was written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.sources.slurm.records import hbm_tier, read_submit_line
+from tachograph.sources.slurm.records import hbm_tier, submit_constraint
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from tachograph.sources.slurm.records import hbm_tier, read_submit_line
     ],
 )
 def test_the_constraint_of_a_submit_line(line: str, constraint: str | None) -> None:
-    assert read_submit_line(line).constraint == constraint
+    assert submit_constraint(line) == constraint
 
 
 @pytest.mark.parametrize(
@@ -48,58 +48,11 @@ def test_the_memory_tier_of_a_constraint(constraint: str | None, tier: str | Non
     assert hbm_tier(constraint) == tier
 
 
-@pytest.mark.parametrize(
-    ("line", "exclusive"),
-    [
-        ("sbatch --exclusive job.sh", True),
-        ("sbatch -N2 --exclusive -C gpu job.sh", True),
-        ("sbatch --exclusive=user job.sh", None),
-        ("sbatch --exclude=n1 job.sh", None),
-        ("sbatch job.sh --exclusive", None),
-    ],
-)
-def test_exclusive(line: str, exclusive: bool | None) -> None:
-    assert read_submit_line(line).exclusive is exclusive
-
-
-def test_each_component_has_its_own_options() -> None:
+def test_each_component_has_its_own_constraint() -> None:
     line = "sbatch -J het -p cpu -C cpu : -p gpu --gpus=1 -C gpu&hbm80g --exclusive --wrap srun : -C other"
-    assert (
-        read_submit_line(line, 0).constraint,
-        read_submit_line(line, 0).exclusive,
-        read_submit_line(line, 0).requests_gpus,
-    ) == (
-        "cpu",
-        None,
-        False,
-    )
-    assert (
-        read_submit_line(line, 1).constraint,
-        read_submit_line(line, 1).exclusive,
-        read_submit_line(line, 1).requests_gpus,
-    ) == (
-        "gpu&hbm80g",
-        True,
-        True,
-    )
-    assert read_submit_line(line).constraint is None  # which component is not told
-
-
-@pytest.mark.parametrize(
-    ("line", "asks"),
-    [
-        ("sbatch --gpus=1 job.sh", True),
-        ("sbatch -G 4 job.sh", True),
-        ("sbatch --gres=gpu:a100:2 job.sh", True),
-        ("sbatch --gpus-per-node 4 job.sh", True),
-        ("sbatch --tres-per-task=gres/gpu:1 job.sh", True),
-        ("sbatch --gres=nvme:1 -J gpu job.sh", False),
-        ("sbatch job.sh --gpus=1", False),
-    ],
-)
-def test_asking_for_gpus(line: str, asks: bool) -> None:
-    assert read_submit_line(line).requests_gpus is asks
+    assert [submit_constraint(line, offset) for offset in (0, 1, 2)] == ["cpu", "gpu&hbm80g", None]
+    assert submit_constraint(line) is None  # which component is not told
 
 
 def test_a_very_long_line_of_quotes_is_read_in_time() -> None:
-    assert read_submit_line("sbatch -C gpu " + "\"'" * 500_000).constraint == "gpu"
+    assert submit_constraint("sbatch -C gpu " + "\"'" * 500_000) == "gpu"

@@ -39,7 +39,7 @@ def read_layout(layout: Any, files: list[Path], lake: Path, *, configuration: Pa
     """Return the lake of the study's files, analyzed."""
     common = ["--config", str(configuration or layout.tachograph / "tachograph.toml"), "--lake", str(lake)]
     command("ingest", "ldms", *map(str, files), *common)
-    command("ingest", "sacct", str(layout.notebooks / "slurm.csv"), *common)
+    command("ingest", "sacct", str(layout.notebooks / "slurm.csv"), "--trusted", *common)
     command("analyze", "--as-of", layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
     return Lake.open(str(lake))
 
@@ -118,7 +118,7 @@ def test_numbers_as_programs_write_them(study: Study, tmp_path: Path) -> None:
     accounting.with_columns(pl.col("JobID", "NNodes").cast(pl.Float64)).write_csv(tmp_path / "slurm.csv")
     common = ["--config", str(study.layout.tachograph / "tachograph.toml"), "--lake", str(tmp_path / "lake")]
     command("ingest", "ldms", str(file), *common)
-    command("ingest", "sacct", str(tmp_path / "slurm.csv"), *common)
+    command("ingest", "sacct", str(tmp_path / "slurm.csv"), "--trusted", *common)
     lake = Lake.open(str(tmp_path / "lake"))
     jobs = set(study.layout.jobs.get_column("job_id"))
     assert set(lake.latest(JOBS).get_column("job_id")) == jobs
@@ -133,7 +133,7 @@ def test_fewer_nodes_than_the_accounting_has(study: Study, tmp_path: Path) -> No
     accounting.with_columns(twice.alias("NNodes")).write_csv(tmp_path / "slurm.csv")
     common = ["--config", str(study.layout.tachograph / "tachograph.toml"), "--lake", str(tmp_path / "lake")]
     command("ingest", "ldms", str(study.layout.notebooks / "ldms_set1.parquet"), *common)
-    command("ingest", "sacct", str(tmp_path / "slurm.csv"), *common)
+    command("ingest", "sacct", str(tmp_path / "slurm.csv"), "--trusted", *common)
     command("analyze", "--as-of", study.layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
     found, whole = (
         read_summaries(lake).filter(pl.col("job_id") == first).row(0, named=True)

@@ -80,7 +80,8 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     whole = True
     found = detect(content, where=where)
     if found.kind == "scontrol":
-        for entry in read_scontrol(content.decode("utf-8", "replace")):
+        text = content.decode("utf-8", "replace")
+        for entry in read_scontrol(text, where=where, trusted=True):  # of a call per job
             record = str((entry.fields or {}).get("record"))
             whole &= _add(gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster))
     else:

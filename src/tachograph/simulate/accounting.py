@@ -18,6 +18,7 @@ FIELDS = (
     *("Elapsed", "State", "ExitCode", "NNodes", "NodeList", "AllocTRES", "ReqTRES", "Constraints", "Timelimit"),
     *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "NTasks", "JobName", "SubmitLine"),
 )
+BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"  # of a delimiter that was random once: no name of a job holds it
 CPU_NODE = "cpu0001"
 _CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
 _BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
@@ -26,9 +27,9 @@ _BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
 def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
     """Write `sacct --parsable2 --duplicates` as of the plan's end: local times, steps included."""
     with file.open("w", encoding="utf-8") as out:
-        out.write("|".join(FIELDS) + "\n")
+        out.write(BETWEEN.join(FIELDS) + "\n")
         for record in _records(plan, runs):
-            out.write("|".join(record) + "\n")
+            out.write(BETWEEN.join(record) + "\n")
 
 
 def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:

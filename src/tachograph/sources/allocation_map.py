@@ -70,6 +70,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="CSV, prolog/epilog log, scontrol or squeue output, or a folder of it"
     )
+    parser.add_argument(
+        "--trusted",
+        action="store_true",
+        help="scontrol output of several jobs whose names and comments hold no records: take each as a record",
+    )
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
@@ -80,7 +85,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     site = configuration.site
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, site.time_zone, site.cluster)
-        reading = read_map(path, cluster=SlurmCluster.of(configuration))
+        reading = read_map(path, cluster=SlurmCluster.of(configuration), trusted=getattr(options, "trusted", False))
         part = ChunkPart(
             "allocations",
             frame_of(reading.allocations, ALLOCATIONS),
@@ -91,16 +96,18 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         yield Chunk(mark, NAME, str(path), (part,), reading.rows_read, passed=reading.passed)
 
 
-def read_map(path: Path, *, cluster: SlurmCluster) -> AllocationMapReading:
+def read_map(path: Path, *, cluster: SlurmCluster, trusted: bool = False) -> AllocationMapReading:
     """Return what a file holds.
 
     Errors: InputError for a file that is no map.
     """
-    return read_map_content(read_bytes(path), where=str(path), cluster=cluster)
+    return read_map_content(read_bytes(path), where=str(path), cluster=cluster, trusted=trusted)
 
 
-def read_map_content(content: bytes, *, where: str, cluster: SlurmCluster) -> AllocationMapReading:
-    """Return what a file, or an answer of Slurm, holds.
+def read_map_content(
+    content: bytes, *, where: str, cluster: SlurmCluster, trusted: bool = False
+) -> AllocationMapReading:
+    """Return what a file, or an answer of Slurm, holds. `trusted`: as `read_scontrol` takes it.
 
     Errors: InputError naming `where` for what is no map.
     """
@@ -114,7 +121,7 @@ def read_map_content(content: bytes, *, where: str, cluster: SlurmCluster) -> Al
             reading.allocations, reading.rejected, reading.rows_read, without = read_log(text, cluster=cluster)
             reading.passed.update({"no_gpus": without} if without else {})
         case "scontrol":
-            for entry in read_scontrol(text):
+            for entry in read_scontrol(text, where=where, trusted=trusted):
                 _take(entry, reading, cluster)
         case "controller":
             reading.document = found.document
@@ -157,7 +164,7 @@ def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluste
 def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
     """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
     for path in expand(options.files, SUFFIXES):
-        reading = read_map(path, cluster=SlurmCluster.of(configuration))
+        reading = read_map(path, cluster=SlurmCluster.of(configuration), trusted=options.trusted)
         for row in sorted((*reading.rejected, *reading.unplaced)):
             yield str(path), *row
 

@@ -21,6 +21,7 @@ from tachograph.sources.slurm.commands import AccountingAccess, AccountingSpan, 
 from tachograph.sources.slurm.exports import ROWS_PER_CHUNK, AccountingReading, frame_of, read_content
 from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
 from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
+from tachograph.sources.slurm.sacct_text import read_texts
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -132,21 +133,28 @@ class AccountingFeed:
             self._rechecked = now
 
     def _read(self, span: AccountingSpan) -> AccountingReading:
-        content = self._accounting.fetch(span)
+        answer, where = self._accounting.fetch(span), self._accounting.where
+        texts = None
+        if answer.texts:
+            texts = read_texts(answer.texts, delimiter=answer.texts_delimiter, where=where)
         (reading,) = read_content(
-            content,
-            where=self._accounting.where,
+            answer.content,
+            where=where,
             cluster=self._cluster,
-            delimiter=self._accounting.delimiter,
+            delimiter=answer.delimiter or None,
             rows_per_chunk=_WHOLE,
             names_gpus=self._names_gpus,
+            texts=texts,
         )
+        if texts is not None:
+            reading.rejected_texts = texts.rejected()
         self._names_gpus |= reading.names_gpus
         return reading
 
     def _new_rejects(self, reading: AccountingReading) -> tuple[Reject, ...]:
         """What was removed for the first time: the same record is read again as long as spans overlap."""
         fresh = AccountingReading(rejected=self._rejected_before.new(reading.rejected), no_raw_id=reading.no_raw_id)
+        fresh.rejected_texts = self._rejected_before.new(reading.rejected_texts)
         for job in reading.jobs:
             for name in _broken(job):
                 if self._rejected_before.first_time("invalid_utf8", job["cluster"], job["job_id"], job["submit"], name):
@@ -191,7 +199,7 @@ def steps(first: datetime, mark: datetime, last: datetime, step: timedelta) -> I
 
 
 NAME = "sacct"
-_EDITION = "2"  # of what is read of a file: those read by an earlier one are read again
+_EDITION = "3"  # of what is read of a file: those read by an earlier one are read again
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 
@@ -203,6 +211,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="until", metavar="TIME", help="with --run: until when (default: now)")
     parser.add_argument("--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,...")
     parser.add_argument("--delimiter", metavar="TEXT", help="what stands between fields (default: found out)")
+    parser.add_argument(
+        "--trusted",
+        action="store_true",
+        help="text whose job names and submit lines hold no lines that look like records: take each as a record",
+    )
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
@@ -213,10 +226,11 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     if getattr(options, "run", False) or not options.files:
         yield from _run(options, configuration, now)
     fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
+    trusted = getattr(options, "trusted", False)
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, _EDITION, *_settings(configuration), fields or "", delimiter or "")
         cluster = SlurmCluster.of(configuration)
-        readings = read_file(path, cluster=cluster, fields=fields, delimiter=delimiter)
+        readings = read_file(path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted)
         for number, reading in enumerate(readings):
             yield Chunk(
                 id=f"{mark}-{number}",
@@ -271,6 +285,7 @@ def read_file(
     fields: str | None = None,
     delimiter: str | None = None,
     rows_per_chunk: int = ROWS_PER_CHUNK,
+    trusted: bool = False,
 ) -> Iterator[AccountingReading]:
     """Yield what a file holds, `rows_per_chunk` records at a time; one empty reading for a file without records.
 
@@ -283,6 +298,7 @@ def read_file(
         fields=fields,
         delimiter=delimiter,
         rows_per_chunk=rows_per_chunk,
+        trusted=trusted,
     )
 
 
@@ -290,7 +306,11 @@ def rejected(options: argparse.Namespace, *, configuration: Configuration) -> It
     """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
     for path in expand(options.files, SUFFIXES):
         readings = read_file(
-            path, cluster=SlurmCluster.of(configuration), fields=options.fields, delimiter=options.delimiter
+            path,
+            cluster=SlurmCluster.of(configuration),
+            fields=options.fields,
+            delimiter=options.delimiter,
+            trusted=options.trusted,
         )
         for reading in readings:
             for row in reading.rejected:

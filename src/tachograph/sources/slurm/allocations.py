@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tachograph.catalog.errors import InputError
 from tachograph.sources.metrics import short_node
 from tachograph.sources.slurm.fields import (
     BadRowError,
@@ -67,12 +68,52 @@ def _with_gpus(state: str | None, allocated: str) -> bool:
     return any(counts[name] for name in counts if name.startswith("gres/"))
 
 
-def read_scontrol(content: str) -> Iterator[SlurmEntry]:
-    """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first line."""
+def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
+    """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first line.
+
+    A record without what users write; `two_readings` where that cannot be told apart. `trusted`: no name or comment
+    holds a record. Errors: InputError for several records, of which one may be the name of a job.
+    """
     starts = [match.start() for match in _RECORD.finditer(content)]
+    if len(starts) > 1 and not trusted:
+        raise InputError(
+            "of several jobs: one of them may be a text that a user wrote",
+            where=where,
+            do="export squeue --json, or scontrol show job -d of each job into a file of its own, or add --trusted",
+        )
     for begin, end in zip(starts, [*starts[1:], len(content)], strict=True):
-        record = content[begin:end]
-        yield SlurmEntry(content.count("\n", 0, begin) + 1, record.strip()[:4000], {"record": record})
+        place, record = content.count("\n", 0, begin) + 1, content[begin:end]
+        unwritable = identity_record(record)
+        if unwritable is None:
+            yield SlurmEntry(place, record.strip()[:4000], reason="two_readings")
+        else:
+            yield SlurmEntry(place, record.strip()[:4000], {"record": unwritable})
+
+
+# Fields of scontrol that no user can write; each stands in a record once, so a second one is in a text.
+_FIELD = re.compile(r"(?<!\S)(JobId|UserId|JobState|StartTime|NodeList|TRES|AllocTRES|Socks/Node|MinCPUsNode)=(\S*)")
+
+
+def identity_record(record: str) -> str | None:
+    """Return of one record of scontrol what no user can write, in its form; None where it can be read in two ways.
+
+    >>> job = "JobId=7 JobName=a\\n   UserId=ana(1)\\n   JobState=RUNNING Reason=None\\n   Comment=x"
+    >>> identity_record(job)
+    'JobId=7\\n   UserId=ana(1)\\n   JobState=RUNNING\\n'
+    >>> identity_record(job + "\\n   JobState=PENDING") is None
+    True
+    """
+    fields = {match[1]: match for match in _FIELD.finditer(record)}
+    if len(fields) != len(_FIELD.findall(record)) or "JobId" not in fields:
+        return None
+    # the lines of GPUs stand between these two: elsewhere they are somebody's text
+    begin = fields["Socks/Node"].end() if "Socks/Node" in fields else 0
+    end = fields["MinCPUsNode"].start() if "MinCPUsNode" in fields else len(record)
+    nodes = [f"\n     {' '.join(line[0].split())}" for line in _NODE_LINE.finditer(record, begin, end)]
+    head = record[: record.find(" JobName=")] if " JobName=" in record else fields["JobId"][0]
+    parts = [f"\n   {match[0]}" for name, match in fields.items() if name != "JobId"]
+    at = next((place for place, part in enumerate(parts) if "MinCPUsNode" in part), len(parts))
+    return "".join((" ".join(head.split()), *parts[:at], *nodes, *parts[at:], "\n"))
 
 
 def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -137,13 +138,24 @@ def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
         raise ConfigError("command is empty", do='write it as ["ssh", "login", "sacct"]')
 
 
-BETWEEN: Final = "\x1f"  # between fields: a character that no job name holds
-FIELDS: Final = (
+BETWEEN: Final = "\x1f"  # between fields that no user can write
+FIELDS: Final = (  # that are requested
     "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
     "ExitCode NNodes NTasks AllocCPUS ReqCPUS ReqMem TotalCPU MaxRSS TRESUsageInTot TRESUsageInMax NodeList AllocTRES "
-    "ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
-    "SubmitLine"  # last: it may hold line breaks
+    "ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName SubmitLine"
 )
+# Fields of sacct, in lower case, that slurmctld or slurmdbd check, count or write themselves: no user gets a line break
+# or a delimiter into them. Every other field is text that a user writes, also one that this table does not know: it is
+# never requested beside these. Not here, as seen on Slurm 22.05: Account (any text where associations are not
+# enforced), Constraints (`gpu*\n4`), WCKey, Container, WorkDir, McsLabel, JobName, Comment, SubmitLine, ReqGRES.
+_IDENTITY: Final = (
+    "jobid jobidraw step cluster partition qos qosraw user uid group gid submit eligible start end elapsed "
+    "elapsedraw suspended planned reserved state exitcode derivedexitcode nnodes allocnodes ntasks ncpus "
+    "alloccpus reqcpus reqmem totalcpu usercpu systemcpu cputime cputimeraw maxrss averss maxvmsize avecpu "
+    "tresusageintot tresusageinmax tresusageinmaxnode tresusageinave tresusageouttot consumedenergyraw nodelist "
+    "alloctres reqtres allocgres exclusive timelimit timelimitraw priority"
+)
+IDENTITY: Final = frozenset(_IDENTITY.split())
 IN_SECONDS: Final[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "%s"}
 
 RunProgram = Callable[..., bytes]  # arguments of a program -> what it prints
@@ -162,17 +174,25 @@ class AccountingSpan:
         return f"uts{int(self.first.timestamp())}", f"uts{int(self.last.timestamp())}"
 
 
+@dataclass(frozen=True, slots=True)
+class AccountingAnswer:
+    """An answer as it came: a document, or text.
+
+    texts: of text, what users wrote, in an answer of its own. delimiters: between the fields of both; "" of a document.
+    """
+
+    content: bytes
+    delimiter: str = ""
+    texts: bytes = b""
+    texts_delimiter: str = ""
+
+
 class AccountingAccess(Protocol):
     """What is polled."""
 
     where: str
 
-    @property
-    def delimiter(self) -> str | None:
-        """What stands between the fields of an answer; None where it is no text."""
-        ...
-
-    def fetch(self, span: AccountingSpan) -> bytes:
+    def fetch(self, span: AccountingSpan) -> AccountingAnswer:
         """Return the answer as it came. Errors: InputError when there is none, or only a part of one."""
         ...
 
@@ -182,9 +202,11 @@ class AccountingAccess(Protocol):
 
 
 class SacctCommand:
-    """`sacct`, run by us. `clusters`: of several under one slurmdbd; else the one it is configured for."""
+    """`sacct`, run by us. `clusters`: of several under one slurmdbd; else the one it is configured for.
 
-    delimiter = BETWEEN
+    It runs twice for a span. The first answer has no field that a user can write, so each of its lines is a record
+    whatever jobs are called. The second has these fields, between ids and with a delimiter that is new each time.
+    """
 
     def __init__(
         self, run: RunProgram, *, where: str = "sacct", clusters: tuple[str, ...] = (), steps: bool = True
@@ -193,7 +215,7 @@ class SacctCommand:
         self._run = run
         self._steps = steps
         self._clusters = clusters
-        self._fields = ""
+        self._known: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -203,30 +225,47 @@ class SacctCommand:
         program = SiteProgram(words, timeout_s=timeout_s, environment=IN_SECONDS)
         return cls(program.output, where=program.name, clusters=clusters, steps=steps)
 
-    def fetch(self, span: AccountingSpan) -> bytes:
+    def fetch(self, span: AccountingSpan) -> AccountingAnswer:
         """Return the jobs of the span as text with a header, with their steps, and every run of a requeued job.
 
-        Errors: InputError when sacct fails, or the answer is not whole.
+        Errors: InputError when sacct fails, or an answer is not whole.
         """
-        first, last = span.written
-        answer = self._run(
-            *("--allusers", "--duplicates", *(() if self._steps else ("--allocations",))),
-            *("--parsable2", f"--delimiter={BETWEEN}"),
-            *((f"--clusters={','.join(self._clusters)}",) if self._clusters else ()),
-            *(f"--starttime={first}", f"--endtime={last}", f"--format={self._known_fields()}"),
-        )
-        if not answer.endswith(b"\n") or not answer.startswith(b"JobID"):
-            begins = answer[:60].decode("utf-8", "replace").strip()
-            what = "the answer broke off" if answer.startswith(b"JobID") else f"is no accounting: {begins!r}"
-            raise InputError(what, where=self.where, do="run it by hand")
-        return answer
+        known = self._known_fields()
+        identity = [name for name in known if name.lower() in IDENTITY]
+        written = [name for name in known if name.lower() not in IDENTITY]
+        content = self._answer(span, identity, BETWEEN)
+        if not written:
+            return AccountingAnswer(content, BETWEEN)
+        unguessable = str(uuid.uuid4())
+        texts = self._answer(span, ("Cluster", "JobIDRaw", "Submit", *written, "JobIDRaw"), unguessable)
+        return AccountingAnswer(content, BETWEEN, texts, unguessable)
 
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _known_fields(self) -> str:
+    def _answer(self, span: AccountingSpan, names: Sequence[str], between: str) -> bytes:
+        """What sacct prints. Errors: InputError when it fails, or the answer is not whole."""
+        first, last = span.written
+        answer = self._run(
+            *("--allusers", "--duplicates", *(() if self._steps else ("--allocations",))),
+            *("--parsable2", f"--delimiter={between}"),
+            *((f"--clusters={','.join(self._clusters)}",) if self._clusters else ()),
+            *(f"--starttime={first}", f"--endtime={last}", f"--format={','.join(names)}"),
+        )
+        begins_well = answer.startswith(f"{names[0]}{between}".encode())
+        if not answer.endswith(b"\n") or not begins_well:
+            begins = answer[:60].decode("utf-8", "replace").strip()
+            what = "the answer broke off" if begins_well else f"is no accounting: {begins!r}"
+            raise InputError(what, where=self.where, do="run it by hand")
+        return answer
+
+    def _known_fields(self) -> tuple[str, ...]:
         """The fields that this version of Slurm knows, of those that are read; requested once."""
-        if not self._fields:
-            known = set(self._run("--helpformat").decode("utf-8", "replace").split())
-            self._fields = ",".join(name for name in FIELDS.split() if name in known or not known)
-        return self._fields
+        if not self._known:
+            answer = self._run("--helpformat").decode("utf-8", "replace")
+            known = set(answer.split())
+            if known and not {"JobID", "JobIDRaw"} <= known:
+                what = f"is no accounting: {answer[:60].strip()!r}"
+                raise InputError(what, where=self.where, do="run it by hand")
+            self._known = tuple(name for name in FIELDS.split() if name in known or not known)
+        return self._known

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final, Literal, Protocol
 
 from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.allocations import identity_record
 from tachograph.sources.slurm.commands import IN_SECONDS, RunProgram, SiteProgram
 from tachograph.sources.slurm.fields import (
     BadRowError,
@@ -27,6 +28,7 @@ from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow, 
 HOLDING: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"  # states in which a job has its GPUs
 NO_JOBS: Final = b"No jobs in the system"
 _AS_OF = re.compile(rb"Configuration data as of (\d{6,12})\b")
+_LISTED = re.compile(r"\d+,\w+,\d+(?:_\d+|\+\d+)?", re.ASCII)  # raw id, start, id as people write it
 _NAME = re.compile(rb"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
 AnswerFormat = Literal["auto", "json", "text"]
@@ -55,7 +57,11 @@ class ControllerAccess(Protocol):
 
 
 class ControllerCommands:
-    """`squeue` where it writes JSON, else `scontrol`: up to Slurm 20.11, and where Slurm was built without JSON."""
+    """`squeue` where it writes JSON, else `scontrol`: up to Slurm 20.11, and where Slurm was built without JSON.
+
+    Text of `scontrol` holds job names and comments as users wrote them, and these may hold whole records. So it runs
+    once per job that began since the last poll: what an answer has of other jobs is dropped.
+    """
 
     def __init__(
         self, squeue: RunProgram, scontrol: RunProgram, *, where: str = "squeue", form: AnswerFormat = "auto"
@@ -64,6 +70,7 @@ class ControllerCommands:
         self._squeue = squeue
         self._scontrol = scontrol
         self._form: AnswerFormat = form
+        self._known: dict[tuple[str, str], str] = {}  # of what runs: {(raw id, start): what no user can write of it}
 
     @classmethod
     def of(cls, words: Sequence[str], *, timeout_s: float, form: AnswerFormat = "auto") -> ControllerCommands:
@@ -98,7 +105,27 @@ class ControllerCommands:
         """Nothing is kept open."""
 
     def _as_text(self) -> bytes:
-        return self._scontrol("--all", "--details", "show", "job")
+        """The records of what runs, without what users write. GPUs of a run do not change: each is requested once."""
+        answer = self._squeue("--all", "--noheader", f"--states={HOLDING}", "--format=%A,%S,%i")
+        listed = [line.split(",") for line in answer.decode("ascii", "replace").splitlines() if _LISTED.fullmatch(line)]
+        records = {
+            (raw, start): self._known.get((raw, start)) or self._record_of(raw, shown) for raw, start, shown in listed
+        }
+        self._known = {run: record for run, record in records.items() if "JobState=RUNNING" in record}
+        return "\n".join(filter(None, records.values())).encode() or NO_JOBS
+
+    def _record_of(self, raw: str, shown: str) -> str:
+        """The record of one job; "" where it has ended, the id alone where its text could be read in two ways."""
+        try:
+            answer = self._scontrol("--all", "--details", "show", "job", shown).decode("utf-8", "replace")
+        except InputError as problem:
+            if "Invalid job id" in problem.what:
+                return ""
+            raise
+        record = identity_record(answer.strip())
+        if record and record.split(maxsplit=1)[0] == f"JobId={raw}":
+            return record
+        return f"JobId={raw} JobId={raw}\n"  # counted by who reads it: its id stands there twice
 
     def _other_way(self, problem: InputError) -> bytes:
         """The answer as text; where that fails as well, it was not the JSON."""

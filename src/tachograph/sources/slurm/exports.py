@@ -161,6 +161,7 @@ class AccountingReading:
     job_usages: list[HostUsage] = field(default_factory=list)
     step_usages: list[HostUsage] = field(default_factory=list)
     unread: list[UnreadValue] = field(default_factory=list)
+    rejected_texts: list[RejectedRecord] = field(default_factory=list)  # names of a job that are no job's, or two
 
     def add_job(self, job: JobRecord, row: SlurmRow) -> None:
         """Add a job, its row made of it."""
@@ -198,7 +199,8 @@ class AccountingReading:
         ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
         made = self.made_of_steps
         jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
-        return (*counted_rejects(self.rejected), *unread, *broken, *ids, *jobs)
+        texts = counted_rejects(self.rejected_texts, "name")
+        return (*counted_rejects(self.rejected), *texts, *unread, *broken, *ids, *jobs)
 
 
 def _state(row: SlurmRow) -> str | None:
@@ -231,17 +233,32 @@ def read_content(
     delimiter: str | None = None,
     rows_per_chunk: int = ROWS_PER_CHUNK,
     names_gpus: bool = False,
+    trusted: bool = False,
+    texts: sacct_text.WrittenTexts | None = None,
 ) -> Iterator[AccountingReading]:
     """Yield what an export holds, `rows_per_chunk` records at a time; one empty reading where it has no records.
 
-    `names_gpus`: this accounting is known to name GPUs, also where this part of it has none.
+    `names_gpus`: this accounting is known to name GPUs, also where this part of it has none. `trusted`, `texts`: as
+    `sacct_text.read_text` takes them.
     Errors: InputError naming `where` for what is no accounting.
     """
     found = detect(content, where=where)
     replaced: Counter[str] = Counter()
     tracked = database.names_gpus(found.document) if found.kind == "database" else bool(_TRACKED.search(content))
     cluster = replace(cluster, tracks_gpus=tracked or names_gpus)
-    how = _format(found, content, where, replaced, fields=fields, delimiter=delimiter)
+    if found.kind == "text":
+        entries = sacct_text.read_text(
+            content,
+            fields=fields,
+            delimiter=delimiter,
+            where=where,
+            replaced=replaced,
+            trusted=trusted,
+            texts=texts,
+        )
+        how = _ExportFormat(entries, from_fields, str)
+    else:
+        how = _document_format(found, where)
     del content
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
     jobs: set[str] = set()
@@ -290,19 +307,8 @@ def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingRea
     return reading
 
 
-def _format(
-    found: DetectedExport,
-    content: bytes,
-    where: str,
-    replaced: Counter[str],
-    *,
-    fields: str | None,
-    delimiter: str | None,
-) -> _ExportFormat:
+def _document_format(found: DetectedExport, where: str) -> _ExportFormat:
     match found.kind:
-        case "text":
-            entries = sacct_text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced)
-            return _ExportFormat(entries, from_fields, str)
         case "database":
             entries = database.read_database(found.document)
             return _ExportFormat(entries, database.from_database, database.database_example, database.steps)

@@ -27,12 +27,12 @@ from tachograph.sources.slurm.fields import (
     settle,
     whole,
 )
-from tachograph.sources.slurm.gres import GPU_NAMES, gpus, gres_counts, requested_gres, shares, tres
+from tachograph.sources.slurm.gres import gpus, gres_counts, requested_gres, shares, tres
 from tachograph.sources.slurm.usage import HostUsage, UnreadValue, text_request, text_usage
 
 _LONGEST_SUBMIT_LINE = 20_000  # characters of a submit line that are looked at
 _TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
-_INTERESTING = re.compile(r"-C|--const|--excl|gpu|-G|shard|mps")
+_CONSTRAINT = re.compile(r"C|--const")
 _SHORT_WITH_VALUE = frozenset("AaBbCcDdeFGiJLMmNnopqrSTtwx")
 _LONG_OPTIONS = (
     "account array batch bb bbf begin chdir cluster-constraint clusters comment constraint container cores-per-socket "
@@ -47,31 +47,27 @@ _LONG_OPTIONS = (
 _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRequest:
-    """What a submit line requests; `exclusive` None: not given."""
-
-    constraint: str | None = None
-    exclusive: bool | None = None
-    requests_gpus: bool = False
-
-
 @lru_cache(maxsize=8192)
-def read_submit_line(submit_line: str, het_offset: int | None = None) -> SubmitRequest:
-    """Return what a submit line requests, of the component `het_offset` where it has several (` : `).
+def submit_constraint(submit_line: str, het_offset: int | None = None) -> str | None:
+    """Return the constraint of a submit line, of the component `het_offset` where it has several (` : `).
 
-    >>> read_submit_line("sbatch -N2 -C gpu&hbm80g --exclusive job.sh -C mine").constraint
+    It describes what was requested. Users write submit lines, so nothing else is taken from them: not that a job had
+    its nodes to itself, nor that it had GPUs.
+
+    >>> submit_constraint("sbatch -N2 -C gpu&hbm80g job.sh -C mine")
     'gpu&hbm80g'
-    >>> read_submit_line("sbatch -N2 --exclusive=user job.sh").exclusive
     """
-    if not _INTERESTING.search(submit_line, 0, _LONGEST_SUBMIT_LINE):
-        return SubmitRequest()
+    if not _CONSTRAINT.search(submit_line, 0, _LONGEST_SUBMIT_LINE):
+        return None
     components = _components(_TOKEN.findall(submit_line[:_LONGEST_SUBMIT_LINE])[1:])
-    if len(components) == 1:
-        return _request(components[0])
-    if het_offset is None or het_offset >= len(components):
-        return SubmitRequest()
-    return _request(components[het_offset])
+    if len(components) > 1 and (het_offset is None or het_offset >= len(components)):
+        return None
+    options = components[0 if len(components) == 1 or het_offset is None else het_offset]
+    constraint: str | None = None
+    for name, value in options:
+        if name == "C" or (len(name) > 4 and "constraint".startswith(name)):
+            constraint = value or None
+    return constraint
 
 
 def read_options(written: str) -> list[tuple[str, str]]:
@@ -115,24 +111,6 @@ def _short_option(token: str, following: str) -> tuple[str, str, int]:
             rest = token[place + 1 :]
             return (letter, rest, 0) if rest else (letter, following, 1)
     return token[1:], "", 0
-
-
-def _request(options: list[tuple[str, str]]) -> SubmitRequest:
-    constraint: str | None = None
-    exclusive: bool | None = None
-    requests_gpus = False
-    for name, value in options:
-        if name == "C" or (len(name) > 4 and "constraint".startswith(name)):
-            constraint = value or None
-        elif len(name) > 3 and "exclusive".startswith(name):
-            exclusive = True if not value or value == "exclusive" else None
-        elif (
-            name in {"G", "gpus"}
-            or name.startswith("gpus-per-")
-            or (name in {"gres", "tres-per-task"} and any(gres in value for gres in GPU_NAMES))
-        ):
-            requests_gpus = True
-    return SubmitRequest(constraint, exclusive, requests_gpus)
 
 
 _TIER = re.compile(r"(?<![a-z0-9])hbm_?(\d{2,4})g", re.ASCII)
@@ -343,11 +321,10 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         raise BadRowError("end_before_start")
     if job.node_list is not None and not no_nodes:
         count_nodes(job.node_list)
-    request = read_submit_line(job.submit_line, job.id.het_offset) if job.submit_line else None
-    constraints = job.constraints or (request.constraint if request else None)
+    of_line = submit_constraint(job.submit_line, job.id.het_offset) if job.submit_line else None
+    constraints = job.constraints or of_line
     ran = start is not None
-    requests_gpus = bool(request and request.requests_gpus)
-    count, kind = _held_gpus(job, cluster, requests_gpus=requests_gpus) if ran else (None, None)
+    count, kind = _held_gpus(job, cluster) if ran else (None, None)
     shards, mps, of_type = shares(job.allocated or job.requested) if ran else (None, None, None)
     return {
         "cluster": job.cluster,
@@ -382,8 +359,8 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "mem_requested_mib": job.mem_requested_mib,
         "max_rss_mib": None,
         "constraints": constraints,
-        "hbm_request": hbm_tier(constraints) or (hbm_tier(request.constraint) if request else None),
-        "exclusive": _exclusive(job, cluster, requested=request.exclusive if request else None),
+        "hbm_request": hbm_tier(constraints) or hbm_tier(of_line),
+        "exclusive": _exclusive(job, cluster),
         "submit_line": job.submit_line,
         "time_precision_s": job.time_precision_s,
     }
@@ -440,7 +417,7 @@ def step_row(step: JobRecord) -> SlurmRow:
     }
 
 
-def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, requests_gpus: bool) -> tuple[int | None, str | None]:
+def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str | None]:
     """Whole GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
     counts = job.allocated or job.requested
     if not counts:
@@ -450,14 +427,14 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, requests_gpus: bool) ->
     found = gpus(counts)
     if found[0] is not None:
         return found
-    contradicted = requests_gpus or job.names_gpus or gpus(job.requested)[0]
+    contradicted = job.names_gpus or gpus(job.requested)[0]
     return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
 
 
-def _exclusive(job: JobRecord, cluster: SlurmCluster, *, requested: bool | None) -> bool | None:
-    """Configured patterns first (shared before exclusive: the conservative answer), then what the job requested."""
+def _exclusive(job: JobRecord, cluster: SlurmCluster) -> bool | None:
+    """Configured patterns first (shared before exclusive: the conservative answer), then what Slurm granted."""
     configured = _configured(job.partition, job.qos, cluster)
-    return configured if configured is not None else True if job.exclusive or requested else None
+    return configured if configured is not None else True if job.exclusive else None
 
 
 @lru_cache(maxsize=4096)

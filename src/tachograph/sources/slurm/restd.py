@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.http import HttpServer, RequestError, RequestPace, ServerAccess
-from tachograph.sources.slurm.commands import AccountingSpan
+from tachograph.sources.slurm.commands import AccountingAnswer, AccountingSpan
 from tachograph.sources.slurm.exports import NOTHING_FOUND
 
 _OLDEST, _NEWEST = 37, 47  # v0.0.37 came with Slurm 21.08, v0.0.45 with 26.05
@@ -46,8 +45,6 @@ class Slurmrestd:
     Errors: ConfigError naming the key, for settings that do not fit.
     """
 
-    delimiter: Final = None
-
     def __init__(
         self,
         access: SlurmrestdAccess,
@@ -67,7 +64,7 @@ class Slurmrestd:
         self._version = access.api
         self.where = self._server.where
 
-    def fetch(self, span: AccountingSpan) -> bytes:
+    def fetch(self, span: AccountingSpan) -> AccountingAnswer:
         """Return the accounting of a span: a JSON document.
 
         Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
@@ -78,7 +75,7 @@ class Slurmrestd:
             query["skip_steps"] = "true"
         if self._clusters:
             query["cluster"] = ",".join(self._clusters)
-        return self._get("slurmdb", "jobs", query)
+        return AccountingAnswer(self._get("slurmdb", "jobs", query))
 
     def fetch_jobs(self) -> bytes:
         """Return the jobs that the controller knows: a JSON document. Errors: as `fetch`."""

@@ -1,4 +1,10 @@
-"""`sacct --parsable2` text: records put together again where names or submit lines hold newlines or delimiters."""
+"""`sacct --parsable2` text: its records, and what of it users wrote.
+
+Slurm keeps line breaks and delimiters in job names and submit lines, and sacct prints them as they are. So a line of a
+text column may look like a record of another job, byte for byte. Three kinds of text are read: without any column that
+a user can write, each line is a record; with a delimiter that nobody could know, text ends where it stands; anything
+else only on the word of who exported it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,14 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
 from tachograph.catalog.errors import InputError
-from tachograph.sources.slurm.records import SlurmEntry
+from tachograph.sources.slurm.commands import IDENTITY
+from tachograph.sources.slurm.records import RejectedRecord, SlurmEntry
 
 DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
 QUOTING = (",", ";", "\t")  # what programs that write CSV put between fields
@@ -32,6 +39,9 @@ _DOCUMENTED = (  # not one field more or less than another list: the last one ma
     "nnodes nodelist alloctres reqtres reqcpus reqmem totalcpu maxrss tresusageintot constraints timelimit jobname "
     "submitline"
 )
+_UNGUESSABLE = 16  # characters of a random delimiter, at the least: 64 bits in hexadecimal
+_COLUMN_NAME = re.compile(r"[A-Za-z]+(?:%-?\d+)?\r?")
+
 LAYOUTS = tuple(tuple(names.split()) for names in (_XDMOD, _BEFORE, _DOCUMENTED))
 # fields in which people write what they like, the likeliest to hold a delimiter first
 _FREE = ("submitline", "jobname", "comment", "admincomment", "systemcomment", "extra", "workdir", "reason")
@@ -76,8 +86,20 @@ class SacctLayout:
     @cached_property
     def free(self) -> tuple[int, ...]:
         """Columns that may hold delimiters; where none is known for it, the last one."""
+        if not self.holds_text:
+            return ()
         known = [self.names.index(name) for name in _FREE if name in self.names]
         return tuple(known) or (len(self.names) - 1,)
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether users can write into one of the columns."""
+        return not IDENTITY.issuperset(self.names)
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether its delimiter could not be in any text, and the first column ends a record before it."""
+        return is_unguessable(self.delimiter) and self.names[0] in IDENTITY
 
     @property
     def open_end(self) -> bool:
@@ -105,6 +127,15 @@ class SacctLayout:
                 "--format=JobID,JobIDRaw,User,Submit,Start,End,Elapsed,State,NodeList,AllocTRES",
             )
         return self
+
+
+def is_unguessable(delimiter: str) -> bool:
+    """Return whether a delimiter is random enough that no user could write it into a text before.
+
+    >>> is_unguessable("0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"), is_unguessable("^|^"), is_unguessable("|" * 40)
+    (True, False, False)
+    """
+    return len(delimiter) >= _UNGUESSABLE and len(set(delimiter)) >= _UNGUESSABLE // 2
 
 
 def column_names(fields: str) -> tuple[str, ...]:
@@ -153,10 +184,25 @@ def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, w
 
 def _delimiter_of(line: str) -> str | None:
     """The delimiter of a line; one of several characters only where every bar belongs to it."""
+    if (random := _random_delimiter(line)) is not None:
+        return random
     bars = line.count("|")
     for candidate in DELIMITERS:
         if candidate in line and (len(candidate) == 1 or line.count(candidate) == bars):
             return candidate
+    return None
+
+
+def _random_delimiter(header: str) -> str | None:
+    """The unguessable delimiter of a header: what stands between names of columns."""
+    name = re.match("jobidraw|jobid|cluster", header, re.IGNORECASE)
+    if name is None:
+        return None
+    rest = header[name.end() :]
+    for size in range(min(64, len(rest)), _UNGUESSABLE - 1, -1):
+        names = rest.removesuffix(rest[:size]).split(rest[:size])[1:]  # --parsable: one more behind the last
+        if len(names) > 1 and is_unguessable(rest[:size]) and all(map(_COLUMN_NAME.fullmatch, names)):
+            return rest[:size]
     return None
 
 
@@ -173,31 +219,157 @@ def decode(content: bytes, *, where: str) -> tuple[str, bool]:
         return content.decode("utf-8-sig", "surrogateescape"), False
 
 
+TextKey = tuple[str, str, str]  # cluster, raw id, submit time: a run of a job, or a step
+
+
+@dataclass(slots=True)
+class WrittenTexts:
+    """What users wrote of each run and step, from an answer that holds nothing else of them; joined by their ids.
+
+    of: {key: {column: text}}. ambiguous: keys with two texts that differ, of which neither counts. used: those taken.
+    """
+
+    of: dict[TextKey, dict[str, str]] = field(default_factory=dict)
+    ambiguous: set[TextKey] = field(default_factory=set)
+    used: set[TextKey] = field(default_factory=set)
+
+    def join(self, fields: Mapping[str, str]) -> dict[str, str]:
+        """Return the fields of a record with its texts; its own fields are never replaced."""
+        key = _text_key(fields)
+        self.used.add(key)
+        return {**self.of.get(key, {}), **fields}
+
+    def rejected(self) -> list[RejectedRecord]:
+        """Texts of no record, and those of which a record has two."""
+        unknown = [(0, "text_of_unknown_job", ".".join(key)) for key in self.of if key not in self.used]
+        return [*unknown, *((0, "two_texts", ".".join(key)) for key in sorted(self.ambiguous))]
+
+
+def _text_key(fields: Mapping[str, str]) -> TextKey:
+    return fields.get("cluster", ""), fields.get("jobidraw", ""), fields.get("submit", "")
+
+
+def read_texts(content: bytes, *, delimiter: str, where: str) -> WrittenTexts:
+    """Return the texts in an answer of sacct: columns cluster, raw id, submit, texts, and the raw id once more.
+
+    Errors: InputError where the answer cannot be split: the delimiter is in a text, so somebody saw it in time.
+    """
+    header, _, rest = decode(content, where=where)[0].partition("\n")
+    names = tuple(name.lower() for name in header.split(delimiter))
+    texts = WrittenTexts()
+    for _, values in _framed(rest, names, delimiter, where=where):
+        if len(values) != len(names) or values[-1] != values[names.index("jobidraw")]:
+            raise _cannot_split(where)
+        fields = dict(zip(names[:-1], values[:-1], strict=True))
+        key = _text_key(fields)
+        written = {name: value for name, value in fields.items() if name not in IDENTITY}
+        if texts.of.setdefault(key, written) != written:
+            texts.ambiguous.add(key)
+    for key in texts.ambiguous:
+        del texts.of[key]
+        texts.used.add(key)
+    return texts
+
+
+def _cannot_split(where: str) -> InputError:
+    return InputError(
+        "a text holds the delimiter, or a part is missing", where=where, do="export it again, with a new delimiter"
+    )
+
+
+def _framed(text: str, names: Sequence[str], delimiter: str, *, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield number of the first line and values of the records behind the header; no text holds the delimiter.
+
+    The last column ends at the last line break before the first column of the next record. A record that is cut off
+    has fewer values. Errors: InputError where a record does not end in a line break.
+    """
+    if not text.strip():
+        return
+    parts = text.removesuffix("\n").split(delimiter)
+    width = len(names) - 1
+    line, first = 2, parts[0]
+    for begin in range(0, len(parts) - 1, width):
+        values = [first, *parts[begin + 1 : begin + width + 1]]
+        if begin + width < len(parts) - 1:
+            values[-1], line_break, first = values[-1].rpartition("\n")
+            if not line_break:
+                raise _cannot_split(where)
+        values[-1] = values[-1].removesuffix("\r")
+        yield line, values
+        line += sum(value.count("\n") for value in values) + 1
+
+
 def read_text(
-    content: bytes, *, fields: str | None, delimiter: str | None, where: str, replaced: Counter[str]
+    content: bytes,
+    *,
+    fields: str | None,
+    delimiter: str | None,
+    where: str,
+    replaced: Counter[str],
+    trusted: bool = False,
+    texts: WrittenTexts | None = None,
 ) -> Iterator[SlurmEntry]:
     """Yield the records of `sacct --parsable2` output, {field: text}; `place` is the number of its first line.
 
-    Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field.
-    Errors: InputError when the layout is not known; a record that cannot be split has a reason instead of fields.
+    Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field. `texts`: of these records, from
+    another answer. `trusted`: no text of this file holds a line that looks like a record, by who exported it.
+    Errors: InputError when the layout is not known, or a text could be read as a record; a record that cannot be split
+    has a reason instead of fields.
     """
     text, clean = decode(content, where=where)
     lines = text.split("\n")
     first = next((line for line in lines if line.strip()), "")
     layout = find_layout(first, fields=fields, delimiter=delimiter, where=where)
-    header = first.rstrip("\r") if layout.has_header else None
-    quoted = layout.has_header and layout.delimiter in QUOTING and _QUOTED.search(text)
-    records = ((place, record, _split(record, layout)) for place, record in _records(lines, layout, header))
     numbers = _are_numbers(lines, layout)
-    for place, record, values in _csv_records(text, layout) if quoted else records:
+    for place, record, values in _records_of(text, lines, layout, first, where=where, trusted=trusted):
         if values is None:
             yield SlurmEntry(place, _replace(record), reason="field_count")
             continue
         named = dict(zip(layout.names, values, strict=True)) | numbers
-        if not clean and not record.isascii():
+        if texts is not None:
+            named = texts.join(named)
+        if texts is not None or (not clean and not record.isascii()):
             named = {name: _counted_replace(name, value, replaced) for name, value in named.items()}
             record = _replace(record)
         yield SlurmEntry(place, record, named)
+
+
+def _records_of(
+    text: str, lines: Sequence[str], layout: SacctLayout, first: str, *, where: str, trusted: bool
+) -> Iterator[tuple[int, str, list[str] | None]]:
+    """Place, text and fields of the records of a file, by the way that suits its columns and its delimiter."""
+    header = first.rstrip("\r") if layout.has_header else None
+    if layout.holds_text and layout.is_framed:
+        begin = text.index(first) + (len(first) + 1 if layout.has_header else 0)
+        ends_in_delimiter = first.rstrip("\r").endswith(layout.delimiter)
+        columns = (*layout.names, "") if ends_in_delimiter else layout.names
+        for place, values in _framed(text[begin:], columns, layout.delimiter, where=where):
+            if tuple(value.lower() for value in values) != columns:
+                whole = values[: len(layout.names)] if len(values) == len(columns) else None
+                yield place, layout.delimiter.join(values), whole
+        return
+    several = sum(bool(line.strip()) for line in lines) > (2 if layout.has_header else 1)
+    if layout.holds_text and several and not trusted:
+        raise _refused(layout, where)
+    if layout.has_header and layout.delimiter in QUOTING and _QUOTED.search(text):
+        yield from _csv_records(text, layout)
+        return
+    records = _records(lines, layout, header) if layout.holds_text else enumerate(lines, start=1)
+    for place, line in records:
+        record = line.removesuffix("\r")
+        if record.strip() and record != header:
+            yield place, record, _split(record, layout)
+
+
+def _refused(layout: SacctLayout, where: str) -> InputError:
+    names = [name for name in layout.names if name not in IDENTITY]
+    return InputError(
+        f"a line may be a record or a text that a user wrote ({', '.join(names)}), and {layout.delimiter!r} does not "
+        "tell",
+        where=where,
+        do="export it with sacct --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid) or sacct --json, leave "
+        "these columns out, or add --trusted",
+    )
 
 
 def _are_numbers(lines: Iterable[str], layout: SacctLayout) -> dict[str, str]:
