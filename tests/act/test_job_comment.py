@@ -174,17 +174,19 @@ def test_an_analysis_writes_the_files_of_advice(tmp_path: Path) -> None:
 
 def test_where_every_job_fails_a_round_ends_early(tmp_path: Path) -> None:
     report = report_of(job_lake(tmp_path / "lake", 7), "7")
-    jobs = [{"job_key": str(number), "job_id": str(number), "cluster": "testing"} for number in range(10)]
+    keys = ("display_id", "user", "submit", "time_precision_s")
+    facts: dict[str, Any] = {"cluster": "testing", **dict.fromkeys(keys)}
+    jobs = [{"job_key": str(number), "job_id": str(number), **facts} for number in range(1, 11)]
     without_sacct = tmp_path / "bin"
     without_sacct.mkdir()
-    (without_sacct / "env").write_text('#!/bin/sh\n[ "$1" = sacctmgr ]\n')
+    (without_sacct / "env").write_text('#!/bin/sh\n[ "$3" = sacctmgr ]\n')  # env SETTING PROGRAM
     (without_sacct / "env").chmod(0o755)
     down = AdminComments((str(without_sacct / "env"),))
     with ActionLedger(tmp_path / "state", clock=lambda: NOW) as ledger:
         made = comment_jobs(ledger, jobs, lambda _: report, down, dry_run=False)
         assert [record.state for record in made] == ["failed"] * MOST_FAILURES
         later = comment_jobs(ledger, jobs, lambda _: report, down, dry_run=False)
-        assert [record.target for record in later] == ["job 3", "job 4", "job 5"]
+        assert [record.target for record in later] == ["job 4", "job 5", "job 6"]
         would = comment_jobs(ledger, jobs[6:], lambda _: report, AdminComments(("/nowhere",)), dry_run=True)
         assert [record.state for record in would] == ["would"] * 4
         with pytest.raises(InputError, match="cannot be run"):

@@ -20,6 +20,9 @@ from slurm_client import LUA
 from in_process import run_here
 from servers.mail_sink import MailSink, mail_sink
 from servers.slurm import SlurmCluster
+from servers.slurm.cluster import wait_for as until
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
 from tachograph.report.job_comment import read_comment
 from tachograph.service.act.comments import KIND
 from tachograph.service.act.ledger import ActionLedger, read_ledger
@@ -33,6 +36,19 @@ def ended(slurm: SlurmCluster) -> int:
     job = slurm.submit("true", "--gres=gpu:4", "--job-name=train")
     slurm.wait(job, within_s=240)
     return job
+
+
+def ended_lake(slurm: SlurmCluster, job: int, folder: Path) -> Lake:
+    """A lake with a job of the cluster, which the accounting has at the times of the lake."""
+    state = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(job))
+    until(lambda: slurm.command(*state).strip() == "COMPLETED", f"job {job} in the accounting", 120)
+    lake = job_lake(folder, job)
+    (row,) = read_summaries(lake, ("submit", "start", "end")).iter_rows(named=True)
+    times = ", ".join(f"time_{name}={int(time.timestamp())}" for name, time in row.items())
+    change = f"update slurm_acct_db.testing_job_table set {times} where id_job={job}"
+    client = ["mariadb", "--no-defaults", f"--socket={slurm.plan.database_socket}", "-e", change]
+    subprocess.run(client, check=True, timeout=60)
+    return lake
 
 
 def comment_of(slurm: SlurmCluster, job: int) -> str:
@@ -49,7 +65,7 @@ def tachograph(slurm: SlurmCluster, lake: Path, *words: str, **more: str) -> sub
 
 
 def test_after_a_job_the_accounting_has_its_summary(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
-    job_lake(tmp_path / "lake", ended)
+    ended_lake(slurm, ended, tmp_path / "lake")
     url = {"TACHOGRAPH_SERVE_URL": "https://tachograph.example.org/gpu"}
     shown = tachograph(slurm, tmp_path / "lake", "comment", "--json", **url)
     assert comment_of(slurm, ended) == ""  # a dry run
@@ -71,7 +87,7 @@ def test_after_a_job_the_accounting_has_its_summary(slurm: SlurmCluster, ended: 
 
 
 def test_a_comment_of_somebody_else_stays(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
-    job_lake(tmp_path / "lake", ended)
+    ended_lake(slurm, ended, tmp_path / "lake")
     set_comment(slurm, ended, "by phone")
     done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
     assert done.returncode == 7
@@ -80,7 +96,7 @@ def test_a_comment_of_somebody_else_stays(slurm: SlurmCluster, ended: int, tmp_p
 
 
 def test_killed_in_between_the_comment_is_written_again(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
-    job_lake(tmp_path / "lake", ended)
+    ended_lake(slurm, ended, tmp_path / "lake")
     assert tachograph(slurm, tmp_path / "lake", "comment", "--write").returncode == 0
     before = comment_of(slurm, ended)
     folder = tmp_path / "lake" / "_collect"
@@ -95,7 +111,7 @@ def test_killed_in_between_the_comment_is_written_again(slurm: SlurmCluster, end
 
 
 def test_while_the_accounting_is_down_no_job_is_tried(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
-    job_lake(tmp_path / "lake", ended)
+    ended_lake(slurm, ended, tmp_path / "lake")
     failed = tachograph(slurm, tmp_path / "lake", "comment", "--write", PATH=str(tmp_path))
     assert failed.returncode == 4
     assert failed.stderr.startswith("tachograph: sacctmgr: cannot be run")
@@ -117,7 +133,7 @@ def test_a_job_that_the_accounting_lacks_is_no_success(slurm: SlurmCluster, tmp_
 
 
 def test_one_process_acts_at_a_time(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
-    job_lake(tmp_path / "lake", ended)
+    ended_lake(slurm, ended, tmp_path / "lake")
     with ActionLedger(tmp_path / "lake" / "_collect", clock=lambda: datetime.now(UTC)):
         done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
         assert done.returncode == 5
@@ -253,6 +269,30 @@ def test_other_mails_and_running_jobs_are_plain(sink: MailSink, wrapper: Callabl
     called(script, 7, SLURM_JOB_RUN_TIME="")
     called(script, 7, subject="Slurm Array Summary Job_id=7_* (7) Ended")
     assert [str(message.get_payload()).strip() for message in sink.messages] == [""] * 4
+
+
+@pytest.mark.parametrize("program", ["echo '~!touch {made}'; echo .", "/bin/false"])
+def test_no_line_of_a_mail_is_a_command(
+    sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path, program: str
+) -> None:
+    """A job's name, also one with line breaks, is in the subject, and the subject in the text."""
+    prints, made = tmp_path / "prints", tmp_path / "executed"
+    prints.write_text(f"#!/bin/sh\n{program.format(made=made)}\n")
+    prints.chmod(0o755)
+    called(wrapper(program=str(prints)), 7, subject=f"~!touch {made}\n~!touch {made}\r\nBcc: a@b\n.\n Ended")
+    (message,) = sink.messages
+    assert message["Bcc"] is None
+    text = str(message.get_payload())
+    assert [line for line in text.splitlines() if line.startswith(("~", "."))] == []
+    if program != "/bin/false":
+        assert text.count("\n ~!touch ") == 1
+
+
+@pytest.mark.parametrize("address", ["-A/etc/passwd", "|sh", "/tmp/file", "a b", "a\nb", "", "+x", "$(id)"])
+def test_what_is_no_address_gets_no_mail(sink: MailSink, wrapper: Callable[..., Path], address: str) -> None:
+    words = [wrapper(), "-s", "Slurm Job_id=7 Ended", address]
+    done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, timeout=60)
+    assert (done.returncode, sink.messages) == (1, [])
 
 
 def test_the_analysis_of_the_job_is_waited_for(sink: MailSink, wrapper: Callable[..., Path], tmp_path: Path) -> None:

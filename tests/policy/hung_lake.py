@@ -16,7 +16,9 @@ LEVELS = {
 }
 
 
-def hung_lake(folder: Path, job_id: int, start: datetime, *, course: str = "W" * 20 + "I" * 30, **facts: Any) -> Lake:
+def hung_lake(
+    folder: Path, job_id: int | str, start: datetime, *, course: str = "W" * 20 + "I" * 30, **facts: Any
+) -> Lake:
     """Return the lake, analyzed at the end of the course: a letter a minute, W at work, I idle."""
     lake = Lake.create(str(folder))
     known = {"cluster": None, "user": "daemon", "account": "physics", "partition": "gpu", "qos": "normal", **facts}

@@ -20,6 +20,7 @@ from tachograph.catalog.policies import PolicyOptions
 from tachograph.lake.delta import Lake
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, read_ledger
 from tachograph.service.act.policies import apply_policies, policy_cases
+from tachograph.service.act.slurm_jobs import QUEUE_FIELDS
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 NOW = START + timedelta(minutes=51)
@@ -31,17 +32,24 @@ def lake(tmp_path: Path) -> Lake:
     return hung_lake(tmp_path / "lake", 7, START)
 
 
+def queue_line(**values: str) -> str:
+    """A line of `squeue --Format` of a running job, with some values replaced."""
+    known = {"State": "RUNNING", "StartTime": f"{START.timestamp():.0f}", "RestartCnt": "0", "BatchFlag": "1"}
+    known |= {"ArrayTaskID": "N/A", "HetJobID": "N/A", "HetJobOffset": "N/A", "UserName": "daemon", **values}
+    return "".join(known.get(field, "").ljust(width) for field, width in QUEUE_FIELDS.items()) + "\n"
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A folder of which `squeue` prints the file `queue`: of fixed width, as it was recorded."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    widths, values = (24, 24, 24, 8, 128, 256), ("7", "RUNNING", f"{START.timestamp():.0f}", "1", "daemon", "")
-    (programs / "queue").write_text("".join(v.ljust(w) for v, w in zip(values, widths, strict=True)) + "\n")
+    (programs / "queue").write_text(queue_line(JobID="7"))
     before = programs / "of-site"
     before.write_text(
         '#!/bin/sh\nwhile case "$1" in env|*=*) true;; *) false;; esac; do shift; done\n'
-        f'echo "$@" >> {programs}/calls\n[ "$1" = squeue ] && cat {programs}/queue\n[ "$1" != squeue ] || exit 0\n'
+        f'echo "$@" >> {programs}/calls\n[ "$1" = squeue ] && cat {programs}/queue\n'
+        f'[ "$1" = scancel ] && : > {programs}/queue\nexit 0\n'
     )
     before.chmod(0o755)
     return programs
@@ -123,12 +131,16 @@ def test_a_receiver_gets_the_case(lake: Lake, site: Path, tmp_path: Path) -> Non
 
 def test_what_slurm_says_now_decides(lake: Lake, site: Path, tmp_path: Path) -> None:
     cancel = PolicyOptions("p", "hung", "cancel", dry_run=False, minutes=10, warnings=0)
-    queue = (site / "queue").read_text()
-    for change in (
-        queue.replace("RUNNING", "SUSPEND"), queue.replace(f"{START.timestamp():.0f}", f"{START.timestamp() + 60:.0f}"),
-        queue.replace("daemon", "nobody"), "", queue[:72] + "0" + queue[73:],
-    ):  # fmt: skip
-        (site / "queue").write_text(change)
+    changes = (
+        {"State": "SUSPENDED"},
+        {"StartTime": f"{START.timestamp() + 60:.0f}"},
+        {"UserName": "nobody"},
+        {"BatchFlag": "0"},
+        {"HetJobID": "6", "HetJobOffset": "1"},
+        {"JobID": "8"},
+    )
+    for change in changes:
+        (site / "queue").write_text(queue_line(**{"JobID": "7", **change}))
         assert applied(lake, tmp_path / "state", configured(site, cancel)) == [], change
     (site / "of-site").write_text("#!/bin/sh\necho down >&2\nexit 1\n")
     with pytest.raises(InputError, match="squeue"):
@@ -136,6 +148,17 @@ def test_what_slurm_says_now_decides(lake: Lake, site: Path, tmp_path: Path) -> 
     assert not read_ledger(tmp_path / "state")
     (would,) = applied(lake, tmp_path / "state", configured(site, cancel, dry_run=True))
     assert would.why.endswith("Slurm was not asked whether it is interactive or in a reservation.")
+
+
+@pytest.mark.parametrize("job_id", ["7.0", "7_[0-2]", "7,8", "-u daemon", "--user=daemon", "0", "7\n8", "$(id)"])
+def test_a_record_with_a_word_that_slurm_does_not_have_is_refused(site: Path, tmp_path: Path, job_id: str) -> None:
+    cancel = PolicyOptions("p", "hung", "cancel", dry_run=False, minutes=10, warnings=0)
+    lake = hung_lake(tmp_path / "lake", job_id, START)
+    (record,) = applied(lake, tmp_path / "state", configured(site, cancel))
+    assert record.state == "refused"
+    assert "is no job; nothing was run" in record.result
+    assert applied(lake, tmp_path / "state", configured(site, cancel), NOW + timedelta(minutes=11)) == []
+    assert not (site / "calls").exists()
 
 
 def test_old_results_and_other_jobs_are_no_cases(lake: Lake, site: Path) -> None:

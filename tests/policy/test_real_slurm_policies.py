@@ -248,9 +248,9 @@ def test_a_node_with_a_failing_gpu_is_drained_once(slurm: SlurmCluster, sleeping
     policy = PolicyOptions("drain", "failing_gpu", "drain", dry_run=False, minutes=10)
     try:
         (made,) = applied(lake, tmp_path / "state", now, configured(policy))
-        assert (made.state, made.target, made.result) == ("done", NODE, "Slurm took the command")
+        assert (made.state, made.target, made.result) == ("done", NODE, f"{NODE} was mixed, is draining")
         assert "XID 79" in slurm.command("scontrol", "show", "node", NODE)
         (again,) = applied(lake, tmp_path / "other", now, configured(policy))
-        assert again.result == "drained already"
+        assert again.result == f"{NODE} is draining already"
     finally:
         slurm.command("scontrol", "update", f"NodeName={NODE}", "State=RESUME")

@@ -6,6 +6,7 @@
       ConfigError        exit 3    the configuration: names the file and the key
       InputError         exit 4    a recording or an accounting file cannot be read: names file and place
         SchemaError                a table has unknown columns or wrong types: names them
+        RefusedError               a value is none of its kind, or names more than it may: nothing was run or changed
       LakeError          exit 5    the lake is absent, damaged, not permitted, or the disk is full
       NotFoundError      exit 6    no such job, finding, column, figure, job group
         NotAnalyzedError           a job of the accounting without results yet
@@ -93,6 +94,10 @@ class InputError(TachographError):
 
 class SchemaError(InputError):
     """A table has unknown columns or wrong types."""
+
+
+class RefusedError(InputError):
+    """A value of a record is none of its kind, or an action would hit something else: nothing was run or changed."""
 
 
 class LakeError(TachographError):

@@ -105,8 +105,9 @@ def _write(opened: OpenedLake, arguments: Arguments) -> int:
         for record in made:
             if record.state != "done":
                 output.print_text(f"{record.target}: {record.state}: {record.result}\n")
-        output.print_text(f"{plural(counts['done'], 'comment')} written, {counts['failed']} failed\n")
-    return ExportError.exit_code if any(record.state == "failed" for record in made) else 0
+        refused = f", {counts['refused']} refused" if counts["refused"] else ""
+        output.print_text(f"{plural(counts['done'], 'comment')} written, {counts['failed']} failed{refused}\n")
+    return ExportError.exit_code if any(record.state in ("failed", "refused") for record in made) else 0
 
 
 def _folder(opened: OpenedLake) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,26 +11,33 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.errors import ExportError, InputError, TachographError
+from tachograph.catalog.errors import ExportError, InputError, RefusedError, TachographError
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
 from tachograph.report.job_comment import OWN, PREFIX, SMALL_LETTERS, comment_json, comment_text, read_comment
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
-from tachograph.sources.slurm.commands import SiteProgram
+from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
 
 KIND = "comment"
 RECENT = timedelta(days=7)  # older jobs are commented when they are named
 LIMIT_S = 30.0  # of a command of Slurm
 MOST_FAILURES = 3  # one after the other: Slurm is down, and each takes LIMIT_S
-_READ = ("job_key", "seq", "job_id", "cluster", "start", "end")
+_READ = (
+    *("job_key", "seq", "job_id", "display_id", "cluster", "user", "submit", "start", "end"),
+    "time_precision_s",
+)
+_LISTED = re.compile(r"^\s*(\d+) submitted at ", re.MULTILINE)  # of sacctmgr, under "Modified jobs..."
 
 ReportOf = Callable[[str], JobReport]  # job_key -> report
 
 
 @dataclass(slots=True)
 class AdminComments:
-    """AdminComment as `sacct` reads and `sacctmgr` writes it. `before`: words before both, such as `ssh login`."""
+    """AdminComment as `sacct` reads and `sacctmgr` writes it. `before`: words before both, such as `ssh login`.
+
+    Every method raises RefusedError where a record has a value that is none of Slurm's, or Slurm another run.
+    """
 
     before: tuple[str, ...] = ()
     small_letters: bool = field(default=False, init=False)  # this Slurm was seen to have no capital ones
@@ -39,24 +47,26 @@ class AdminComments:
         self._program("sacctmgr").output("-n", "-Q", "list", "cluster", "format=cluster")
 
     def read(self, row: Mapping[str, Any]) -> str:
-        """Return the comment of a job's last run, "" without one. Errors: InputError, also for an unknown job."""
-        options = ["-X", "-n", "-P", "-o", "JobIDRaw,AdminComment", "-j", row["job_id"]]
-        options += ["-M", row["cluster"]] if row["cluster"] else []
-        printed = self._program("sacct").output(*options).decode("utf-8", "replace")
-        for line in printed.splitlines():
-            job, _, comment = line.partition("|")
-            if job == row["job_id"]:
-                return comment.strip()
-        raise InputError(f"job {row['job_id']} is not in the accounting", where="sacct", do="see `sacct -j`")
+        """Return the comment of a run, "" without one. Errors: InputError, also where it is not in the accounting.
+
+        Slurm reads and writes the comment of the last run that has the id: another one is refused.
+        """
+        runs = self._sacct(row, "--format=JobIDRaw,Submit,User").splitlines()
+        if not runs:
+            raise InputError(f"job {_name(row)} is not in the accounting", where="sacct", do="see `sacct -j`")
+        if len(runs) > 1 or not _is_run(runs[0], row):
+            do = "see `sacct --duplicates -j`"
+            raise RefusedError(f"job {_name(row)} is another run in the accounting, or several", where="sacct", do=do)
+        return self._sacct(row, "--format=AdminComment").strip()
 
     def write(self, row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-        """Put the summary into the comment of a job; return what became of it.
+        """Put the summary into the comment of a run; return what became of it.
 
         What somebody else wrote stays. Errors: ExportError where it stays or cannot be written, InputError.
         """
         there = self.read(row)
         if there and not _may_replace(there):
-            raise ExportError("AdminComment holds something else", where=f"job {row['job_id']}", do="remove it first")
+            raise ExportError("AdminComment holds something else", where=f"job {_name(row)}", do="remove it first")
         self.small_letters |= there.startswith(SMALL_LETTERS)
         for small_letters in (True,) if self.small_letters else (False, True):
             comment = comment_text(summary, small_letters=small_letters)
@@ -65,17 +75,51 @@ class AdminComments:
             self._set(row, comment)
             there = self.read(row)
             if there == comment:
-                return f"{len(comment)} characters"
+                return f"{len(comment)} characters; no other job was changed"
             self.small_letters = there == comment.lower()
-        raise ExportError("AdminComment is not what was written", where=f"job {row['job_id']}", do="see `sacct -j`")
+        raise ExportError("AdminComment is not what was written", where=f"job {_name(row)}", do="see `sacct -j`")
 
     def _set(self, row: Mapping[str, Any], comment: str) -> None:
-        of_cluster = [f"cluster={row['cluster']}"] if row["cluster"] else []
-        words = ["-i", "-Q", "modify", "job", "where", f"jobid={row['job_id']}", *of_cluster]
-        self._program("sacctmgr").output(*words, "set", f"AdminComment={comment}")
+        """Write a comment, once sacctmgr has listed what it would change, and that is this run alone."""
+        would = self._modify(row, comment, (), answer=b"n\n" * 3)
+        if would != [row["job_id"]]:
+            raise RefusedError(f"sacctmgr would change {', '.join(would[:10]) or 'no job'}; nothing was written")
+        changed = self._modify(row, comment, ("-i",), answer=b"")
+        if changed != [row["job_id"]]:
+            raise ExportError(f"sacctmgr changed {', '.join(changed[:10]) or 'no job'}", where=f"job {_name(row)}")
 
-    def _program(self, name: str) -> SiteProgram:
-        return SiteProgram((*self.before, name), timeout_s=LIMIT_S)
+    def _modify(self, row: Mapping[str, Any], comment: str, options: Sequence[str], *, answer: bytes) -> list[str]:
+        """Raw ids of the jobs that sacctmgr lists as those that it changes; without -i it asks before it does."""
+        words, values = [*options, "modify", "job", "where", "jobid={job}"], {"job": _name(row), "comment": comment}
+        if row["cluster"]:
+            words, values = [*words, "cluster={cluster}"], {**values, "cluster": row["cluster"]}
+        program = self._program("sacctmgr", answer=answer)
+        printed = program.output(*words, "set", "AdminComment={comment}", **values)
+        return _LISTED.findall(printed.decode("utf-8", "replace"))
+
+    def _sacct(self, row: Mapping[str, Any], columns: str) -> str:
+        words, values = ["-X", "-n", "-P", columns, "-j", "{job}"], {"job": _name(row)}
+        if row["cluster"]:
+            words, values = [*words, "-M", "{cluster}"], {**values, "cluster": row["cluster"]}
+        return self._program("sacct").output(*words, **values).decode("utf-8", "replace")
+
+    def _program(self, name: str, *, answer: bytes = b"") -> SiteProgram:
+        words = (*self.before, name)
+        return SiteProgram(words, timeout_s=LIMIT_S, environment=IN_SECONDS, answer=answer)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    """The job as Slurm's commands call it: the raw id of an array's last task is that of the whole array."""
+    return str(row["display_id"] or row["job_id"])
+
+
+def _is_run(line: str, row: Mapping[str, Any]) -> bool:
+    """Whether a line of sacct, raw id, submit time and user, is of the run of a row of job_summaries."""
+    job_id, submit, user = line.split("|", 2)
+    submitted: datetime | None = row["submit"]
+    if job_id != row["job_id"] or user != row["user"] or not submit.isdigit() or submitted is None:
+        return False
+    return abs(int(submit) - submitted.timestamp()) <= max(2.0, row["time_precision_s"] or 0.0)
 
 
 def _may_replace(comment: str) -> bool:

@@ -18,14 +18,15 @@ from typing import Literal, Self
 import msgspec
 
 from tachograph.catalog.durable import sync_folder
-from tachograph.catalog.errors import LakeError, TachographError, UnreachableError
+from tachograph.catalog.errors import LakeError, RefusedError, TachographError, UnreachableError
 
 LEDGER_FILE = "actions.jsonl"
 MOST_ATTEMPTS = 5
 RETRY = timedelta(minutes=10)  # after the first failure; twice as long after each further one
 
-# would: a dry run. unknown: the process ended while it was being done, and it cannot be seen whether it was
-ActionState = Literal["would", "begun", "done", "failed", "unknown"]
+# would: a dry run. unknown: the process ended while it was being done, and it cannot be seen whether it was.
+# refused: it would have run a word of a record that is none of Slurm's, or changed something else
+ActionState = Literal["would", "begun", "done", "failed", "unknown", "refused"]
 
 
 class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,7 +106,7 @@ class ActionLedger:
         """Do what is due, and return the last line about it; what is not due is not done.
 
         act: does it and returns its result in words; TachographError and OSError are failures, of which an
-        UnreachableError uses up no attempt. dry_run: note what would
+        UnreachableError uses up no attempt and a RefusedError is final. dry_run: note what would
         be done. repeatable: doing it twice is doing it once, so it is done again where its result is not known.
         """
         last, attempt = self._last.get(key), 1
@@ -123,6 +124,8 @@ class ActionLedger:
             result = act()
         except UnreachableError as problem:
             return self.note(key, kind, "failed", target, why, str(problem), attempt - 1)
+        except RefusedError as problem:
+            return self.note(key, kind, "refused", target, why, str(problem), attempt)
         except (TachographError, OSError) as problem:
             return self.note(key, kind, "failed", target, why, str(problem), attempt)
         return self.note(key, kind, "done", target, why, result, attempt)

@@ -18,8 +18,8 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, ExportError, InputError, TachographError
-from tachograph.catalog.policies import PolicyOptions, matches
+from tachograph.catalog.errors import ConfigError, ExportError, InputError, RefusedError, TachographError
+from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.judge.alerts import FRESH, HEALTH_COUNTERS, WINDOW, Alert
 from tachograph.judge.culprit import find_culprit
@@ -30,7 +30,7 @@ from tachograph.report.alert_message import AlertMessage, Incident
 from tachograph.report.policy import job_name, warning_mail
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
 from tachograph.service.act.mail import Mail, MailConnection, Mailer
-from tachograph.service.act.slurm_jobs import SlurmJobs
+from tachograph.service.act.slurm_jobs import SlurmJob, SlurmJobs
 from tachograph.service.act.webhooks import Webhook
 
 KIND = "policy"
@@ -211,10 +211,13 @@ class _Acting:
         last = self.ledger.last(key)
         if last is not None and last.state != "begun" and not self.ledger.is_due(key, dry_run=dry_run):
             return []
-        left = self._answer(case)
+        why = case.why
+        try:
+            left = self._answer(case)
+        except RefusedError as problem:
+            return [self.ledger.note(key, kind, "refused", target, why, str(problem))]
         if left or (left is None and not dry_run):
             return []
-        why = case.why
         if left is None:
             why += " Slurm was not asked whether it is interactive or in a reservation."
         if kind == "mail" and not dry_run and not self._connected():
@@ -227,6 +230,8 @@ class _Acting:
             return None
         try:
             return self._left_alone(case)
+        except RefusedError:
+            raise
         except InputError as problem:
             self.silent = True
             if not _is_dry(case.policy, self.configuration):
@@ -235,12 +240,19 @@ class _Acting:
 
     def _left_alone(self, case: PolicyCase) -> str:
         """Why Slurm's answer is against doing anything, "" where nothing is. Errors: InputError: there is none."""
+        job = self._run_of(case)
+        return job if isinstance(job, str) else ""
+
+    def _run_of(self, case: PolicyCase) -> SlurmJob | str:
+        """The run of the case as Slurm has it now, or why it is left alone. Errors: InputError: there is no answer."""
         policy, job = case.policy, self.slurm.job(case.job["job_id"], case.job["cluster"])
         if job is None or not job.is_run(case.job):
             return "it has ended, or is another run"
+        if job.is_component and policy.action in ON_JOBS:
+            return "it is a part of a heterogeneous job"
         if policy.exempt_interactive and not job.batch:
             return "it is interactive"
-        return f"reservation {job.reservation}" if matches(job.reservation, policy.exempt_reservations) else ""
+        return f"reservation {job.reservation}" if matches(job.reservation, policy.exempt_reservations) else job
 
     def _connected(self) -> bool:
         """Whether mail can be sent, by one connection for all."""
@@ -274,21 +286,25 @@ class _Acting:
         )
 
     def _command(self, case: PolicyCase) -> str:
-        """Suspend, requeue or cancel a job, which is asked for once more. Errors: InputError."""
-        job_id, cluster = case.job["job_id"], case.job["cluster"]
-        left = self._left_alone(case)
-        if left:
-            return f"nothing to do: {left}"
-        commands = {"suspend": self.slurm.suspend, "requeue": self.slurm.requeue, "cancel": self.slurm.cancel}
-        commands[case.policy.action](job_id, cluster)
-        return "Slurm took the command"
+        """Suspend, requeue or cancel a run, which is looked up once more. Errors: InputError, ExportError."""
+        job = self._run_of(case)
+        if isinstance(job, str):
+            return f"nothing to do: {job}"
+        action = case.policy.action
+        assert action in ("suspend", "requeue", "cancel")
+        return self.slurm.change(action, job, case.job["cluster"])
 
     def _drain(self, case: PolicyCase, nodes: Sequence[str]) -> str:
-        cluster = case.job["cluster"]
-        left = [node for node in nodes if not self.slurm.is_drained(node, cluster)]
-        for node in left:
-            self.slurm.drain(node, cluster, f"tachograph policy {case.policy.name}: {case.why}"[:200])
-        return "Slurm took the command" if left else "drained already"
+        """Drain the nodes with the fault on which the run is now. Errors: InputError, ExportError."""
+        job, cluster = self._run_of(case), case.job["cluster"]
+        if isinstance(job, str):
+            return f"nothing to do: {job}"
+        results = []
+        for node in nodes:
+            if not self.slurm.is_on(job, node, cluster):
+                raise RefusedError(f"job {job.name} does not run on node {node!r}; it was not drained")
+            results.append(self.slurm.drain(node, cluster, f"tachograph policy {case.policy.name}: {case.why}"))
+        return "; ".join(results)
 
 
 def _is_dry(policy: PolicyOptions, configuration: Configuration) -> bool:

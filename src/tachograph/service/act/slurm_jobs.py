@@ -1,31 +1,61 @@
-"""Jobs and nodes of Slurm as the controller knows them now, and the few commands that change them."""
+"""Runs and nodes of Slurm as the controller knows them now, and the few commands that change exactly one of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final, Literal
 
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import ExportError, InputError, RefusedError
 from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
 
 LIMIT_S = 30.0  # of a command
+JobAction = Literal["suspend", "requeue", "cancel"]
 # of fixed width: names of jobs, which users choose, are not among them. {field of squeue -O: width}
-_FIELDS: Mapping[str, int] = {
-    "JobID": 24, "State": 24, "StartTime": 24, "BatchFlag": 8, "UserName": 128, "Reservation": 256,
-}  # fmt: skip
+QUEUE_FIELDS: Mapping[str, int] = {
+    "JobID": 24,
+    "ArrayJobID": 24,
+    "ArrayTaskID": 24,
+    "HetJobID": 24,
+    "HetJobOffset": 24,
+    "State": 24,
+    "StartTime": 24,
+    "RestartCnt": 12,
+    "BatchFlag": 8,
+    "UserName": 128,
+    "Reservation": 256,
+}
+_FORMAT: Final = ",".join(f"{name}:{width}" for name, width in QUEUE_FIELDS.items())
 _NONE = frozenset({"", "(null)", "N/A", "None"})
+_COMMANDS: Mapping[JobAction, tuple[str, ...]] = {
+    "suspend": ("scontrol", "suspend"),
+    "requeue": ("scontrol", "requeue"),
+    "cancel": ("scancel",),
+}
+_ENDED = frozenset({"CANCELLED", "COMPLETING"})  # a job that was cancelled, until the controller forgets it
+_DRAINED = frozenset({"drained", "draining", "drain"})
+_NOT_IN_REASON = re.compile(r"[^A-Za-z0-9_@%+=:,./-]+")
+_MOST_REASON = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job in the queue. state: RUNNING, SUSPENDED, ...; batch: it has a script, so it is not interactive."""
+    """A job in the queue, as its raw id has it. name: as Slurm's commands call this job alone, 4711_3 or 4711+1.
+
+    group: id of its array or heterogeneous job, else its own. state: RUNNING, SUSPENDED, ...; restarts: number of
+    requeues; batch: it has a script, so it is not interactive.
+    """
 
     job_id: str
+    name: str
+    group: str
     state: str
     start: datetime | None
+    restarts: int
     batch: bool
+    is_component: bool
     user: str
     reservation: str | None
 
@@ -33,69 +63,125 @@ class SlurmJob:
         """Return whether it is the run of this row of job_summaries, and still runs."""
         if self.state != "RUNNING" or self.start is None or self.user != row["user"]:
             return False
+        if row["display_id"] and row["display_id"] != self.name:
+            return False
         started: datetime = row["start"]
         return abs(self.start - started) <= timedelta(seconds=max(2.0, row["time_precision_s"] or 0.0))
+
+    def was(self, action: JobAction, before: SlurmJob) -> bool:
+        """Return whether the job was changed by this action since `before`."""
+        if action == "requeue":
+            return self.restarts > before.restarts
+        states = {"SUSPENDED"} if action == "suspend" else _ENDED
+        return self.state in states and before.state not in states
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobs:
-    """The controller. before: words before its commands, such as `ssh login`."""
+    """The controller. before: words before its commands, such as `ssh login`.
+
+    Every method raises RefusedError for a value that is none of Slurm's, and InputError where Slurm does not answer.
+    """
 
     before: tuple[str, ...] = ()
 
     def job(self, job_id: str, cluster: str | None) -> SlurmJob | None:
-        """Return a job; None where it is not in the queue any more. Errors: InputError where Slurm does not answer."""
-        form = ",".join(f"{name}:{width}" for name, width in _FIELDS.items())
+        """Return the job of a raw id; None where it is not in the queue any more."""
+        return next((job for job in self._jobs(job_id, cluster) if job.job_id == job_id), None)
+
+    def change(self, action: JobAction, job: SlurmJob, cluster: str | None) -> str:
+        """Suspend, requeue or end this run, and return what the queue shows of it and its array afterwards.
+
+        Raises ExportError where the run is as before, or another job of its array was changed as well.
+        """
+        before = {other.job_id: other for other in self._jobs(job.group, cluster)}
+        if before.get(job.job_id) != job:
+            raise ExportError(f"job {job.name} changed a moment ago; nothing was done")
+        command, *words = _COMMANDS[action]
+        self._run(command, cluster, *words, "{job}", job=job.name)
+        after = {other.job_id: other for other in self._jobs(job.group, cluster)}
+        changed = after.pop(job.job_id, None)
+        if changed is None and action != "cancel":
+            raise ExportError(f"job {job.name} is not in the queue any more")
+        if changed is not None and not changed.was(action, job):
+            raise ExportError(f"Slurm took the command, but job {job.name} is {changed.state}")
+        others = [other for other in after.values() if other.job_id in before]
+        also = [other for other in others if other.was(action, before[other.job_id])]
+        if also:
+            names = ", ".join(f"{other.name} is {other.state}" for other in also[:10])
+            raise ExportError(f"job {job.name} was changed, but not alone: {names}")
+        seen = f"{job.name} was {job.state}, is {'gone' if changed is None else changed.state}"
+        return f"{seen}; {len(others):,} others of its array did not change" if others else seen
+
+    def is_on(self, job: SlurmJob, node: str, cluster: str | None) -> bool:
+        """Return whether a job runs on a node."""
+        words = ("--noheader", "--jobs={job}", "--nodelist={node}", "--format=%A")
+        return bool(self._run("squeue", cluster, *words, job=job.name, node=node).strip())
+
+    def drain(self, node: str, cluster: str | None, reason: str) -> str:
+        """Let one node take no new jobs, and return what Slurm shows of it afterwards.
+
+        Raises RefusedError for a node that Slurm does not have, ExportError where it is as before, or not alone.
+        """
+        before = self._node_states(cluster)
+        if node not in before:
+            raise RefusedError(f"Slurm has no node {node!r}; nothing was run")
+        if before[node] in _DRAINED:
+            return f"{node} is {before[node]} already"
+        text = _NOT_IN_REASON.sub(" ", reason)[:_MOST_REASON].strip(" -")
+        words = ("update", "NodeName={node}", "State=DRAIN", "Reason={reason}")
+        self._run("scontrol", cluster, *words, node=node, reason=text)
+        after = self._node_states(cluster)
+        drained = [name for name, state in after.items() if state in _DRAINED and before.get(name) not in _DRAINED]
+        if drained != [node]:
+            raise ExportError(f"of the nodes {', '.join(drained[:10]) or 'none'} was drained, not {node} alone")
+        return f"{node} was {before[node]}, is {after[node]}"
+
+    def _jobs(self, job_id: str, cluster: str | None) -> list[SlurmJob]:
+        """The jobs that an id stands for: one, or those of an array or a heterogeneous job."""
+        words = ("--noheader", "--states=all", "--jobs={job}", f"--Format={_FORMAT}")
         try:
-            printed = self._run("squeue", cluster, "--noheader", "--states=all", f"--jobs={job_id}", f"--Format={form}")
+            printed = self._run("squeue", cluster, *words, job=job_id)
         except InputError as problem:
             if "Invalid job id" in problem.what:
-                return None
+                return []
             raise
-        for line in printed.splitlines():
-            values, at = {}, 0
-            for name, width in _FIELDS.items():
-                values[name] = line[at : at + width].strip()
-                at += width
-            if values["JobID"] == job_id:
-                return _job(values)
-        return None
+        # with --clusters there is a line that names the cluster
+        return [_job(line) for line in printed.splitlines() if line[:1].isdigit()]
 
-    def is_drained(self, node: str, cluster: str | None) -> bool:
-        """Return whether a node takes no new jobs. Errors: InputError."""
-        printed = self._run("sinfo", cluster, "--noheader", f"--nodes={node}", "--format=%T")
-        states = {line.strip().rstrip("*~#!%$@^-").lower() for line in printed.splitlines() if line.strip()}
-        return bool(states) and states <= {"drained", "draining", "drain"}
+    def _node_states(self, cluster: str | None) -> dict[str, str]:
+        printed = self._run("sinfo", cluster, "--noheader", "--Node", "--format=%N=%T")
+        pairs = [line.strip().partition("=")[::2] for line in printed.splitlines()]
+        return {name: state.rstrip("*~#!%$@^-+").lower() for name, state in pairs if name}
 
-    def suspend(self, job_id: str, cluster: str | None) -> None:
-        """Stop the processes of a job; it keeps its GPUs' memory. Errors: InputError."""
-        self._run("scontrol", cluster, "suspend", job_id)
-
-    def requeue(self, job_id: str, cluster: str | None) -> None:
-        """End a job and put it into the queue again. Errors: InputError."""
-        self._run("scontrol", cluster, "requeue", job_id)
-
-    def cancel(self, job_id: str, cluster: str | None) -> None:
-        """End a job. Errors: InputError."""
-        self._run("scancel", cluster, job_id)
-
-    def drain(self, node: str, cluster: str | None, reason: str) -> None:
-        """Let a node take no new jobs. Errors: InputError."""
-        self._run("scontrol", cluster, "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
-
-    def _run(self, name: str, cluster: str | None, *words: str) -> str:
-        of_cluster = (f"--clusters={cluster}",) if cluster else ()
+    def _run(self, name: str, cluster: str | None, *words: str, **values: str) -> str:
+        if cluster:
+            words, values = ("--clusters={cluster}", *words), {"cluster": cluster, **values}
         program = SiteProgram((*self.before, name), timeout_s=LIMIT_S, environment=IN_SECONDS)
-        return program.output(*of_cluster, *words).decode("utf-8", "replace")
+        return program.output(*words, **values).decode("utf-8", "replace")
 
 
-def _job(values: Mapping[str, str]) -> SlurmJob:
-    start, reservation = values["StartTime"], values["Reservation"]
+def _job(line: str) -> SlurmJob:
+    values, begin = {}, 0
+    for field, width in QUEUE_FIELDS.items():
+        values[field] = line[begin : begin + width].strip()
+        begin += width
+    job_id, array, het = values["JobID"], values["ArrayJobID"], values["HetJobID"]
+    start, reservation, restarts = values["StartTime"], values["Reservation"], values["RestartCnt"]
+    name = group = job_id
+    if values["ArrayTaskID"] not in _NONE:
+        name, group = f"{array}_{values['ArrayTaskID']}", array
+    elif het.isdigit() and het != "0":
+        name, group = f"{het}+{values['HetJobOffset']}", het
     return SlurmJob(
-        values["JobID"],
-        values["State"],
-        datetime.fromtimestamp(int(start), UTC) if start.isdigit() else None,
-        values["BatchFlag"] == "1",
-        values["UserName"],
-        None if reservation in _NONE else reservation,
+        job_id=job_id,
+        name=name,
+        group=group,
+        state=values["State"],
+        start=datetime.fromtimestamp(int(start), UTC) if start.isdigit() else None,
+        restarts=int(restarts) if restarts.isdigit() else 0,
+        batch=values["BatchFlag"] == "1",
+        is_component=name != job_id and "+" in name,
+        user=values["UserName"],
+        reservation=None if reservation in _NONE else reservation,
     )

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tachograph.catalog.errors import InputError
 from tachograph.service.record.foreground import (
     CommandEnd,
     NotStartedError,
@@ -30,6 +30,7 @@ from tachograph.service.record.spooling import (
     sleeping_until,
     spool_samples,
 )
+from tachograph.sources.slurm.commands import SiteProgram
 
 if TYPE_CHECKING:
     from tachograph.live.snapshot import LiveSource
@@ -349,14 +350,10 @@ def job_is_over(
 
 
 def _is_gone(job_id: str, command: Sequence[str]) -> bool:
+    squeue = SiteProgram(tuple(command), timeout_s=_TIMEOUT_S)
     try:
-        done = subprocess.run(
-            [*command, "--noheader", "--jobs", job_id, "--format", "%T"],
-            capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    if done.returncode:
-        return _UNKNOWN_JOB in done.stderr
-    states = done.stdout.split()
+        printed = squeue.output("--noheader", "--jobs={job}", "--format=%T", job=job_id)
+    except InputError as problem:
+        return _UNKNOWN_JOB in problem.what
+    states = printed.decode("utf-8", "replace").split()
     return all(state in _GONE for state in states)

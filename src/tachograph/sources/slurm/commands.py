@@ -18,6 +18,7 @@ from typing import IO, Final, Protocol
 
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import printable
+from tachograph.sources.slurm.arguments import fill_in, is_remote
 
 LARGEST: Final = 1 << 30  # bytes of one answer
 _BLOCK = 1 << 16
@@ -25,38 +26,55 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SiteProgram:
-    """How a program is called: its words (`("ssh", "login", "sacct")`), what is set in its environment, its limits."""
+    """How a program is called: its words (`("ssh", "login", "sacct")`), what is set in its environment, its limits.
+
+    answer: what it reads from stdin.
+    """
 
     words: tuple[str, ...]
     timeout_s: float = 300.0
     environment: Mapping[str, str] = field(default_factory=dict)
     largest: int = LARGEST
+    answer: bytes = b""
 
     @property
     def name(self) -> str:
         """The words as one types them."""
         return shlex.join(self.words)
 
-    def command(self, *arguments: str) -> list[str]:
-        """Return the whole command line; what runs it elsewhere does not take our environment along, `env` does.
+    def command(self, *arguments: str, **values: str) -> list[str]:
+        """Return the whole command line, with `{kind}` in an argument replaced by the value of that kind.
+
+        What runs it elsewhere does not take our environment along, `env` does. ssh joins the words and a shell reads
+        them, so they are quoted; any other prefix may be a script that calls ssh, so nothing needs quotes there.
+        Raises RefusedError for a value that is none of its kind.
 
         >>> SiteProgram(("ssh", "login", "sacct"), environment={"A": "1"}).command("-e")
         ['ssh', 'login', 'env', 'A=1', 'sacct', '-e']
         >>> SiteProgram(("sacct",), environment={"A": "1"}).command("-e")
         ['sacct', '-e']
+        >>> SiteProgram(("ssh", "login", "scontrol")).command("Reason={reason}", reason="XID 79")
+        ['ssh', 'login', 'scontrol', "'Reason=XID 79'"]
         """
         *before, program = self.words
-        settings = ["env", *(f"{name}={value}" for name, value in self.environment.items())]
-        return [*before, *(settings if before and self.environment else []), program, *arguments]
+        settings = [f"{name}={value}" for name, value in self.environment.items()]
+        filled = fill_in(arguments, values)
+        if not before:
+            return [program, *filled]
+        command = [*(["env", *settings] if settings else []), program, *filled]
+        if is_remote(before):
+            return [*before, *map(shlex.quote, command)]
+        return [*before, *(word.replace(" ", "_") for word in command)]
 
-    def output(self, *arguments: str) -> bytes:
-        """Return what the program prints, once it has ended well.
+    def output(self, *arguments: str, **values: str) -> bytes:
+        """Return what the program prints, once it has ended well; arguments and values as those of `command`.
 
         Errors: InputError naming the program and the reason, when it cannot be run, fails, is too slow, or prints
-        more than `largest` bytes; then it is ended.
+        more than `largest` bytes; then it is ended. RefusedError: it was not run.
         """
+        command = self.command(*arguments, **values)
         with tempfile.TemporaryFile() as complaints:  # no pipe: what ssh leaves running would hold it open
-            process = self._start(arguments, complaints)
+            process = self._start(command, complaints)
             try:
                 printed = self._read(process)
             finally:
@@ -65,16 +83,19 @@ class SiteProgram:
                 raise self._problem(_ending(process.returncode, complaints), "run it by hand")
         return printed
 
-    def _start(self, arguments: tuple[str, ...], complaints: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _start(self, command: list[str], complaints: IO[bytes]) -> subprocess.Popen[bytes]:
         try:
-            return subprocess.Popen(
-                self.command(*arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                env={**os.environ, **self.environment},
-                start_new_session=True,
-            )
+            with tempfile.TemporaryFile() as answer:
+                answer.write(self.answer)
+                answer.seek(0)
+                return subprocess.Popen(
+                    command,
+                    stdin=answer,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    env={**os.environ, **self.environment},
+                    start_new_session=True,
+                )
         except (OSError, ValueError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
             raise self._problem(f"cannot be run: {reason}", "name it with command in [[sources]]") from None

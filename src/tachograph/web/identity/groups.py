@@ -48,18 +48,22 @@ def ldap_groups(options: ServeOptions) -> Groups:
     if "{user}" not in options.ldap_filter:
         do = "write (&(objectClass=posixGroup)(memberUid={user}))"
         raise ConfigError("serve.ldap_filter does not name {user}", do=do)
-    given = ["-x", "-LLL", "-o", "ldif-wrap=no", "-l", "10", "-H", options.ldap_url, "-b", options.ldap_base]
+    words = ["-x", "-LLL", "-o", "ldif-wrap=no", "-l", "10", "-H", "{ldap_url}", "-b", "{ldap_base}"]
+    values = {"ldap_url": options.ldap_url, "ldap_base": options.ldap_base}
     if options.ldap_bind_dn:
         secret = read_secret(options.ldap_password_file, "serve.ldap_password_file")
         if secret.endswith(b"\n"):
             what = "serve.ldap_password_file ends with a line break, which would be part of the password"
             raise ConfigError(what, where=options.ldap_password_file, do="write it with printf %s")
-        given += ["-D", options.ldap_bind_dn, "-y", str(Path(options.ldap_password_file).absolute())]
+        words += ["-D", "{ldap_bind}", "-y", "{file}"]
+        values["ldap_bind"] = options.ldap_bind_dn
+        values["file"] = str(Path(options.ldap_password_file).absolute())
     program = SiteProgram(("ldapsearch",), timeout_s=_TIMEOUT_S, largest=_LARGEST)
 
     def groups(user: str) -> frozenset[str]:
         wanted = options.ldap_filter.replace("{user}", _escaped(user))
-        return frozenset(_names(program.output(*given, wanted, "cn").decode("utf-8", "replace")))
+        printed = program.output(*words, "{ldap_filter}", "cn", ldap_filter=wanted, **values)
+        return frozenset(_names(printed.decode("utf-8", "replace")))
 
     return groups
 
