@@ -151,6 +151,7 @@ def test_everything_is_down_then_up_again(tmp_path: Path) -> None:
         "advice",
         "digest",
         "group digest",
+        "ledger",
     ]
 
 

@@ -238,7 +238,7 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
     off = run_here(["act", "--once"], tmp_path, environment)
     assert (off.returncode, off.stdout) == (0, "dry run: nothing to do\n")
     status = json.loads((tmp_path / "state" / "act-status.json").read_text())
-    assert (status["dry_run"], status["steps"][-1]["step"]) == (True, "group digest")
+    assert (status["dry_run"], status["steps"][-1]["step"]) == (True, "ledger")
     assert run_here(["act", "--ledger"], tmp_path, environment).stdout == "Nothing was done yet.\n"
     sent(lake, tmp_path / "state", configured(1, dry_run=True))
     listed = run_here(["act", "--ledger", "--json"], tmp_path, environment)

@@ -1,4 +1,4 @@
-"""The ledger of actions: what was done, to whom, why and when; a file of JSON lines that only grows.
+"""The ledger of actions: what was done, to whom, why and when; a file of JSON lines, of which old ones are archived.
 
 Every action has a key that says what it is for, such as `digest:2026-W47:ann`. It is noted before it is begun and when
 its result is known, so whoever starts again, also after being killed, knows what was done and does nothing twice.
@@ -10,10 +10,11 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import BinaryIO, Literal, Self
 
 import msgspec
 
@@ -21,6 +22,11 @@ from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError, RefusedError, TachographError, UnreachableError
 
 LEDGER_FILE = "actions.jsonl"
+KEPT = timedelta(
+    days=90
+)  # then lines go to an archive: keys have a day, a week or a job in them, and are not due again
+# a case of a policy is due for as long as its job runs and does no work, so the last line about it stays longer
+KEPT_OF_POLICY = timedelta(days=400)
 MOST_ATTEMPTS = 5
 RETRY = timedelta(minutes=10)  # after the first failure; twice as long after each further one
 
@@ -46,23 +52,49 @@ class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 1
 
 
+@dataclass(slots=True)
+class LedgerIndex:
+    """What was read of a ledger: the last line about each key, up to byte `end` of a file.
+
+    Handed from one opening to the next, it saves reading these lines again. line: the last one, by which it is seen
+    that the file is still the one that was read. begin: time of the first line.
+    """
+
+    inode: int = 0
+    end: int = 0
+    lines: int = 0
+    line: bytes = b""
+    begin: datetime | None = None
+    last: dict[str, ActionRecord] = field(default_factory=dict)
+    archived: datetime | None = None
+
+    def add(self, record: ActionRecord, line: bytes) -> None:
+        """Take over the next line."""
+        self.begin = self.begin or record.t
+        self.last[record.key] = record
+        self.end += len(line)
+        self.lines += 1
+        self.line = line
+
+
 class ActionLedger:
     """The ledger of one folder, open for one process at a time.
 
-    Errors: LakeError where another process has it, or it cannot be written. A last line that was cut off by a kill is
-    removed; what it would have noted was not begun yet, or counts as unknown.
+    index: of an earlier opening, whose lines are not read again. Errors: LakeError where another process has it, or it
+    cannot be written. A last line that was cut off by a kill is removed; what it would have noted was not begun yet, or
+    counts as unknown.
     """
 
-    def __init__(self, folder: Path, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, folder: Path, *, clock: Callable[[], datetime], index: LedgerIndex | None = None) -> None:
         self.path = folder / LEDGER_FILE
         self._clock = clock
-        self._last: dict[str, ActionRecord] = {}
+        self._index = LedgerIndex() if index is None else index
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with ExitStack() as undo:
-                undo.callback(os.close, self._descriptor)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._descriptor = _open_locked(self.path)
+                undo.callback(lambda: os.close(self._descriptor))
+                self._finish_archive()
                 self._read()
                 sync_folder(folder)
                 undo.pop_all()
@@ -81,11 +113,11 @@ class ActionLedger:
 
     def last(self, key: str) -> ActionRecord | None:
         """Return the last line about a key."""
-        return self._last.get(key)
+        return self._index.last.get(key)
 
     def is_due(self, key: str, *, dry_run: bool = False) -> bool:
         """Return whether there is anything to do: it was not done, and a failure is long enough ago to try again."""
-        last = self._last.get(key)
+        last = self._index.last.get(key)
         if last is None or (last.state == "would" and not dry_run):
             return True
         if last.state != "failed":
@@ -109,7 +141,7 @@ class ActionLedger:
         UnreachableError uses up no attempt and a RefusedError is final. dry_run: note what would
         be done. repeatable: doing it twice is doing it once, so it is done again where its result is not known.
         """
-        last, attempt = self._last.get(key), 1
+        last, attempt = self._index.last.get(key), 1
         interrupted = last is not None and last.state == "begun"
         if last is not None and interrupted and not repeatable:
             return self.note(key, kind, "unknown", target, why, "interrupted", last.attempt)
@@ -143,44 +175,141 @@ class ActionLedger:
         """Write a line; it is on the disk when this returns. Errors: OSError."""
         record = ActionRecord(self._clock(), key, kind, state, target, why, result, attempt)
         line = msgspec.json.encode(record) + b"\n"
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+        _write_all(self._descriptor, line)
         os.fsync(self._descriptor)
-        self._last[key] = record
+        self._index.add(record, line)
         return record
 
+    def archive(self) -> int:
+        """Move lines older than KEPT into a file of their own, once a month; return how many.
+
+        The last line about a key stays where the key can be due again. Killed at any moment, each line is in one of
+        the two files: the ledger is replaced by one without the lines, and the file with them, which names the inode
+        of the ledger that it is cut from, counts once that is gone. Errors: OSError; then all is as before.
+        """
+        now = self._clock()
+        cutoff = (now - KEPT).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        target = self.path.with_name(f"{_ARCHIVE}{cutoff:%Y-%m-%d}.jsonl")
+        index = self._index
+        if index.begin is None or index.begin >= cutoff or index.archived == cutoff or target.exists():
+            return 0
+        moving = self.path.with_name(f".{target.name}.{index.inode}")
+        fresh = self.path.with_name(f".{LEDGER_FILE}.new")
+        count, descriptor = 0, os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever opens it by its name finds it locked
+            with _file_of_owner(moving) as old, os.fdopen(os.dup(descriptor), "ab") as kept:
+                for record, line in _lines(self.path):
+                    is_old = record.t < cutoff and self._may_go(record, cutoff, now)
+                    (old if is_old else kept).write(line)
+                    count += is_old
+                for stream in (old, kept):
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            if count:
+                sync_folder(self.path.parent)
+                fresh.replace(self.path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if not count:
+            os.close(descriptor)
+            fresh.unlink()
+            moving.unlink()
+            index.archived = cutoff  # all that is old has to stay: not looked at again
+            return 0
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        sync_folder(self.path.parent)
+        self._finish_archive()
+        self._read()
+        return count
+
+    def _may_go(self, record: ActionRecord, cutoff: datetime, now: datetime) -> bool:
+        """Whether an old line is not needed: a later one is about its key, or the key is not due again."""
+        last = self._index.last[record.key]
+        if record != last:
+            return True
+        kept_from = now - KEPT_OF_POLICY if record.key.startswith("policy:") else cutoff
+        return last.state != "begun" and last.t < kept_from
+
+    def _finish_archive(self) -> None:
+        """Complete a move that was interrupted: its lines are an archive once the ledger is another file."""
+        inode = os.fstat(self._descriptor).st_ino
+        for moving in self.path.parent.glob(f".{_ARCHIVE}*.jsonl.*"):
+            if moving.suffix == f".{inode}":
+                moving.unlink()
+            else:
+                moving.replace(moving.with_name(moving.stem.removeprefix(".")))
+                sync_folder(self.path.parent)
+
     def _read(self) -> None:
-        """Read all lines, and remove one that was cut off."""
-        whole = 0
-        for record, end in _records(self.path):
-            self._last[record.key] = record
-            whole = end
-        if whole < self.path.stat().st_size:
-            os.ftruncate(self._descriptor, whole)
+        """Read the lines that are not in the index, and remove one that was cut off."""
+        status, index = os.fstat(self._descriptor), self._index
+        before = os.pread(self._descriptor, len(index.line), max(0, index.end - len(index.line)))
+        if index.inode != status.st_ino or status.st_size < index.end or before != index.line:
+            index.inode, index.end, index.lines, index.line, index.begin = status.st_ino, 0, 0, b"", None
+            index.last.clear()
+        for record, line in _lines(self.path, begin=index.end, number=index.lines):
+            index.add(record, line)
+        if index.end < status.st_size:
+            os.ftruncate(self._descriptor, index.end)
+
+
+_ARCHIVE = "actions-before-"  # begin of the names of archives
 
 
 def read_ledger(folder: Path) -> list[ActionRecord]:
-    """Return all lines of the ledger in a folder, oldest first; none where there is no ledger. Errors: LakeError."""
+    """Return all lines of the ledger in a folder and its archives, oldest first; none where there is no ledger.
+
+    Errors: LakeError.
+    """
+    files = [*sorted(folder.glob(f"{_ARCHIVE}*.jsonl")), folder / LEDGER_FILE]
     try:
-        return [record for record, _ in _records(folder / LEDGER_FILE)]
+        return [record for file in files for record, _ in _lines(file)]
     except FileNotFoundError:
         return []
     except OSError as problem:
         raise LakeError(f"the ledger cannot be read: {problem.strerror}", where=str(folder / LEDGER_FILE)) from None
 
 
-def _records(path: Path) -> Iterator[tuple[ActionRecord, int]]:
-    """Lines with the place where each ends; a last one that was cut off is left out.
+def _open_locked(path: Path) -> int:
+    """Open the ledger and lock it. Errors: BlockingIOError where another process has it; OSError."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with ExitStack() as undo:
+            undo.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # whoever had it may have put another file in its place before it was locked
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                undo.pop_all()
+                return descriptor
+
+
+def _file_of_owner(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _write_all(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+def _lines(path: Path, *, begin: int = 0, number: int = 0) -> Iterator[tuple[ActionRecord, bytes]]:
+    """Lines from byte `begin` on, before which there are `number`; a last one that was cut off is left out.
 
     Errors: LakeError for a line that is none; OSError.
     """
-    end = 0
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+        lines.seek(begin)
+        for line_number, line in enumerate(lines, number + 1):
             if not line.endswith(b"\n"):
                 return
-            end += len(line)
             with suppress(msgspec.DecodeError):
-                yield msgspec.json.decode(line, type=ActionRecord), end
+                yield _DECODER.decode(line), line
                 continue
-            raise LakeError(f"line {number} is no action", where=str(path), do="move the file away, or repair the line")
+            what, do = f"line {line_number} is no action", "move the file away, or repair the line"
+            raise LakeError(what, where=str(path), do=do)
+
+
+_DECODER = msgspec.json.Decoder(ActionRecord)

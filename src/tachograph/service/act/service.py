@@ -24,7 +24,7 @@ from tachograph.service.act.alerts import send_alerts
 from tachograph.service.act.comments import AdminComments, ReportOf, comment_jobs, ended_jobs
 from tachograph.service.act.digests import send_digests
 from tachograph.service.act.group_digests import Managers, VisibleTo, send_group_digests
-from tachograph.service.act.ledger import ActionLedger, ActionRecord, ActionState
+from tachograph.service.act.ledger import ActionLedger, ActionRecord, ActionState, LedgerIndex
 from tachograph.service.act.policies import apply_policies
 from tachograph.service.systemd import NO_NOTIFIER, SystemdNotifier
 
@@ -113,6 +113,11 @@ def _group_digests(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
     )
 
 
+def _archive(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
+    ledger.archive()
+    return []
+
+
 STEPS: tuple[tuple[str, Step], ...] = (
     ("alert", _alerts),
     ("policy", _policies),
@@ -120,6 +125,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("advice", _advice),
     ("digest", _digests),
     ("group digest", _group_digests),
+    ("ledger", _archive),
 )
 MOST_COMMENTS = 200  # a round: others follow in the next one
 
@@ -150,15 +156,23 @@ class RoundResult(msgspec.Struct, frozen=True):
         return f"{'dry run: ' if self.dry_run else ''}{', '.join(parts) or 'nothing to do'}"
 
 
-def act_once(this: ActRound, clock: Callable[[], datetime], stopping: threading.Event | None = None) -> RoundResult:
-    """Run every step once; a step that cannot be run leaves the others to run. Errors: none of the project's."""
-    results = []
+def act_once(
+    this: ActRound,
+    clock: Callable[[], datetime],
+    stopping: threading.Event | None = None,
+    index: LedgerIndex | None = None,
+) -> RoundResult:
+    """Run every step once; a step that cannot be run leaves the others to run. Errors: none of the project's.
+
+    index: what earlier rounds read of the ledger.
+    """
+    results, index = [], LedgerIndex() if index is None else index
     for name, step in STEPS:
         if stopping is not None and stopping.is_set():
             break
         try:
             # opened for a step alone: other commands act too, on the same ledger
-            with ActionLedger(this.folder, clock=clock) as ledger:
+            with ActionLedger(this.folder, clock=clock, index=index) as ledger:
                 made = step(ledger, this)
             results.append(StepResult(name, dict(Counter(record.state for record in made))))
         except (TachographError, OSError) as problem:
@@ -183,13 +197,13 @@ def act(
 
     The lake is opened anew after a round with a problem; where it cannot be opened, the next round tries again.
     """
-    rounds, lake = 0, None
+    rounds, lake, index = 0, None, LedgerIndex()
     notifier.notify("READY=1")
     while not stopping.is_set():
         now = clock()
         try:
             lake = lake or open_lake()
-            result = act_once(ActRound(lake, configuration, folder, now, api), clock, stopping)
+            result = act_once(ActRound(lake, configuration, folder, now, api), clock, stopping, index)
         except LakeError as problem:
             result = RoundResult(now, configuration.act.dry_run, (StepResult("lake", problem=str(problem)),))
             _write_status(folder, result)
