@@ -45,4 +45,4 @@ def test_a_change_of_what_is_called_is_noticed(tmp_path: Path) -> None:
             [sys.executable, "-B", "loop.py"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
         assert run.stdout.strip() == found
-    assert list((tmp_path / "__pycache__").glob("*.nbi"))  # it is kept at all
+    assert list((tmp_path / "kept").rglob("*.nbi"))  # it is kept at all

@@ -1,17 +1,20 @@
 """Functions that numba compiles, when they are first called: naming them imports no compiler.
 
-What was compiled is kept for the next process, beside the source or in the user's cache, until a file of the same
-folder changes: what a compiled function calls becomes part of it, so the functions it calls are to lie in its folder.
+What was compiled is kept for the next process, in a folder that only the user can write, until a file of the same
+folder as its source changes: what a compiled function calls becomes part of it, so that is to lie in its folder.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from inspect import unwrap
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
+
+from tachograph.catalog.private_files import compiled_folder, private_folder
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -59,11 +62,18 @@ class Either(Compiled):
 
 
 def _jitted(function: Callable[..., object], options: Mapping[str, Any]) -> Any:
-    import numba
+    named = compiled_folder(os.environ)
+    folder = None if named is None else private_folder(named)
+    import numba  # only now: the folder decides which code it runs
 
+    if folder is None:
+        return numba.njit(nogil=True, **options)(function)
+    settings: Any = numba.config
+    settings.CACHE_DIR = str(folder)
+    settings.CACHE_LOCATOR_CLASSES = "UserProvidedCacheLocator"  # no other folder: not that of the source
     try:
         made: Any = numba.njit(nogil=True, cache=True, **options)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+    except RuntimeError:  # the folder cannot be written
         return numba.njit(nogil=True, **options)(function)
     file = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if file is not None:  # numba itself looks at the file of the function alone, as it does where this is not its way

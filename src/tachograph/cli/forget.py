@@ -71,9 +71,10 @@ def _forget(arguments: Arguments) -> int:
     import os
     from datetime import UTC, datetime
 
+    from tachograph.catalog.private_files import cache_folder
     from tachograph.catalog.pseudonyms import PseudonymKey
     from tachograph.service.forget import forget_user
-    from tachograph.web.images import JobImages, cache_folder
+    from tachograph.web.images import JobImages
 
     opened = open_lake(arguments)
     name, stands = arguments.user.strip(), None

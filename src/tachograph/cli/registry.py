@@ -6,6 +6,7 @@ only when its command is run. This module imports nothing heavy: `--help` depend
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import Protocol, cast
 
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
+from tachograph.cli.narrate import remark
 from tachograph.cli.options import Arguments, Parser, add_common, sentence
 
 # {group: heading in the help}, in its order
@@ -137,4 +139,16 @@ def execute(argv: Sequence[str]) -> int:
         arguments = parser_of(command, module).parse_args(argv[1:], Arguments())
     except SystemExit:  # argparse has shown the help or the version
         return 0
+    _warn_of_shared_cache()
     return module.run(arguments)
+
+
+def _warn_of_shared_cache() -> None:
+    """Write why compiled functions are not kept: another user could put code into their folder."""
+    from tachograph.catalog.private_files import compiled_folder, why_not_private
+
+    folder = compiled_folder(os.environ)
+    reason = "" if folder is None else why_not_private(folder)
+    if reason:
+        do = "take that right away, or name a private folder in $NUMBA_CACHE_DIR"
+        remark(f"compiled functions are not kept: {reason}; {do}")

@@ -123,10 +123,10 @@ def _serve(arguments: Arguments) -> int:
     import getpass
     import os
 
+    from tachograph.catalog.private_files import cache_folder
     from tachograph.cli.options import open_lake
     from tachograph.live.discovery import SourceRequest
     from tachograph.service.systemd import SystemdNotifier
-    from tachograph.web.images import cache_folder
     from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
 

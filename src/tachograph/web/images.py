@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph.catalog.durable import sync_file
@@ -27,19 +27,6 @@ from tachograph.lake.resident import NO_JOBS, Progress, ResidentJobs, open_image
 from tachograph.service.collect.child import NICE, end_with_parent
 
 _WHOLE, _PART = "jobs-", "writing-"
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder for what may be made again: that of the service manager, or of the user; None without any.
-
-    >>> cache_folder({"CACHE_DIRECTORY": "/var/cache/tachograph"}), cache_folder({"XDG_CACHE_HOME": "/srv/ann"})
-    (PosixPath('/var/cache/tachograph'), PosixPath('/srv/ann/tachograph'))
-    """
-    if environment.get("CACHE_DIRECTORY"):
-        return Path(environment["CACHE_DIRECTORY"].split(":")[0])
-    home = environment.get("HOME", "")
-    base = environment.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
-    return Path(base) / "tachograph" if base else None
 
 
 class JobImages:
