@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import getpass
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,9 @@ from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
 from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
 from tachograph.web.application import create_application
+from tachograph.web.identity.tokens import create_token
 from tachograph.web.snapshot import ServedLake
+from tachograph.web.viewer import Role
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -87,11 +89,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "demo", make) / "tachograph-demo"
 
 
-# who the server knows, beside the admin of its link: names in the header of a proxy, which is any process of this user
+# whom the server knows, beside the admin of its link: a token each
+_ROLES = {"user000": Role.USER, "mia": Role.MANAGER, "sue": Role.SUPPORT}
 _PEOPLE = """
 [serve]
-proxies = ["{proxy}"]
-support_users = ["sue"]
+token_file = "tokens.json"
 managers = "managers"
 requests_per_s = 0.0
 
@@ -111,9 +113,11 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
     (folder / "managers").write_text("mia proj00\n", encoding="utf-8")
     (folder / "cfd.csv").write_text(nsight_reports.sample(), encoding="utf-8")
     with (folder / "tachograph.toml").open("a", encoding="utf-8") as configuration:
-        configuration.write(_PEOPLE.format(proxy=f"{getpass.getuser()}@127.0.0.1"))
+        configuration.write(_PEOPLE)
+    file, expires = folder / "tokens.json", datetime.now(UTC) + timedelta(days=1)
+    tokens = {name: create_token(file, user=name, role=role, expires=expires)[0] for name, role in _ROLES.items()}
     with serving(folder) as running:
-        yield running
+        yield replace(running, tokens=tokens)
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.Ca
 
 def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "tachograph.toml"
-    keys = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "ldap_password_file", "managers", "access_log")
+    keys = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
     file.write_text("[serve]\n" + "".join(f'{key} = "below/{key}"\n' for key in keys))
     found = load(str(file), {}).serve
     assert {key: getattr(found, key) for key in keys} == {key: f"{tmp_path}/below/{key}" for key in keys}

@@ -48,14 +48,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "figure": tuple(entry.name for entry in FIGURES),
     "suffix": ("svg", "png"),
 }
-_INSTANT = "2026-04-23T10:15:00Z"
 # {name of a module: what it must be asked with to answer}
 WITH: Mapping[str, Mapping[str, str]] = {
     "study": {"no_filter": "idle"},
     "study_figure": {"no_filter": "idle"},
-    "prometheus.query": {"query": "gpu_util", "time": _INSTANT},
-    "prometheus.query_range": {"query": "gpu_util", "start": _INSTANT, "end": _INSTANT, "step": "60"},
-    "prometheus.series": {"match[]": "gpu_util"},
 }
 REFUSED = (400, 401, 403, 404, 409)  # a name that cannot be asked for, what is not for this viewer, no such figure
 

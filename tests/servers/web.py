@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
@@ -19,11 +19,12 @@ _LINK = re.compile(r"open (http://\S+|/\S+)")
 
 @dataclass(frozen=True, slots=True)
 class WebServer:
-    """A running server: its process, the link that it printed, what it printed."""
+    """A running server: its process, the link that it printed, what it printed, the tokens of users by name."""
 
     process: subprocess.Popen[bytes]
     link: str
     log: Path
+    tokens: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,7 @@ from tachograph.web.identity.proof import NotIdentifiedError, Proven
 from tachograph.web.identity.proxy_header import ProxyAddress, ProxyHeaders
 from tachograph.web.identity.roles import AGAIN_S, KEPT_S, Roles
 from tachograph.web.identity.safety import check_safe
+from tachograph.web.identity.socket_peer import Peer, peer_of
 from tachograph.web.identity.tokens import create_token, read_tokens, revoke_token
 from tachograph.web.login import local_path
 from tachograph.web.registry import API, DOCUMENTS, ENDPOINTS, PAGES, STREAMS
@@ -227,6 +229,19 @@ def test_a_header_of_an_address_that_is_no_proxy_names_no_one(marked: Lake) -> N
     assert connect(marked, headers=named, proxies=("10.0.0.0/24",)).get("/api/v1/me").status_code == 401
 
 
+@pytest.mark.parametrize(("host", "target"), [("127.0.0.1", "127.0.0.1"), ("::", "127.0.0.1")])
+def test_a_connection_within_the_machine_has_an_address_and_no_user(host: str, target: str) -> None:
+    """So nothing is looked up while others wait."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with (
+        socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as server,
+        socket.create_connection((target, server.getsockname()[1])),
+    ):
+        connection, remote = server.accept()
+        with connection:
+            assert peer_of(connection, remote[:2]) == Peer(target)
+
+
 @pytest.mark.parametrize(("sent", "name"), [("ann", "ann"), ("", None), ("(null)", None), (None, None)])
 def test_a_proxy_that_names_no_one_names_no_one(sent: str | None, name: str | None) -> None:
     headers = [] if sent is None else [(b"x-remote-user", sent.encode())]
@@ -237,12 +252,12 @@ def test_a_proxy_that_names_no_one_names_no_one(sent: str | None, name: str | No
 
 UNSAFE: dict[str, dict[str, Any]] = {
     "every user": {"proxies": ("127.0.0.1",)},
+    "by serve.socket": {"proxies": ("www-data@127.0.0.1",)},
     "name the proxy's own": {"proxies": ("0.0.0.0/0",)},
     "could send the header": {"proxy_header": "X-User"},
     "names everyone": {"admin_users": ("*",)},
     "belong together": {"oidc_issuer": "https://login.example.org"},
     "is not safe": {"oidc_issuer": "http://login.example.org", "oidc_client_id": "a"},
-    "not safe": {"ldap_url": "ldap://ldap.example.org"},
     "invalid address": {"url": "https://ann:pw@hpc.example.org"},
     "names no user": {"proxies": ("a@unix",), "proxy_header": "Cookie"},
 }
@@ -256,8 +271,9 @@ def test_an_unsafe_configuration_is_refused_with_what_to_do(reason: str) -> None
         check_safe(options, host="127.0.0.1")
         Identities.of(options)
 
-    with pytest.raises(ConfigError, match=reason) as refused:
+    with pytest.raises(ConfigError) as refused:
         check()
+    assert reason in str(refused.value)
     assert refused.value.do
 
 

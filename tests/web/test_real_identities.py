@@ -1,4 +1,4 @@
-"""Identities of real parts: sockets, nginx in front, a directory with groups."""
+"""Identities of real parts: sockets, nginx in front."""
 
 from __future__ import annotations
 
@@ -18,15 +18,8 @@ from marked_lake import ANN, BOB
 
 from servers.nginx import nginx
 from servers.process import program
-from servers.slapd import BASE, slapd
 from servers.web import serving
-from tachograph.catalog.config import ServeOptions
-from tachograph.catalog.errors import InputError
 from tachograph.lake.delta import Lake
-from tachograph.web.identity.groups import ldap_groups
-from tachograph.web.identity.proof import Proven
-from tachograph.web.identity.roles import Roles
-from tachograph.web.viewer import Role
 
 pytestmark = pytest.mark.slow
 ME = "/api/v1/me"
@@ -82,52 +75,20 @@ def test_another_user_of_the_machine_has_another_role(by_socket: Path) -> None:
     assert (me["name"], me["role"]) == ("daemon", "admin")
 
 
-@pytest.mark.parametrize("way", ["unix", "tcp"])
-def test_nginx_names_users_that_it_knows_and_no_one_else_can(marked: Lake, own: str, tmp_path: Path, way: str) -> None:
+def test_nginx_names_users_that_it_knows_and_no_one_else_can(marked: Lake, own: str, tmp_path: Path) -> None:
     passwords = {ANN: "a", BOB: "b"}
-    address = "unix" if way == "unix" else "127.0.0.1"
-    folder = configured(tmp_path / "site", marked, proxies=[f"{own}@{address}"], url="/gpus", start_link=False)
-    where = ("--socket", str(folder / "s")) if way == "unix" else ("--listen", "127.0.0.1:0")
-    with serving(folder, command=("serve", *where)) as server:
-        upstream = f"http://unix:{folder / 's'}:" if way == "unix" else server.address.removesuffix("/gpus")
-        with nginx(tmp_path / "nginx", upstream, passwords, path="/gpus/") as site:
-            page = httpx2.get(f"{site}/gpus/jobs", auth=(ANN, "a"), headers={"accept": "text/html"})
-            assert page.status_code == 200
-            assert 'href="/gpus/jobs"' in page.text
-            assert BOB not in page.text
-            me = httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "a"), headers={"x-remote-user": BOB}).json()
-            assert (me["name"], me["via"], me["jobs"]) == (ANN, "proxy", 2)
-            assert httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "wrong")).status_code == 401
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_process_of_this_machine_is_not_the_proxy(marked: Lake, tmp_path: Path) -> None:
-    folder = configured(tmp_path / "site", marked, proxies=["daemon@127.0.0.1"], start_link=False)
-    with serving(folder) as server:
-        assert httpx2.get(server.address + ME, headers={"x-remote-user": ANN}).status_code == 401
-        assert as_daemon("-H", f"X-Remote-User: {ANN}", server.address + ME)["name"] == ANN
-
-
-def test_groups_of_a_directory_give_roles(tmp_path: Path) -> None:
-    password = tmp_path / "password"
-    password.write_text("secret")
-    password.chmod(0o600)
-    with slapd(tmp_path / "slapd", {"hpc": [ANN], "desk": [ANN, BOB], "staff": ["u*"]}) as url:
-        options = ServeOptions(
-            ldap_url=url, ldap_base=BASE, ldap_bind_dn=f"cn=admin,{BASE}", ldap_password_file=str(password),
-            admin_groups=("hpc",), support_groups=("desk",),
-        )  # fmt: skip
-        groups = ldap_groups(options)
-        assert groups(ANN) == {"hpc", "desk"}
-        assert groups("u*") == {"staff"}
-        for hostile in ("*", "x)(|(cn=*", "a\\2a", "", "\x00"):
-            assert groups(hostile) == frozenset(), "a name is no filter"
-        roles = Roles.of(options)
-        assert [roles.viewer(Proven(name, "test")).role for name in (ANN, BOB, "eve")] == [
-            Role.ADMIN, Role.SUPPORT, Role.USER,
-        ]  # fmt: skip
-    with pytest.raises(InputError):
-        groups(ANN)
+    folder = configured(tmp_path / "site", marked, proxies=[f"{own}@unix"], url="/gpus", start_link=False)
+    with (
+        serving(folder, command=("serve", "--socket", str(folder / "s"))),
+        nginx(tmp_path / "nginx", f"http://unix:{folder / 's'}:", passwords, path="/gpus/") as site,
+    ):
+        page = httpx2.get(f"{site}/gpus/jobs", auth=(ANN, "a"), headers={"accept": "text/html"})
+        assert page.status_code == 200
+        assert 'href="/gpus/jobs"' in page.text
+        assert BOB not in page.text
+        me = httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "a"), headers={"x-remote-user": BOB}).json()
+        assert (me["name"], me["via"], me["jobs"]) == (ANN, "proxy", 2)
+        assert httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "wrong")).status_code == 401
 
 
 def test_slow_clients_are_cut(marked: Lake, tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ def api(as_viewer: ApiClient) -> Any:
 
 # a string that the schema allows may still be no time, no condition, no cursor
 EXCLUDED = ("positive_data_acceptance",)
-FORMS = ("negative_data_rejection",)  # fields that Prometheus does not know do not count
 GENERATED, LISTED = 6, 20  # requests of each operation: random ones of each kind, and those at limits of the schema
 
 BOUNDED = settings(max_examples=GENERATED, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -61,7 +60,7 @@ def test_every_endpoint_does_what_the_document_says(
     api: Any, as_viewer: ApiClient, entry: EndpointEntry, role: str
 ) -> None:
     load_all_checks()
-    excluded: list[Any] = [CHECKS.get_one(name) for name in (*EXCLUDED, *(FORMS if entry.body == "form" else ()))]
+    excluded: list[Any] = [CHECKS.get_one(name) for name in EXCLUDED]
     operation = api.find_operation_by_id(operation_id(entry))
 
     def check(case: schemathesis.Case[Any]) -> None:

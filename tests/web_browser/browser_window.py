@@ -74,14 +74,14 @@ def window(
     scripts: bool = True,
     user: str | None = "",
 ) -> Iterator[Window]:
-    """Yield a window of a fresh profile. user: whom a proxy names; "": logged in by the link, None: nobody."""
+    """Yield a window of a fresh profile. user: whose token is sent; "": logged in by the link, None: nobody."""
     dark = scheme == "dark"
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if dark else "light",
         java_script_enabled=scripts,
         reduced_motion="reduce",
-        extra_http_headers={"X-Remote-User": user} if user else {},
+        extra_http_headers={"Authorization": f"Bearer {server.tokens[user]}"} if user else {},
     )
     page = context.new_page()
     opened = Window(page, server.address)

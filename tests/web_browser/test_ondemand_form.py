@@ -66,7 +66,7 @@ def test_the_form_shows_what_the_service_advises(browser: Browser, server: WebSe
             route.request.method,
             server.address + address.path.removeprefix("/tachograph"),
             content=route.request.post_data or "",
-            headers={**passed, "X-Remote-User": "user000"},
+            headers={**passed, "Authorization": f"Bearer {server.tokens['user000']}"},
             timeout=60,
         )
         if answer.status_code == 200:

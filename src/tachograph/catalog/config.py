@@ -30,7 +30,6 @@ _SERVE_FILES = (
     "token_file",
     "slurm_jwt_key",
     "oidc_secret_file",
-    "ldap_password_file",
     "managers",
     "access_log",
 )
@@ -285,11 +284,6 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     oidc_secret_file: str = ""  # empty: a public client
     oidc_user_claim: str = "preferred_username"
     oidc_scope: str = "openid profile"
-    ldap_url: str = ""  # where groups are, if the system does not know them: ldaps://ldap.example.org
-    ldap_base: str = ""  # dc=example,dc=org
-    ldap_filter: str = "(&(objectClass=posixGroup)(memberUid={user}))"
-    ldap_bind_dn: str = ""  # empty: anonymous
-    ldap_password_file: str = ""
     frame_ancestors: tuple[str, ...] = ()  # sites that may show the pages in a frame
     requests_per_s: float = 50.0  # of one identity, ten seconds' worth at once; 0: no limit
     concurrent: int = 8  # requests of one identity that are worked on at the same time

@@ -255,17 +255,3 @@ def problem_name(status: int) -> str:
     'not-found'
     """
     return HTTPStatus(status).phrase.lower().replace(" ", "-")
-
-
-# {status: what Prometheus calls such an error}; others are of its kind `execution`
-_ERROR_TYPES = {400: "bad_data", 404: "not_found", 406: "not_acceptable", 503: "unavailable"}
-
-
-def prometheus_problem(status: int, what: str, do: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error as the endpoints of Prometheus have it."""
-    body = {
-        "status": "error",
-        "errorType": _ERROR_TYPES.get(status, "execution"),
-        "error": f"{what}; {do}" if do else what,
-    }
-    return Response(encode_json(body), status, headers, media_type="application/json")

@@ -35,7 +35,7 @@ from tachograph.catalog.errors import (
 from tachograph.catalog.units import printable
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
-from tachograph.web.answers import is_named, problem, prometheus_problem
+from tachograph.web.answers import is_named, problem
 from tachograph.web.compression import Compression, masked, unmasked
 from tachograph.web.endpoints import NotAcceptableError, answer_request
 from tachograph.web.forms import check_form, read_form
@@ -51,7 +51,6 @@ from tachograph.web.registry import (
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
-    PROMETHEUS,
     STREAMS,
     EndpointEntry,
     PageEntry,
@@ -388,8 +387,6 @@ def _answer_problem(
     root = request.scope.get("root_path", "")
     if status == 401:
         headers = {"WWW-Authenticate": "Bearer", **(headers or {})}
-    if request.url.path.startswith(f"{root}{API}{PROMETHEUS}"):
-        return prometheus_problem(status, what, do, headers=headers)
     candidates = error.candidates if isinstance(error, SeveralJobsError) else ()
     if not _wants_page(request):
         return problem(status, what, do, docs=f"{root}/api/docs", headers=headers, candidates=candidates)

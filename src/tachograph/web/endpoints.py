@@ -25,7 +25,6 @@ from tachograph.web.answers import (
     is_named,
     respond,
 )
-from tachograph.web.forms import read_form
 from tachograph.web.paging import Paging
 from tachograph.web.parameters import read_document, read_parameters
 from tachograph.web.registry import EndpointEntry, EndpointModule, load_endpoint
@@ -34,7 +33,6 @@ from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Viewer
 
 Run: TypeAlias = Callable[[Callable[[], Response]], Awaitable[Response]]
-FORM_TYPE = "application/x-www-form-urlencoded"
 COUNT_HEADER = "X-Total-Count"
 # an answer is of one viewer, and is asked for again each time: 304 where it is still the same
 _FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
@@ -56,7 +54,7 @@ async def answer_request(
     shape = module.RETURNS
     paged, chosen = isinstance(shape, TableShape), isinstance(shape, TableShape) or shape.choices
     kind = Paging if paged else FormatChoice
-    items = [*request.query_params.multi_items(), *(await _form(request) if entry.body == "form" else ())]
+    items = request.query_params.multi_items()
     taken = kind.__struct_fields__ if chosen else ()
     choice = read_parameters(kind, {}, [item for item in items if item[0] in taken], of_form=False)
     own = [item for item in items if item[0] not in taken]
@@ -93,11 +91,6 @@ async def _body(request: Request, media_type: str) -> bytes:
     if given != media_type and (body or given):
         raise HTTPException(415, f"the body is {given or 'of no type'}, not {media_type}")
     return body
-
-
-async def _form(request: Request) -> list[tuple[str, str]]:
-    await _body(request, FORM_TYPE)
-    return await read_form(request)
 
 
 def offered(module: EndpointModule) -> Sequence[Format]:

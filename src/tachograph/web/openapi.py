@@ -12,10 +12,10 @@ from typing import Any
 from tachograph.catalog.version import __version__
 from tachograph.report.json_values import json_values
 from tachograph.web.answers import JSON, PROBLEM_TYPE, Format, FormatChoice
-from tachograph.web.endpoints import COUNT_HEADER, FORM_TYPE, offered
+from tachograph.web.endpoints import COUNT_HEADER, offered
 from tachograph.web.paging import Paging
 from tachograph.web.parameters import Parameters
-from tachograph.web.registry import API, ENDPOINTS, PROMETHEUS, EndpointEntry, EndpointModule, load_endpoint
+from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, EndpointModule, load_endpoint
 from tachograph.web.shapes import Schema, TableShape, type_schema
 from tachograph.web.viewer import Role
 
@@ -88,7 +88,7 @@ def openapi_document(root: str = "") -> Schema:
             "security": [{"token": []}, {"session": []}],
             "paths": paths,
             "components": {
-                "schemas": {"Problem": _problem_schema(), "PrometheusError": _prometheus_schema()},
+                "schemas": {"Problem": _problem_schema()},
                 "securitySchemes": {
                     "token": {"type": "http", "scheme": "bearer", "description": "`tachograph serve token create`"},
                     "session": {"type": "apiKey", "in": "cookie", "name": "tachograph_session"},
@@ -109,7 +109,7 @@ def _operation(entry: EndpointEntry) -> Schema:
         "responses": _responses(entry, module),
     }
     if entry.body:
-        operation["requestBody"] = _body(entry, [one for one in described if one.place == "body"])
+        operation["requestBody"] = _body([one for one in described if one.place == "body"])
     if entry.least is Role.ANONYMOUS:
         operation["security"] = []
     return operation
@@ -136,7 +136,7 @@ def _of_struct(kind: type[Parameters], entry: EndpointEntry, formats: Sequence[F
     in_path, whole = _IN_PATH.findall(entry.path), type_schema(kind)
     for name, schema in whole["properties"].items():
         in_body = entry.body and not issubclass(kind, FormatChoice) and name not in in_path
-        given = schema if in_body and entry.body == "json" else _without_null(schema)
+        given = schema if in_body else _without_null(schema)
         if name == "format":
             given = {**given, "enum": [form.name for form in formats]}
         place = "path" if name in in_path else "body" if in_body else "query"
@@ -144,7 +144,7 @@ def _of_struct(kind: type[Parameters], entry: EndpointEntry, formats: Sequence[F
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A query or a form cannot hold null: a parameter that may be missing is left out."""
+    """A query cannot hold null: a parameter that may be missing is left out."""
     if "anyOf" in schema:
         (one,) = (each for each in schema["anyOf"] if each != {"type": "null"})
         return dict(one)
@@ -161,15 +161,13 @@ def _parameter(one: DescribedParameter) -> Schema:
     return written
 
 
-def _body(entry: EndpointEntry, parameters: Sequence[DescribedParameter]) -> Schema:
+def _body(parameters: Sequence[DescribedParameter]) -> Schema:
     required = [one.name for one in parameters if one.required]
     schema: Schema = {"type": "object", "properties": {one.name: one.schema for one in parameters}}
     if required:
         schema["required"] = required
-    if entry.body == "json":
-        schema["additionalProperties"] = False
-    media_type = FORM_TYPE if entry.body == "form" else JSON.media_type
-    return {"required": bool(required), "content": {media_type: {"schema": schema}}}
+    schema["additionalProperties"] = False
+    return {"required": bool(required), "content": {JSON.media_type: {"schema": schema}}}
 
 
 def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
@@ -193,7 +191,7 @@ def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
     for status in () if isinstance(shape, TableShape) else shape.also:
         responses[str(status)] = {**answer, "description": PROBLEMS[status]}
     for status in problem_statuses(entry):
-        responses.setdefault(str(status), _problem(status, of_prometheus=entry.path.startswith(PROMETHEUS)))
+        responses.setdefault(str(status), _problem(status))
     return responses
 
 
@@ -217,20 +215,9 @@ def _header(sentence: str, kind: str = "string") -> Schema:
     return {"description": sentence, "schema": {"type": kind}}
 
 
-def _problem(status: int, *, of_prometheus: bool) -> Schema:
-    media_type, name = (JSON.media_type, "PrometheusError") if of_prometheus else (PROBLEM_TYPE, "Problem")
-    content = {media_type: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+def _problem(status: int) -> Schema:
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {"description": PROBLEMS[status], "content": content}
-
-
-def _prometheus_schema() -> Schema:
-    return {
-        "type": "object",
-        "description": "An error, as Prometheus has it.",
-        "properties": {"status": {"const": "error"}, "errorType": {"type": "string"}, "error": {"type": "string"}},
-        "required": ["status", "errorType", "error"],
-        "additionalProperties": False,
-    }
 
 
 def _problem_schema() -> Schema:

@@ -8,7 +8,7 @@ or `answer(view, parameters, paging)` where it RETURNS a table.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal, Protocol, cast
@@ -56,7 +56,7 @@ class EndpointEntry:
     sentence: str
     least: Role
     method: str = "GET"
-    body: Literal["", "form", "json"] = ""
+    body: Literal["", "json"] = ""
     versioned: bool = True
     of_lake: bool = True
 
@@ -86,14 +86,6 @@ DOCUMENTS: tuple[PageEntry, ...] = (
 )
 # pages that go on: their modules have `events(view_of, parameters, last, render)`
 STREAMS: tuple[PageEntry, ...] = (PageEntry("/now/events", "now_events", "Now", Role.USER),)
-PROMETHEUS = "/prometheus/api/v1"
-
-
-def _of_prometheus(path: str, module: str, sentence: str, *, form: bool = True) -> tuple[EndpointEntry, ...]:
-    """The endpoint, with its parameters in the address, and in a form."""
-    get = EndpointEntry(PROMETHEUS + path, f"prometheus.{module}", sentence, Role.USER, versioned=False)
-    return (get, replace(get, method="POST", body="form")) if form else (get,)
-
 
 ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER),
@@ -125,13 +117,6 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     ),
     EndpointEntry("/me/jobs", "my_jobs", "The jobs of who asks, in few columns.", Role.USER),
     EndpointEntry("/me", "me", "Who the request is from, and what they may see.", Role.USER, versioned=False),
-    *_of_prometheus("/query", "query", "Series of minutes at one instant, by PromQL."),
-    *_of_prometheus("/query_range", "query_range", "Series of minutes over time, by PromQL."),
-    *_of_prometheus("/labels", "labels", "Names of labels of series."),
-    *_of_prometheus("/label/{name}/values", "label_values", "Values of a label of series.", form=False),
-    *_of_prometheus("/series", "series", "Series that match."),
-    *_of_prometheus("/metadata", "metadata", "What metrics mean.", form=False),
-    *_of_prometheus("/status/buildinfo", "buildinfo", "Which program answers.", form=False),
     EndpointEntry("/openapi.json", "openapi", "This document, as OpenAPI 3.1.", Role.ANONYMOUS, of_lake=False),
     EndpointEntry("/health", "health", "Whether the service can answer.", Role.ANONYMOUS, of_lake=False),
 )

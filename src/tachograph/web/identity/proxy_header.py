@@ -1,4 +1,4 @@
-"""Whom a connection names: a proxy in a header, where it is one; else the process at the other end of the socket."""
+"""Whom a connection names: a proxy in a header, where it is one; else the process at the other end of the Unix socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class ProxyAddress:
-    """A proxy: its network, None for the Unix socket; and the user of its process, "" for one on another machine."""
+    """A proxy: its network on another machine; or None for the Unix socket, and the user of its process."""
 
     network: Network | None
     user: str = ""
@@ -31,7 +31,7 @@ class ProxyAddress:
         >>> ProxyAddress.parse("www-data@unix")
         ProxyAddress(network=None, user='www-data')
 
-        Errors: ConfigError for what is none, and for an address of this machine without a user.
+        Errors: ConfigError for what is none, and for an address of this machine: every user can connect from there.
         """
         user, _, address = written.rpartition("@")
         if address == UNIX:
@@ -40,12 +40,12 @@ class ProxyAddress:
             try:
                 network = ipaddress.ip_network(address)
             except ValueError:
-                do = "write 10.0.0.5, 10.0.0.0/24, www-data@127.0.0.1 or www-data@unix"
+                do = "write 10.0.0.5, 10.0.0.0/24 or www-data@unix"
                 raise ConfigError(f"serve.proxies: invalid address {written!r}", do=do) from None
-        if not user and (network is None or network.is_loopback):
-            what = f"serve.proxies: every user of this machine can connect as {address!r}"
-            raise ConfigError(what, do=f"name the user of the proxy's process: www-data@{address}")
-        if user and network is not None and not network.is_loopback:
+        if (network is None and not user) or (network is not None and network.is_loopback):
+            what = f"serve.proxies: every user of this machine can connect as {written!r}"
+            raise ConfigError(what, do="let the proxy connect by serve.socket, and name its user: www-data@unix")
+        if user and network is not None:
             what = f"serve.proxies: the user of a process on another machine is not known: {written!r}"
             raise ConfigError(what, do=f"write {address!r}")
         if network is not None and network.prefixlen == 0:
@@ -57,10 +57,9 @@ class ProxyAddress:
         if self.network is None or other.is_unix:
             return self.network is None and other.is_unix and other.user == self.user
         try:
-            inside = ipaddress.ip_address(other.address) in self.network
+            return ipaddress.ip_address(other.address) in self.network
         except ValueError:
             return False
-        return inside and (not self.user or other.user == self.user)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import TachographError
-from tachograph.web.identity.groups import Groups, groups_of
+from tachograph.web.identity.groups import Groups, system_groups
 from tachograph.web.identity.managers import Coordinated, managers_of
 from tachograph.web.identity.proof import Proven
 from tachograph.web.viewer import Role, Viewer
@@ -40,7 +40,7 @@ class Roles:
         managers = managers_of(options)
         if options.managers not in ("", "sacctmgr"):
             managers()  # a file with a mistake is reported at the start
-        return cls(options, groups_of(options), managers)
+        return cls(options, system_groups, managers)
 
     def viewer(self, proven: Proven) -> Viewer:
         """Return what a proven name may see.

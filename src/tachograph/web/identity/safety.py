@@ -38,11 +38,8 @@ def check_safe(options: ServeOptions, *, host: str) -> None:
         raise ConfigError(f"serve.proxy_header: {options.proxy_header!r} names no user", do="write X-Remote-User")
     _check_url("url", options.url, schemes=("https", "http", ""))
     _check_url("oidc_issuer", options.oidc_issuer, schemes=("https",))
-    _check_url("ldap_url", options.ldap_url, schemes=("ldaps", "ldapi"))
     if bool(options.oidc_issuer) != bool(options.oidc_client_id):
         raise ConfigError("serve.oidc_issuer and serve.oidc_client_id belong together", do="give both")
-    if options.ldap_bind_dn and not options.ldap_password_file:
-        raise ConfigError("serve.ldap_bind_dn is given without its password", do="name serve.ldap_password_file")
     if host and not is_of_this_machine(host) and not _has_identity(options):
         what = f"{host} can be reached from other machines, and no way to prove an identity is configured"
         do = "listen on 127.0.0.1 or a socket, or set one of serve.token_file, proxies, oidc_issuer, slurm_jwt_key"
@@ -63,8 +60,8 @@ def _check_url(key: str, written: str, *, schemes: tuple[str, ...]) -> None:
     except ValueError:
         raise ConfigError(f"serve.{key}: invalid address {written!r}", do="write https://host/path") from None
     plain = written.isprintable() and not set(written) & set(" \"'<>\\") and not parts.query and not parts.fragment
-    if not plain or parts.username or parts.password or not (host or parts.scheme == "ldapi" or written[0] == "/"):
+    if not plain or parts.username or parts.password or not (host or written[0] == "/"):
         raise ConfigError(f"serve.{key}: invalid address {written!r}", do="write https://host/path")
-    if parts.scheme not in schemes and not (parts.scheme in ("http", "ldap") and is_of_this_machine(host)):
+    if parts.scheme not in schemes and not (parts.scheme == "http" and is_of_this_machine(host)):
         known = " or ".join(f"{scheme}://" for scheme in schemes if scheme)
         raise ConfigError(f"serve.{key}: {parts.scheme or 'no scheme'}:// is not safe", do=f"write {known}")
