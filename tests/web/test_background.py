@@ -1,4 +1,4 @@
-"""Reports that take seconds are made once, by one thread, and kept."""
+"""Reports that take seconds are made once, one at a time, and kept."""
 
 from __future__ import annotations
 
@@ -13,62 +13,63 @@ from tachograph.web.background import Background, Pending
 def test_a_report_is_made_once_and_pending_until_then() -> None:
     background, go, calls = Background(), threading.Event(), []
 
-    def make(progress: object) -> str:
+    def make(progress: object) -> bytes:
         calls.append(progress)
         assert callable(progress)
         progress("draw energy", 3, 13)
         go.wait(60)
-        return "drawn"
+        return b"drawn"
 
     first = background.get("study", make, wait_s=0.2)
     assert isinstance(first, Pending)
     assert (first.doing, first.done, first.total) == ("draw energy", 3, 13)
     assert isinstance(background.get("study", make, wait_s=0.0), Pending)
     go.set()
-    assert background.get("study", make, wait_s=60) == "drawn"
-    assert background.get("study", make) == "drawn"
+    assert background.get("study", make, wait_s=60) == b"drawn"
+    assert background.get("study", make) == b"drawn"
     assert len(calls) == 1
 
 
 def test_an_error_is_raised_and_the_next_request_tries_again() -> None:
     background, calls = Background(), []
 
-    def make(_: object) -> str:
+    def make(_: object) -> bytes:
         calls.append(1)
         if len(calls) == 1:
             raise NotFoundError("no job")
-        return "made"
+        return b"made"
 
     with pytest.raises(NotFoundError):
         background.get("key", make, wait_s=60)
-    assert background.get("key", make, wait_s=60) == "made"
+    assert background.get("key", make, wait_s=60) == b"made"
 
 
 def test_one_viewer_leaves_room_for_others() -> None:
     background, go = Background(waiting_of_one=2), threading.Event()
     for key in ("a", "b"):
-        background.get(key, lambda _: go.wait(60), owner="ann", wait_s=0)
+        background.get(key, lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0)
     with pytest.raises(LakeError, match="too many"):
-        background.get("c", lambda _: go.wait(60), owner="ann", wait_s=0)
-    assert isinstance(background.get("a", lambda _: go.wait(60), owner="ann", wait_s=0), Pending), "it was requested"
-    assert isinstance(background.get("c", lambda _: "made", owner="bob", wait_s=0), Pending)
+        background.get("c", lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0)
+    assert isinstance(background.get("a", lambda _: b"%d" % go.wait(60), owner="ann", wait_s=0), Pending), (
+        "it was requested"
+    )
+    assert isinstance(background.get("c", lambda _: b"made", owner="bob", wait_s=0), Pending)
     go.set()
-    assert background.get("c", lambda _: "made", owner="bob", wait_s=60) == "made"
+    assert background.get("c", lambda _: b"made", owner="bob", wait_s=60) == b"made"
 
 
 def test_too_many_that_wait_are_refused_and_old_ones_make_room() -> None:
-    background, go = Background(kept=2, waiting=2), threading.Event()
+    background, go = Background(kept_bytes=8, waiting=2), threading.Event()
 
-    def make(_: object) -> str:
+    def make(_: object) -> bytes:
         go.wait(60)
-        return "made"
+        return b"made"
 
     assert isinstance(background.get(1, make, wait_s=0), Pending)
     assert isinstance(background.get(2, make, wait_s=0), Pending)
     with pytest.raises(LakeError, match="too many"):
         background.get(3, make, wait_s=0)
     go.set()
-    assert [background.get(key, make, wait_s=60) for key in (1, 2, 3, 4)] == ["made"] * 4
-    made_again: list[int] = []
-    background.get(1, lambda _: made_again.append(1), wait_s=60)
-    assert made_again == [1]
+    assert [background.get(key, make, wait_s=60) for key in (1, 2, 3, 4)] == [b"made"] * 4
+    assert background.get(4, lambda _: b"again", wait_s=60) == b"made"
+    assert background.get(1, lambda _: b"again", wait_s=60) == b"again"

@@ -26,7 +26,7 @@ from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
 from tachograph.web import snapshot
 from tachograph.web.application import WebService, create_application
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.pages import node, rules, sharing, status, study, study_figure, waste
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role, Viewer
@@ -214,14 +214,15 @@ def test_of_many_jobs_a_report_of_each_is_of_the_newest_days(every: View, monkey
     assert every.of_recent(few) is few
 
 
+def _number_of_jobs(view: View, _: Progress) -> int:
+    return len(view.jobs)
+
+
 def test_a_version_of_another_viewer_is_not_shown(served: ServedLake) -> None:
     """A user may be called as the scope of support is."""
     views = [served.view(Viewer(name, Role.USER)) for name in ("all", "none", "sums")]
 
-    def counted(view: View) -> int | Pending:
-        return view.made("who", lambda _: len(view.jobs))
-
-    made = [counted(view) for view in (served.view(SUPPORT), *views)]
+    made = [view.made(_number_of_jobs) for view in (served.view(SUPPORT), *views)]
     assert not any(isinstance(one, Pending) for one in made)
     assert made[0] != 0
     assert made[1:] == [0, 0, 0]

@@ -289,6 +289,10 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrent: int = 8  # requests of one identity that are worked on at the same time
     body_bytes: int = 1048576
     request_s: float = 60.0  # limit of working on a request
+    workers: int = 2  # processes that make large answers, one each at a time
+    worker_mib: int = 1024  # memory of each for its answer
+    answer_mib: int = 64  # limit of an answer
+    connections: int = 100  # of one address
     slow_s: float = 20.0  # limit of sending a request, and of a client that does not read its answer
     access_log: str = ""  # file of a line of JSON per request, or stderr; empty: none
 
@@ -535,8 +539,9 @@ def _check(configuration: Configuration, where: str) -> None:
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
         raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")
     serve = configuration.serve
-    if serve.smallest_group < 1 or serve.concurrent < 1 or serve.body_bytes < 0:
-        what = "serve: smallest_group and concurrent begin at 1, body_bytes at 0"
+    counts = (serve.smallest_group, serve.concurrent, serve.workers, serve.worker_mib, serve.answer_mib)
+    if min(*counts, serve.connections) < 1 or serve.body_bytes < 0:
+        what = "serve: body_bytes begins at 0, other limits of numbers and sizes at 1"
         raise ConfigError(what, where=where, do="leave the key out for its default")
     if not (serve.requests_per_s >= 0 and 0 < serve.request_s < math.inf and 0 < serve.slow_s < math.inf):
         what = "serve: a limit of time is not above 0, or requests_per_s is negative"

@@ -58,6 +58,10 @@ class TachographError(Exception):
         self.do = redacted(do)
         super().__init__(str(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made in another process: without `__init__`, whose arguments differ by kind."""
+        return type(self).__new__, (type(self), str(self)), self.__dict__
+
     def __str__(self) -> str:
         """`where: what; do`, the parts that are known. Of a message with points, `do` is the last."""
         head = f"{self.where}: {self.what}" if self.where else self.what

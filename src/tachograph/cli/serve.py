@@ -129,6 +129,7 @@ def _serve(arguments: Arguments) -> int:
     from tachograph.service.systemd import SystemdNotifier
     from tachograph.web.server import Listening, serve
     from tachograph.web.snapshot import ServedLake
+    from tachograph.web.workers import Workers
 
     opened = open_lake(arguments)
     options = opened.configuration.serve
@@ -138,8 +139,10 @@ def _serve(arguments: Arguments) -> int:
         raise UsageError(f"--simulate {arguments.simulate}: at least one GPU is needed", do="write --simulate 1000")
     watched = None if arguments.simulate is None else SourceRequest(simulate=arguments.simulate, everything=True)
     say = Narrator.of(arguments).say
+    cache = cache_folder(os.environ)
+    workers = Workers(opened.lake.location, opened.configuration, cache)
     serve(
-        ServedLake(opened.lake, opened.configuration, cache=cache_folder(os.environ), watched=watched),
+        ServedLake(opened.lake, opened.configuration, cache=cache, watched=watched, workers=workers),
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}", secret=True),

@@ -94,7 +94,13 @@ class WebService:
     def of(cls, served: ServedLake, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Self:
         """Return the service as it is configured. Errors: ConfigError for a key that makes no sense, or is unsafe."""
         options = served.configuration.serve
-        lanes = Lanes(options.requests_per_s, options.concurrent, options.request_s)
+        lanes = Lanes(
+            options.requests_per_s,
+            options.concurrent,
+            options.request_s,
+            answer_bytes=options.answer_mib << 20,
+            most_asked=options.connections,
+        )
         return cls(served, Identities.of(options, link=link, cookie=cookie), lanes, open_log(options.access_log))
 
     @property
@@ -182,8 +188,7 @@ def _lifespan(service: WebService) -> Callable[[Starlette], contextlib.AbstractA
         polling = asyncio.create_task(poll())
         yield
         polling.cancel()
-        service.served.background.close()
-        service.served.fleet.close()
+        service.served.close()
 
     return run
 

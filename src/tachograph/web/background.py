@@ -1,4 +1,4 @@
-"""Reports that take seconds: made once by a thread of their own, and kept while they are among the newest."""
+"""Reports that take seconds: made once by a worker, and kept while they are among the newest."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from tachograph.catalog.errors import LakeError
 
-KEPT = 24  # reports; the one that was used longest ago goes first
+KEPT_BYTES = 128 << 20  # of reports; the one that was used longest ago goes first
 WAITING = 24  # reports that are not made yet; a further one is refused
 WAITING_OF_ONE = 8  # of those, as many for one viewer: others can still have theirs made
 FIRST_WAIT_S = 1.0  # what takes less is shown at once
 KEPT_CHARACTERS = 32_000_000  # of drawings
 
-T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 
 
@@ -39,7 +37,7 @@ class Pending:
 class BackgroundJob:
     """A report that is made or being made."""
 
-    future: Future[Any]
+    future: Future[bytes]
     progress: Pending
     owner: str
 
@@ -75,7 +73,7 @@ class Drawings:
 class Background:
     """The reports of one server, one made at a time: those behind each other wait."""
 
-    kept: int = KEPT
+    kept_bytes: int = KEPT_BYTES
     waiting: int = WAITING
     waiting_of_one: int = WAITING_OF_ONE
     drawings: Drawings = field(default_factory=Drawings)
@@ -84,9 +82,9 @@ class Background:
     _worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="background"))
 
     def get(
-        self, key: Hashable, make: Callable[[Progress], T], *, owner: str = "", wait_s: float = FIRST_WAIT_S
-    ) -> T | Pending:
-        """Return the report of `key`, made by `make` unless kept; Pending after `wait_s` seconds of it.
+        self, key: Hashable, make: Callable[[Progress], bytes], *, owner: str = "", wait_s: float = FIRST_WAIT_S
+    ) -> bytes | Pending:
+        """Return the report of `key`, as `make` writes it unless kept; Pending after `wait_s` seconds of it.
 
         `key` holds all that it depends on: what it is, version of the lake, scope of the viewer, settings. `owner`:
         whose limit it counts to.
@@ -100,14 +98,13 @@ class Background:
             with self._lock:
                 if self._jobs.get(key) is job:
                     del self._jobs[key]
-        made: T = job.future.result()
-        return made
+        return job.future.result()
 
     def close(self) -> None:
         """Forget the reports that are not begun yet."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _job(self, key: Hashable, make: Callable[[Progress], T], owner: str) -> BackgroundJob:
+    def _job(self, key: Hashable, make: Callable[[Progress], bytes], owner: str) -> BackgroundJob:
         with self._lock:
             found = self._jobs.get(key)
             if found is not None:
@@ -122,7 +119,11 @@ class Background:
             return job
 
     def _drop(self) -> None:
-        """Make room for one more; reports that are being made stay."""
-        complete = [key for key, job in self._jobs.items() if job.future.done()]
-        for key in complete[: max(0, len(self._jobs) - self.kept + 1)]:
-            del self._jobs[key]
+        """Remove failed reports, and others until the rest takes no more bytes than are kept."""
+        complete = {key: job.future for key, job in self._jobs.items() if job.future.done()}
+        sizes = {key: 0 if done.exception() else len(done.result()) for key, done in complete.items()}
+        left = sum(sizes.values())
+        for key, size in sizes.items():
+            if not size or left > self.kept_bytes:
+                del self._jobs[key]
+                left -= size

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -20,19 +22,32 @@ from tachograph.web.answers import (
     Answer,
     Format,
     FormatChoice,
+    FormatName,
     TableAnswer,
     choose_format,
     is_named,
     respond,
 )
 from tachograph.web.paging import Paging
-from tachograph.web.parameters import read_document, read_parameters
+from tachograph.web.parameters import Parameters, read_document, read_parameters
 from tachograph.web.registry import EndpointEntry, EndpointModule, load_endpoint
 from tachograph.web.shapes import TableShape
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Viewer
+from tachograph.web.workers import Ending, Progress, silent, until_gone
 
-Run: TypeAlias = Callable[[Callable[[], Response]], Awaitable[Response]]
+T = TypeVar("T")
+LIGHT_ROWS = 1000  # of a part that is made at once
+
+
+class Run(Protocol):
+    """Calls in a thread what takes time."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Return what `work` returns."""
+        ...
+
+
 COUNT_HEADER = "X-Total-Count"
 # an answer is of one viewer, and is asked for again each time: 304 where it is still the same
 _FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
@@ -64,24 +79,60 @@ async def answer_request(
         parameters = read_parameters(module.PARAMETERS, request.path_params, own, of_form=False)
     form = _format(module, choice, request.headers.get("accept", "")) if chosen else JSON
 
-    def make() -> Response:
-        if not entry.of_lake:
-            return respond(module.answer(served, parameters), form, choice, title=entry.module)
-        view = served.view(viewer)
-        headers = dict(_FRESH if chosen else _PRIVATE)
-        if entry.versioned:
-            moments = parameters.moments(now=view.now, zone_name=view.zone_name)
-            seen = (str(view.version), viewer.scope, viewer.name)
-            tag = _tag(*seen, str(request.url), form.name, moments, _settings(served))
-            headers["ETag"] = tag
-            if is_named(tag, request.headers.get("if-none-match", "")):
-                return Response(status_code=304, headers=headers)
-        answer = module.answer(view, parameters, choice) if paged else module.answer(view, parameters)
-        response = respond(answer, form, choice, title=entry.module)
-        response.headers.update({**headers, **_of_page(answer, request)})
-        return response
+    question = Question(
+        entry,
+        viewer,
+        parameters,
+        choice,
+        form.name,
+        url=str(request.url),
+        path=request.scope["path"],
+        items=tuple(request.query_params.multi_items()),
+        known=request.headers.get("if-none-match", ""),
+    )
+    if entry.light and (not isinstance(choice, Paging) or choice.limit <= LIGHT_ROWS):
+        return await run(lambda: respond_to(served, silent, question))
+    ending = Ending()
+    written = run(lambda: served.written(respond_to, question, silent, ending=ending))
+    response: Response = pickle.loads(await until_gone(request, ending, written))
+    return response
 
-    return await run(make)
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of an endpoint. known: the entity tags that the client names."""
+
+    entry: EndpointEntry
+    viewer: Viewer
+    parameters: Parameters
+    choice: FormatChoice
+    form: FormatName
+    url: str
+    path: str
+    items: tuple[tuple[str, str], ...]
+    known: str
+
+
+def respond_to(served: ServedLake, _: Progress, question: Question) -> Response:
+    """Return the answer to a question. Errors: those of the endpoint."""
+    entry, choice = question.entry, question.choice
+    module, form = load_endpoint(entry), next(form for form in FORMATS if form.name == question.form)
+    if not entry.of_lake:
+        return respond(module.answer(served, question.parameters), form, choice, title=entry.module)
+    view = served.view(question.viewer)
+    shape = module.RETURNS
+    headers = dict(_FRESH if isinstance(shape, TableShape) or shape.choices else _PRIVATE)
+    if entry.versioned:
+        moments = question.parameters.moments(now=view.now, zone_name=view.zone_name)
+        seen = (str(view.version), view.viewer.scope, view.viewer.name)
+        headers["ETag"] = tag = _tag(*seen, question.url, form.name, moments, _settings(served))
+        if is_named(tag, question.known):
+            return Response(status_code=304, headers=headers)
+    paging = (choice,) if isinstance(choice, Paging) else ()
+    answer = module.answer(view, question.parameters, *paging)
+    response = respond(answer, form, choice, title=entry.module)
+    response.headers.update({**headers, **_of_page(answer, question)})
+    return response
 
 
 async def _body(request: Request, media_type: str) -> bytes:
@@ -126,14 +177,12 @@ def _settings(served: ServedLake) -> str:
     return f"{__version__} {served.configuration!r}"
 
 
-def _of_page(answer: Answer, request: Request) -> Mapping[str, str]:
+def _of_page(answer: Answer, question: Question) -> Mapping[str, str]:
     """Headers of a part of a list: how many rows there are in all, where the next part is."""
     if not isinstance(answer, TableAnswer) or answer.matching is None:
         return {}
     headers = {COUNT_HEADER: str(answer.matching)}
     if answer.cursor:
-        items = [item for item in request.query_params.multi_items() if item[0] != "after" and item[1]]
-        headers["Link"] = (
-            f'<{quote(request.scope["path"])}?{urlencode([*items, ("after", answer.cursor)])}>; rel="next"'
-        )
+        items = [item for item in question.items if item[0] != "after" and item[1]]
+        headers["Link"] = f'<{quote(question.path)}?{urlencode([*items, ("after", answer.cursor)])}>; rel="next"'
     return headers

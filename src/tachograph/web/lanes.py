@@ -1,4 +1,4 @@
-"""Limits of one identity: how many requests at a time, how many per second, how long one may take."""
+"""Limits of one identity: how many requests at a time, how many per second, how long and how large an answer is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 
 from tachograph.web.identity.proxy_header import ProxyHeaders
 from tachograph.web.identity.socket_peer import peer
@@ -24,12 +25,16 @@ _THREADS = 64
 
 @dataclass(slots=True)
 class _Lane:
-    """What one identity has left: a bucket of requests, and places for those that are worked on."""
+    """What one identity has left: a bucket of requests, and places for those that are worked on.
+
+    working: threads that are; asked: requests that are not answered yet.
+    """
 
     left: float
     counted: float
     places: asyncio.Semaphore
     working: int = 0
+    asked: int = 0
 
 
 @dataclass(slots=True)
@@ -39,6 +44,8 @@ class Lanes:
     requests_per_s: float
     concurrent: int
     request_s: float
+    answer_bytes: int = 64 << 20
+    most_asked: int = 100
     clock: Callable[[], float] = monotonic
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "request"))
@@ -52,30 +59,42 @@ class Lanes:
         lane.counted = now
         if lane.left < 1:
             wait = str(max(1, round((1 - lane.left) / self.requests_per_s)))
-            raise HTTPException(429, f"more than {self.requests_per_s:g} requests per second", {"Retry-After": wait})
+            headers = {"Retry-After": wait, "Connection": "close"}
+            raise HTTPException(429, f"more than {self.requests_per_s:g} requests per second", headers)
         lane.left -= 1
 
     async def run(self, identity: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, run in a thread. Errors: HTTPException 503 where it takes too long.
+        """Return what `work` returns, run in a thread. Errors: HTTPException 503 where it takes too long, or is too
+        large; 429 where too many are asked for.
 
         A thread cannot be ended: its place stays taken until it is done.
         """
         lane = self._lane(identity)
+        if lane.asked >= self.most_asked:
+            what = f"{lane.asked} requests are not answered yet"
+            raise HTTPException(429, what, {"Retry-After": "10", "Connection": "close"})
+        lane.asked += 1
         try:
             async with asyncio.timeout(self.request_s):
                 await lane.places.acquire()
                 lane.working += 1
                 future = asyncio.get_running_loop().run_in_executor(self._pool, work)
                 future.add_done_callback(lambda done: _leave(lane, done))
-                return await asyncio.shield(future)
+                answer = await asyncio.shield(future)
         except TimeoutError:
             what = f"the answer took longer than {self.request_s:g} s"
             raise HTTPException(503, f"{what}: choose fewer jobs", {"Retry-After": "10"}) from None
+        finally:
+            lane.asked -= 1
+        if isinstance(answer, Response) and len(answer.body) > self.answer_bytes:
+            what = f"the answer has {len(answer.body):,} bytes, at most {self.answer_bytes:,} are sent"
+            raise HTTPException(503, f"{what}: choose fewer jobs, rows or fields")
+        return answer
 
     def _lane(self, identity: str) -> _Lane:
         if identity not in self._lanes:
             if len(self._lanes) >= _MOST_IDENTITIES:
-                self._lanes = {name: lane for name, lane in self._lanes.items() if lane.working}
+                self._lanes = {name: lane for name, lane in self._lanes.items() if lane.working or lane.asked}
             places = asyncio.Semaphore(self.concurrent)
             self._lanes[identity] = _Lane(self.requests_per_s * _BURST_S, self.clock(), places)
         return self._lanes[identity]

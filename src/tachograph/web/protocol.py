@@ -1,9 +1,12 @@
-"""A connection: who is at its other end, and that it is cut where it sends or reads too slowly."""
+"""Connections: who is at their other end, how many one may have, and when one is cut that sends or reads too slowly."""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio.trsock import TransportSocket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import h11
@@ -11,21 +14,82 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from tachograph.web.identity.socket_peer import PEER, peer_of
+from tachograph.web.identity.socket_peer import PEER, Peer, peer_of
 
 _LEAST_BYTES_PER_S = 1024  # of an answer that is being read
-_MOST_WAITING = 200  # connections of one address without a request
+
+
+@dataclass(slots=True)
+class Connections:
+    """The connections of one server.
+
+    most: of one address; of further ones the one that has waited longest for a request is closed, else the new one.
+    Those of a proxy are not counted, as they are of many people.
+    most_unread: bytes of answers that are being read; beyond them the connection with most of them is closed.
+    """
+
+    most: int
+    most_unread: int
+    is_proxy: Callable[[Peer], bool] = lambda _: False
+    _open: Counter[str] = field(default_factory=Counter)
+    _waiting: dict[str, dict[GuardedProtocol, None]] = field(default_factory=dict)
+    _reading: dict[GuardedProtocol, None] = field(default_factory=dict)
+
+    def enter(self, new: GuardedProtocol) -> None:
+        """Count a new connection, and close one where its address has too many."""
+        if new.peer is None or self.is_proxy(new.peer):
+            return
+        name = new.counted = f"{new.peer.address} {new.peer.user}"
+        self._open[name] += 1
+        if self._open[name] > self.most:
+            closed = next(iter(self._waiting.get(name, ())), new)
+            self.work(closed)
+            closed.transport.abort()
+        if not new.transport.is_closing():
+            self.wait(new)
+
+    def wait(self, one: GuardedProtocol) -> None:
+        """Note that a connection waits for a request."""
+        if one.counted:
+            self._waiting.setdefault(one.counted, {})[one] = None
+
+    def work(self, one: GuardedProtocol) -> None:
+        """Note that a connection waits no more."""
+        waiting = self._waiting.get(one.counted, {})
+        waiting.pop(one, None)
+        if not waiting:
+            self._waiting.pop(one.counted, None)
+
+    def leave(self, one: GuardedProtocol) -> None:
+        """Count a connection no longer."""
+        self.work(one)
+        self.read(one)
+        if one.counted:
+            self._open[one.counted] -= 1
+            if not self._open[one.counted]:
+                del self._open[one.counted]
+
+    def write(self, one: GuardedProtocol) -> None:
+        """Note that an answer is not read yet, and close a connection where there is too much of that."""
+        self._reading[one] = None
+        sizes = {each: each.transport.get_write_buffer_size() for each in self._reading}
+        if sum(sizes.values()) > self.most_unread:
+            max(sizes, key=sizes.__getitem__).transport.abort()
+
+    def read(self, one: GuardedProtocol) -> None:
+        """Note that the answer was read."""
+        self._reading.pop(one, None)
 
 
 class GuardedProtocol(H11Protocol):
     """HTTP/1.1 with a limit of time for every request that is sent, and for every answer that is read.
 
     slow_s: so long the sending of a request may take, from its first byte on, and the connection may wait before it.
-    waiting: connections of each address that have not sent a request; of too many the one that waits longest is closed.
+    limits: of all connections of the server.
     """
 
-    slow_s = 20.0
-    waiting: ClassVar[dict[str, dict[GuardedProtocol, None]]] = {}
+    slow_s: ClassVar[float]
+    limits: ClassVar[Connections]
 
     def __init__(
         self,
@@ -38,6 +102,8 @@ class GuardedProtocol(H11Protocol):
         self._sending: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._unread = 0
+        self.peer: Peer | None = None
+        self.counted = ""  # the name under which it is counted
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Find out who is at the other end, and begin to count the time."""
@@ -46,14 +112,10 @@ class GuardedProtocol(H11Protocol):
         transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever the other end has not read everything
         connection = transport.get_extra_info("socket")
         if isinstance(connection, TransportSocket):
-            self.app_state = {**self.app_state, PEER: peer_of(connection, self.client)}
+            self.peer = peer_of(connection, self.client)
+            self.app_state = {**self.app_state, PEER: self.peer}
         self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
-        mine = self.waiting.setdefault(self._address, {})
-        mine[self] = None
-        if len(mine) > _MOST_WAITING:
-            oldest = next(iter(mine))
-            oldest.transport.abort()
-            oldest._waits_no_more()
+        self.limits.enter(self)
 
     def data_received(self, data: bytes) -> None:
         """Read on; the time ends once the request is whole."""
@@ -61,38 +123,35 @@ class GuardedProtocol(H11Protocol):
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             _cancel(self._sending)
             self._sending = None
-            self._waits_no_more()
+            self.limits.work(self)
         elif self._sending is None:
             self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
+            self.limits.wait(self)
 
     def pause_writing(self) -> None:
         """Count the time until the other end has read more."""
         super().pause_writing()
+        self.limits.write(self)
         self._unread = self.transport.get_write_buffer_size()
         self._reading = self.loop.call_later(self.slow_s, self._must_have_read)
 
     def resume_writing(self) -> None:
         """Go on: everything was read."""
         super().resume_writing()
+        self.limits.read(self)
         _cancel(self._reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count no longer."""
         _cancel(self._sending)
         _cancel(self._reading)
-        self._waits_no_more()
+        self.limits.leave(self)
         super().connection_lost(exc)
-
-    @property
-    def _address(self) -> str:
-        """Whose connections are counted together: those of a host, or of a Unix socket."""
-        return self.client[0] if self.client else ""
-
-    def _waits_no_more(self) -> None:
-        mine = self.waiting.get(self._address, {})
-        mine.pop(self, None)
-        if not mine:
-            self.waiting.pop(self._address, None)
 
     def _must_have_read(self) -> None:
         unread = self.transport.get_write_buffer_size()

@@ -48,7 +48,8 @@ class EndpointEntry:
     """An endpoint of the REST API: its path below `/api/v1`, its module in `web.rest`, a sentence, the least role.
 
     versioned: it is the same as long as version and parameters are. of_lake: False where it is of the service alone,
-    and is answered also while the lake cannot be read.
+    and is answered also while the lake cannot be read. light: the server makes a part of few rows itself, as it takes
+    next to no time and memory; all other answers are made by a worker.
     """
 
     path: str
@@ -59,6 +60,7 @@ class EndpointEntry:
     body: Literal["", "json"] = ""
     versioned: bool = True
     of_lake: bool = True
+    light: bool = False
 
 
 PAGES: tuple[PageEntry, ...] = (
@@ -88,8 +90,8 @@ DOCUMENTS: tuple[PageEntry, ...] = (
 STREAMS: tuple[PageEntry, ...] = (PageEntry("/now/events", "now_events", "Now", Role.USER),)
 
 ENDPOINTS: tuple[EndpointEntry, ...] = (
-    EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER),
-    EndpointEntry("/jobs/{key}", "job", "The report of one job.", Role.USER),
+    EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER, light=True),
+    EndpointEntry("/jobs/{key}", "job", "The report of one job.", Role.USER, light=True),
     EndpointEntry("/jobs/{key}/minutes", "job_minutes", "Counters of the GPUs of a job by minute.", Role.USER),
     EndpointEntry("/jobs/{key}/node_minutes", "job_node_minutes", "Counters of its nodes by minute.", Role.USER),
     EndpointEntry("/jobs/{key}/findings", "job_findings", "What was checked in a job, and the results.", Role.USER),
@@ -98,9 +100,9 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs/{key}/scores", "job_scores", "Its GPU scores, each way they were measured.", Role.USER),
     EndpointEntry("/users/{name}", "user", "What a user used: by week, lost and recovered.", Role.USER),
     EndpointEntry("/accounts/{name}", "account", "What an account used: by week, lost and recovered.", Role.USER),
-    EndpointEntry("/now", "now", "Every visible GPU as it is now.", Role.USER, versioned=False),
+    EndpointEntry("/now", "now", "Every visible GPU as it is now.", Role.USER, versioned=False, light=True),
     EndpointEntry("/nodes/{name}", "node", "Jobs of a node, use and health of its GPUs.", Role.USER),
-    EndpointEntry("/status", "status", "The collector and its sources.", Role.SUPPORT, versioned=False),
+    EndpointEntry("/status", "status", "The collector and its sources.", Role.SUPPORT, versioned=False, light=True),
     EndpointEntry("/findings", "findings", "Findings of jobs, filtered.", Role.USER),
     EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.ANONYMOUS),
     EndpointEntry("/study", "study", "The study of the system: figures and answers to its questions.", Role.USER),
@@ -109,16 +111,21 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
         *("/labels", "label_add", "Confirm or reject a finding of a job.", Role.ADMIN, "POST"),
         body="json",
         versioned=False,
+        light=True,
     ),
     EndpointEntry(
         *("/advice", "advice", "What to request for a job, from the past jobs of its user.", Role.USER, "POST"),
         body="json",
         versioned=False,
     ),
-    EndpointEntry("/me/jobs", "my_jobs", "The jobs of who asks, in few columns.", Role.USER),
-    EndpointEntry("/me", "me", "Who the request is from, and what they may see.", Role.USER, versioned=False),
-    EndpointEntry("/openapi.json", "openapi", "This document, as OpenAPI 3.1.", Role.ANONYMOUS, of_lake=False),
-    EndpointEntry("/health", "health", "Whether the service can answer.", Role.ANONYMOUS, of_lake=False),
+    EndpointEntry("/me/jobs", "my_jobs", "The jobs of who asks, in few columns.", Role.USER, light=True),
+    EndpointEntry(
+        "/me", "me", "Who the request is from, and what they may see.", Role.USER, versioned=False, light=True
+    ),
+    EndpointEntry(
+        "/openapi.json", "openapi", "This document, as OpenAPI 3.1.", Role.ANONYMOUS, of_lake=False, light=True
+    ),
+    EndpointEntry("/health", "health", "Whether the service can answer.", Role.ANONYMOUS, of_lake=False, light=True),
 )
 
 

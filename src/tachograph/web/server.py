@@ -20,12 +20,13 @@ from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import NO_LINK, StartLink
 from tachograph.web.identity.safety import check_safe
 from tachograph.web.identity.sessions import COOKIE
-from tachograph.web.protocol import GuardedProtocol
+from tachograph.web.protocol import Connections, GuardedProtocol
 from tachograph.web.snapshot import ServedLake
 
 DEFAULT_ADDRESS = "127.0.0.1:8265"
 _BACKLOG = 512
 _MOST_CONNECTIONS = 900  # below the usual limit of open files
+_ANSWERS_UNREAD = 4  # answers of the largest size that may lie in memory while they are read
 _STOP_S = 10  # requests that still run when a signal came
 
 
@@ -139,10 +140,15 @@ def serve(
         link = StartLink(secrets.token_urlsafe(24), user) if options.start_link else NO_LINK
         service = WebService.of(served, link=link, cookie=_cookie(options, bound))
         service = replace(service, alive=lambda: notifier.notify("WATCHDOG=1"))
+        connections = Connections(
+            options.connections,
+            most_unread=_ANSWERS_UNREAD * options.answer_mib << 20,
+            is_proxy=service.identities.proxies.covers,
+        )
         config = uvicorn.Config(
             create_application(service),
             loop="asyncio",
-            http=type("LimitedProtocol", (GuardedProtocol,), {"slow_s": options.slow_s, "waiting": {}}),
+            http=type("LimitedProtocol", (GuardedProtocol,), {"slow_s": options.slow_s, "limits": connections}),
             ws="none",
             log_config=None,
             access_log=False,
@@ -154,10 +160,11 @@ def serve(
         )
 
         def accepting() -> None:
+            served.warm()
             notifier.notify("READY=1")
             started(_link(listening, bound, options, link))
 
-        _Server(config, accepting, served.fleet.close).run(sockets=[bound])
+        _Server(config, accepting, served.close).run(sockets=[bound])
         notifier.notify("STOPPING=1")
 
 

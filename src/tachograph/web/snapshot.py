@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
+import pickle
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import polars as pl
 from msgspec.structs import replace
@@ -45,8 +48,10 @@ from tachograph.web.parameters import JobChoiceParameters, Parameters
 from tachograph.web.scope import ScopedLake
 from tachograph.web.sums import SumsLake, without_names
 from tachograph.web.viewer import Role, Viewer
+from tachograph.web.workers import Ending, Workers, silent
 
 T = TypeVar("T")
+A = ParamSpec("A")
 C = TypeVar("C", bound=JobChoiceParameters)
 _MOST_SCOPES = 64
 _MOST_REPORTS = 128  # of jobs, kept for the other tabs of their pages: 100 users, one each
@@ -54,6 +59,13 @@ _MOST_FILE_MIB = 700  # of pages of files that stay resident
 _ALL = Viewer("", Role.SUPPORT)
 RECENT = timedelta(days=30)
 RETRY_S = 2  # when to come again while jobs are read
+
+
+def _read_only(values: dict[Any, Any]) -> Mapping[Any, Any]:
+    return MappingProxyType(values)
+
+
+copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))  # reports of workers hold some
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +151,8 @@ class View:
     opened: the lake as notebooks have it, without what is not visible; jobs: lists and sums of visible jobs.
     not_analyzed: rows of the accounting of visible jobs without results so far. reports: of jobs shown lately.
     image_problem: why no image of the jobs can be written, so that they are held in memory; "" for none.
-    background: makes what takes seconds. fleet: all GPUs live, of which `fleet_report` shows what is visible.
+    background: makes what takes seconds, by `made_by`: the method `written` of the lake that is served.
+    fleet: all GPUs live, of which `fleet_report` shows what is visible.
     """
 
     viewer: Viewer
@@ -149,6 +162,7 @@ class View:
     not_analyzed: Callable[[], pl.DataFrame]
     reports: dict[tuple[Hashable, ...], JobReport]
     background: Background
+    made_by: Callable[..., bytes]
     fleet: FleetWatch
     image_problem: str = ""
 
@@ -183,16 +197,23 @@ class View:
         return JobPage(dataclasses.replace(report, now=self.now))
 
     def made(
-        self, what: str, make: Callable[[Progress], T], parameters: Parameters | None = None, *more: Hashable
+        self, function: Callable[Concatenate[View, Progress, A], T], *arguments: A.args, **named: A.kwargs
     ) -> T | Pending:
-        """Return a report of this version and viewer that takes seconds, or Pending while it is made.
+        """Return what a function of this view returns, made by a worker once per version; Pending while it is made.
 
-        `parameters`, `more`: its settings; times such as 7d are counted back from the hour. Errors: those of
+        Times such as 7d in parameters are counted back from the hour. Errors: those of the function and of
         `Background.get`.
         """
-        moments = "" if parameters is None else parameters.moments(now=self._hour, zone_name=self.zone_name)
-        key = (what, str(self.version), self.viewer.scope, parameters, moments, *more)
-        return self.background.get(key, make, owner=self.viewer.name)
+        moments = [
+            one.moments(now=self._hour, zone_name=self.zone_name) for one in arguments if isinstance(one, Parameters)
+        ]
+        about = (function.__module__, function.__qualname__, arguments, named, moments)
+        content = self.background.get(
+            (repr(about), str(self.version), self.viewer.scope),
+            partial(self.made_by, _of_view, self.viewer, function, arguments, named),
+            owner=self.viewer.name,
+        )
+        return content if isinstance(content, Pending) else cast("T", pickle.loads(content))
 
     def of_recent(self, parameters: C) -> C:
         """Return parameters that choose jobs, of many those of the newest 30 days, where no time is chosen.
@@ -205,15 +226,33 @@ class View:
             return parameters
         return replace(parameters, since=f"{newest - RECENT:%Y-%m-%d}")
 
-    def summed(self, what: str, which: JobChoice, make: Callable[[], T], *settings: Hashable) -> T | Pending:
+    def summed(
+        self,
+        which: JobChoice,
+        function: Callable[Concatenate[View, Progress, A], T],
+        *arguments: A.args,
+        **named: A.kwargs,
+    ) -> T | Pending:
         """Return sums over the jobs that `which` selects: at once of some thousands, of more as `made` has it.
 
-        Errors: those of `make`, `made` and `job_filter`.
+        Errors: those of `made` and `job_filter`.
         """
         wanted = job_filter(which, now=self._hour, zone_name=self.zone_name)
         if not self.viewer.sums_only and self.jobs.count(wanted) <= MANY_JOBS:
-            return make()
-        return self.made(what, lambda _: make(), None, wanted, *settings)
+            return function(self, silent, *arguments, **named)
+        return self.made(function, *arguments, **named)
+
+
+def _of_view(
+    served: ServedLake,
+    progress: Progress,
+    viewer: Viewer,
+    function: Callable[..., T],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> T:
+    """What a function returns of the view of a viewer; called where it is made."""
+    return function(served.view(viewer), progress, *arguments, **named)
 
 
 class NotReadyError(LakeError):
@@ -224,7 +263,7 @@ class ServedLake:
     """A lake that is served: its newest version, read anew when the lake has another.
 
     cache: folder for what is kept of a large lake between starts; None: a temporary one. most_rows: of how many jobs
-    rows are held in memory; of more they lie in files of the cache.
+    rows are held in memory; of more they lie in files of the cache. workers: make large answers; None: this process.
     """
 
     def __init__(
@@ -234,12 +273,14 @@ class ServedLake:
         *,
         watched: SourceRequest | None = None,
         cache: Path | None = None,
+        workers: Workers | None = None,
         most_rows: int = 50_000,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lake = lake
         self.configuration = configuration
         self.background = Background()
+        self._workers = workers
         self.fleet = FleetWatch(configuration, lake.location, watched)
         self.images = JobImages(lake, cache)
         self._most_rows = most_rows
@@ -315,9 +356,32 @@ class ServedLake:
         opened = OpenLake(lake, self.configuration, self._clock())
         waiting = partial(snapshot.not_analyzed, viewer)
         return View(
-            *(viewer, snapshot.version, opened, visible, waiting, snapshot.reports, self.background, self.fleet),
-            self.images.problem,
+            *(viewer, snapshot.version, opened, visible, waiting, snapshot.reports, self.background),
+            *(self.written, self.fleet, self.images.problem),
         )
+
+    def written(self, function: Callable[..., Any], *task: Any, ending: Ending | None = None) -> bytes:
+        """Return the pickle of `function(served, progress, ...)`; the last of `task` notes progress.
+
+        A worker makes it, where there are any. With an `ending` a request waits for it, which waits briefly for a free
+        worker. Errors: those of the function; WorkerError.
+        """
+        *arguments, progress = task
+        if self._workers is None:
+            return pickle.dumps(function(self, progress, *arguments))
+        return self._workers.run((function, *arguments), progress, ending)
+
+    def warm(self) -> None:
+        """Start what the first large answer needs."""
+        if self._workers is not None:
+            self._workers.warm()
+
+    def close(self) -> None:
+        """End what runs beside: reports, workers, the monitor of the fleet."""
+        self.background.close()
+        self.fleet.close()
+        if self._workers is not None:
+            self._workers.close()
 
     def _begun(self) -> LakeError:
         """Begin to write an image; return why rows are not there: it is being written, or it could not be."""

@@ -1,4 +1,4 @@
-"""Whom a connection names: a proxy in a header, where it is one; else the process at the other end of the Unix socket."""
+"""Whom a connection names: a proxy in its header, or the process at the other end of the Unix socket."""
 
 from __future__ import annotations
 
@@ -69,10 +69,13 @@ class ProxyHeaders:
     proxies: Sequence[ProxyAddress]
     header: str
 
+    def covers(self, other: Peer) -> bool:
+        """Whether the other end of a connection is a proxy."""
+        return any(one.covers(other) for one in self.proxies)
+
     def is_from_proxy(self, request: Request) -> bool:
         """Whether the connection is from a proxy."""
-        other = peer(request)
-        return any(one.covers(other) for one in self.proxies)
+        return self.covers(peer(request))
 
     def of(self, request: Request) -> Proven | None:
         """Return the user whom a proxy names. Errors: NotIdentifiedError for a name that is none, or two of them."""

@@ -18,7 +18,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection: its address (`unix` for a socket), and of a socket the user of its process; "": not known."""
+    """The other end of a connection: its address (`unix` for a socket), and of a socket the user of its process."""
 
     address: str
     user: str = ""

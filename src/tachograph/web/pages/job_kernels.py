@@ -13,7 +13,7 @@ from tachograph.lake.profiles import read_profiles
 from tachograph.report.kernels_html import kernels_body
 from tachograph.sharing.job_groups import reports_given
 from tachograph.sharing.kernel_facts import KernelsReport
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import JobParameters
 from tachograph.web.snapshot import View
 
@@ -27,12 +27,10 @@ def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
     attached = read_profiles(view.opened.lake, [key]).get_column("report").to_list()
     reports = () if attached else reports_given(row, view.configuration.interference.profiles)
     if attached:
-        made = view.made(
-            "kernels", lambda _: read_attached_kernels(view.opened.lake, key, view.configuration), None, key
-        )
+        made = view.made(_attached, key)
     elif reports:
         changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in map(Path, reports))
-        made = view.made("kernels", lambda _: _of_group(view, reports), None, reports, changed)
+        made = view.made(_of_group, reports, changed)
     else:
         do = f"attach one with `tachograph kernels REPORT --job {row['display_id'] or row['job_id']}`"
         raise NotFoundError("no profile is given for this job", do=do)
@@ -46,6 +44,11 @@ def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
     }
 
 
-def _of_group(view: View, reports: tuple[str, ...]) -> KernelsReport:
+def _attached(view: View, _: Progress, key: str) -> KernelsReport:
+    return read_attached_kernels(view.opened.lake, key, view.configuration)
+
+
+def _of_group(view: View, _: Progress, reports: tuple[str, ...], changed: tuple[int, ...]) -> KernelsReport:
+    """What reports hold; `changed`: when each was, so that one that has changed is read again."""
     report = read_kernels(reports, view.configuration)
     return report if view.viewer.sees_all else replace(report, problems=())  # these name files of the server

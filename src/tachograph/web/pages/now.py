@@ -13,7 +13,7 @@ from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import EPOCH, text
 from tachograph.lake.query import read_latest
 from tachograph.live.fleet_report import GROUPINGS, MAPS, FleetChoice
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.fleet import FleetBoard, LiveState, fleet_report, running_jobs
 from tachograph.web.parameters import Parameters, Word
 from tachograph.web.snapshot import View
@@ -75,13 +75,21 @@ def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str
 
 def running_of(view: View) -> pl.DataFrame:
     """Return `running_jobs` of the visible jobs; none while they are read."""
-    found = view.made("running jobs", lambda _: running_jobs(view.opened.jobs()))
+    found = view.made(_running)
     return running_jobs(view.opened.jobs().clear()) if isinstance(found, Pending) else found
+
+
+def _running(view: View, _: Progress) -> pl.DataFrame:
+    return running_jobs(view.opened.jobs())
+
+
+def _recorded_nodes(view: View, _: Progress) -> frozenset[str]:
+    return frozenset(read_latest(view.opened.lake, DEVICES)["node"])
 
 
 def _nodes(view: View) -> frozenset[str]:
     """Nodes that have a page."""
-    found = view.made("nodes", lambda _: frozenset(read_latest(view.opened.lake, DEVICES)["node"]))
+    found = view.made(_recorded_nodes)
     return frozenset() if isinstance(found, Pending) else found
 
 

@@ -12,7 +12,7 @@ from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.listing import parameter_text
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.filters import JobFilter
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
 
@@ -67,9 +67,12 @@ def _tested(view: View, parameters: RulesParameters) -> Backtest | Pending:
         raise UsageError("the threshold is unchanged", do="give another value")
     parameters = view.of_recent(parameters)
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
-    jobs = view.jobs.matching(wanted)
+    view.jobs.count(wanted)  # a condition that is none is told at once
+    return view.made(_judged_again, parameters)
 
-    def make(_: object) -> Backtest:
-        return backtest(view.opened.lake, jobs, before, after, clock=monotonic, limit_s=LIMIT_S)
 
-    return view.made("backtest", make, parameters)
+def _judged_again(view: View, _: Progress, parameters: RulesParameters) -> Backtest:
+    before = rules_in_use(view.configuration).only([parameters.rule])
+    after = with_settings(before, [f"{parameters.parameter}={parameters.value}"])
+    jobs = view.jobs.matching(parameters.job_filter(now=view.now, zone_name=view.zone_name))
+    return backtest(view.opened.lake, jobs, before, after, clock=monotonic, limit_s=LIMIT_S)

@@ -10,7 +10,7 @@ import msgspec
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.report.sharing_page import sharing_values
 from tachograph.sharing.colocation import ColocateReport
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
 
@@ -54,10 +54,8 @@ def content(view: View, parameters: SharingParameters) -> Mapping[str, Any]:
 
 
 def _report(view: View, parameters: SharingParameters, pair: tuple[str, str] | None = None) -> ColocateReport | Pending:
-    which = msgspec.structs.replace(parameters, one="", other="", top=1)
-    return view.made(
-        "sharing",
-        lambda _: view.opened.sharing(least_runs=parameters.runs, pair=pair, **parameters.chosen()),
-        which,
-        pair,
-    )
+    return view.made(_estimated, msgspec.structs.replace(parameters, one="", other="", top=1), pair)
+
+
+def _estimated(view: View, _: Progress, parameters: SharingParameters, pair: tuple[str, str] | None) -> ColocateReport:
+    return view.opened.sharing(least_runs=parameters.runs, pair=pair, **parameters.chosen())

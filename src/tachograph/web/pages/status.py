@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import polars as pl
+
 from tachograph.catalog.tables import ALL_TABLES
 from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
 from tachograph.service.collect.status import configured_overview
 from tachograph.service.collect.status_text import SOURCE_HEADINGS, source_row, status_headline, status_remarks
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import Parameters
 from tachograph.web.snapshot import View
 
@@ -32,7 +34,7 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
     lake, configuration = view.opened.lake, view.configuration
     found = configured_overview(lake.location, configuration, now=view.now)
     found = found if view.viewer.sees_server else found.without_places()
-    nodes = view.made("gaps", lambda progress: describe_nodes(lake, progress, within=_SEARCHED))
+    nodes = view.made(_gaps)
     pending = isinstance(nodes, Pending)
     worst = None if isinstance(nodes, Pending) else nodes.sort("silence_s", "node", descending=[True, False])
     return {
@@ -56,3 +58,7 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
         "jobs": len(view.jobs),
         "now": view.now,
     }
+
+
+def _gaps(view: View, progress: Progress) -> pl.DataFrame:
+    return describe_nodes(view.opened.lake, progress, within=_SEARCHED)

@@ -49,23 +49,24 @@ def drawn_study(view: View, parameters: StudyPageParameters) -> DrawnStudy | Pen
     if not len(view.jobs):
         return DrawnStudy(None, {}, "no job that you see was analyzed yet")
 
-    def make(progress: Progress) -> DrawnStudy:
-        try:
-            study = view.opened.study(
-                wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
-                pipe=parameters.pipe,
-                window=parameters.window,
-                variant=parameters.variant,
-                whiskers=parameters.whiskers,
-                no_filter=parameters.no_filter,
-                progress=progress,
-            )
-        except NotFoundError as nothing:
-            return DrawnStudy(None, {}, nothing.what)
-        with DRAWING:
-            return DrawnStudy(study.report, draw_study(study.report, progress))
+    return view.made(_drawn, parameters)
 
-    return view.made("study", make, parameters)
+
+def _drawn(view: View, progress: Progress, parameters: StudyPageParameters) -> DrawnStudy:
+    try:
+        study = view.opened.study(
+            wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
+            pipe=parameters.pipe,
+            window=parameters.window,
+            variant=parameters.variant,
+            whiskers=parameters.whiskers,
+            no_filter=parameters.no_filter,
+            progress=progress,
+        )
+    except NotFoundError as nothing:
+        return DrawnStudy(None, {}, nothing.what)
+    with DRAWING:
+        return DrawnStudy(study.report, draw_study(study.report, progress))
 
 
 def content(view: View, parameters: StudyPageParameters) -> Mapping[str, Any]:

@@ -10,7 +10,8 @@ import polars as pl
 
 from tachograph.api.choices import JobChoice
 from tachograph.catalog.errors import NotFoundError
-from tachograph.web.background import Pending
+from tachograph.judge.usage import UsageReport
+from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import Parameters, Since, Until, Word
 from tachograph.web.snapshot import View
 
@@ -55,5 +56,9 @@ def jobs_not_analyzed(view: View, *, user: str | None = None) -> pl.DataFrame:
 
 def usage_values(view: View, which: JobChoice) -> dict[str, Any]:
     """Return `usage` of visible jobs, None while it is `pending`. Errors: NotFoundError where there are none."""
-    made = view.summed("usage", which, lambda: view.opened.usage(**which))
+    made = view.summed(which, _usage, which)
     return {"pending": made, "usage": None} if isinstance(made, Pending) else {"pending": None, "usage": made}
+
+
+def _usage(view: View, _: Progress, which: JobChoice) -> UsageReport:
+    return view.opened.usage(**which)

@@ -11,7 +11,7 @@ from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import ALL_CAUSES, WASTE_GROUPINGS, WasteReport
 from tachograph.report.waste import cause_label
 from tachograph.report.waste_page import waste_values
-from tachograph.web.background import Pending
+from tachograph.web.background import Pending, Progress
 from tachograph.web.parameters import JobChoiceParameters, Word
 from tachograph.web.snapshot import View
 
@@ -31,12 +31,7 @@ PARAMETERS = WasteParameters
 
 def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
     """Return the ledger. Errors: UsageError for an unknown grouping or cause."""
-    which = parameters.chosen()
-
-    def make() -> WasteReport:
-        return view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **which).report
-
-    made = view.summed("waste", which, make, parameters)
+    made = view.summed(parameters.chosen(), _ledger, parameters)
     return {
         "pending": made if isinstance(made, Pending) else None,
         "label": cause_label,
@@ -45,3 +40,8 @@ def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
         "groupings": WASTE_GROUPINGS,
         "listed": (ALL_CAUSES, *WASTE),
     }
+
+
+def _ledger(view: View, _: Progress, parameters: WasteParameters) -> WasteReport:
+    which = parameters.chosen()
+    return view.opened.waste(parameters.by, jobs_of=parameters.jobs, top=parameters.top, **which).report
