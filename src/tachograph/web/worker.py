@@ -22,7 +22,7 @@ from tachograph.web.snapshot import ServedLake
 from tachograph.web.workers import WorkerError
 
 _MIB = 1 << 20
-_MOST_KEPT = 0.5  # of its memory: a worker that keeps more after an answer is replaced
+_MOST_KEPT = 0.75  # of its memory: a worker that keeps more after an answer is replaced
 
 
 def _data_bytes() -> int:
@@ -38,7 +38,9 @@ def main(argv: Sequence[str]) -> None:
     location, configuration, cache = connection.recv()
     served = ServedLake(Lake(location), configuration, cache=cache)
     memory, most = configuration.serve.worker_mib * _MIB, configuration.serve.answer_mib * _MIB
-    before = _data_bytes()
+    with contextlib.suppress(LakeError):  # the first view raises it
+        served.refresh()
+    before = _data_bytes()  # with the jobs of the lake, which every worker has
     resource.setrlimit(resource.RLIMIT_DATA, (before + memory, before + memory))
 
     def progress(doing: str, done: int, total: int) -> None:

@@ -1,0 +1,90 @@
+"""Real workers: what one may take, and that each can be ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import greedy
+import pytest
+
+from tachograph.catalog.config import Configuration, ServeOptions
+from tachograph.catalog.errors import SeveralJobsError
+from tachograph.lake.delta import Lake
+from tachograph.web.workers import Ending, WorkerError, Workers, silent
+
+pytestmark = pytest.mark.slow
+_SOON_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def start(marked: Lake) -> Iterator[Callable[..., Workers]]:
+    """Start workers with some limits; all of them are ended at the end."""
+    started: list[Workers] = []
+
+    def workers(**limits: Any) -> Workers:
+        started.append(Workers(marked.location, Configuration(serve=ServeOptions(**limits)), wait_s=0.05))
+        return started[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(Path(__file__).parent))
+        yield workers
+        for each in started:
+            each.close()
+
+
+def children() -> set[int]:
+    """The processes that this one has started, also ended ones that nobody has waited for."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text(encoding="ascii").split()}
+
+
+def test_a_worker_has_limits_of_memory_and_size_and_the_next_answer_is_made(start: Callable[..., Workers]) -> None:
+    workers = start(workers=1, worker_mib=256, answer_mib=1)
+    assert workers.run((greedy.take, 100), silent, None)
+    with pytest.raises(WorkerError, match="more memory"):
+        workers.run((greedy.take, 1000), silent, None)
+    with pytest.raises(WorkerError, match="at most 1 MiB"):
+        workers.run((greedy.answer, 2), silent, None)
+    with pytest.raises(SeveralJobsError) as refused:
+        workers.run((greedy.refuse,), silent, None)
+    assert refused.value.candidates == (("a", "a:1:1"),)
+    assert refused.value.do == "name the cluster"
+    assert workers.run((greedy.take, 100), silent, None)
+
+
+def test_a_worker_is_ended_with_its_time(start: Callable[..., Workers]) -> None:
+    workers = start(request_s=0.2)
+    before = children()
+    with pytest.raises(WorkerError, match=r"longer than 0\.2 s"):
+        workers.run((greedy.wait,), silent, None)
+    assert children() <= before
+
+
+def test_a_worker_is_ended_with_its_client_and_others_are_refused_meanwhile(start: Callable[..., Workers]) -> None:
+    workers, ending, before = start(workers=1), Ending(), children()
+    problems: list[WorkerError] = []
+
+    def ask() -> None:
+        try:
+            workers.run((greedy.wait,), silent, ending)
+        except WorkerError as problem:
+            problems.append(problem)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until = time.monotonic() + _SOON_S
+    while not children() - before and time.monotonic() < until:
+        time.sleep(0.01)
+    with pytest.raises(WorkerError, match="as many large answers"):
+        workers.run((greedy.take, 1), silent, Ending())
+    ending.end()
+    asking.join(_SOON_S)
+    assert problems
+    assert children() <= before
+    ending.end()  # again: nothing happens
+    with pytest.raises(WorkerError, match="gone"):
+        workers.run((greedy.take, 1), silent, ending)
