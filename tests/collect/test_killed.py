@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.readers import PolledSource
-from tachograph.service.collect.status import read_status, state_folder
+from tachograph.service.collect.status import overview, read_status, state_folder
+from tachograph.service.collect.status_text import status_remarks
 
 pytestmark = pytest.mark.slow
 
@@ -160,3 +162,18 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(")")[-1].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def test_a_process_that_stood_still_shows_the_polls_that_it_skipped(tmp_path: Path) -> None:
+    folder = state_folder(str(tmp_path / "lake"))
+    with running(tmp_path / "lake", count=COUNT, every_s=0.2) as process:
+        until(lambda: (found := read_status(folder)) is not None and found.sources["tape:a"].polls)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4.0)
+        process.send_signal(signal.SIGCONT)
+        until(lambda: (found := read_status(folder)) is not None and found.sources["tape:a"].skipped >= 18)
+        found = overview(str(tmp_path / "lake"), folder, [], now=datetime.now(UTC))
+    for source in found.sources:
+        assert source.last_hour(found.now).longest_gap_s >= 4.0
+        assert source.is_skipping(found.now)
+    assert sum("polls of the last hour were skipped" in line for line in status_remarks(found, "UTC")) == 2

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 from servers.process import free_port, program
 from tachograph.catalog.errors import ConfigError
 from tachograph.service.collect.metrics import MOST_HOSTS, metric_names, serve_metrics
-from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus
+from tachograph.service.collect.status import CollectStatus, PollMinute, SourceStatus, StepStatus
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEPLOY = REPOSITORY / "deploy"
@@ -32,6 +32,8 @@ def status() -> CollectStatus:
         "prometheus:main",
         60.0,
         polls=7,
+        skipped=3,
+        minutes=[PollMinute(int(NOW.timestamp() // 60), 7, 3, 194.0)],
         errors={"input": 2, "lake": 1},
         last_poll=NOW,
         last_success=NOW - timedelta(seconds=60),
@@ -99,6 +101,8 @@ def test_every_number_of_the_status_is_there() -> None:
         ("watermark_timestamp_seconds", (name, "prometheus:main:late"), NOW.timestamp() - 300),
         ("last_success_timestamp_seconds", (name,), NOW.timestamp() - 60),
         ("polls_total", (name,), 7),
+        ("polls_skipped_total", (name,), 3),
+        ("longest_gap_seconds", (name,), 194.0),
         ("errors_total", ("input", name), 2),
         ("errors_total", ("schema", name), 0),
         ("chunks_committed_total", (name,), 5),

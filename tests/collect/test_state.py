@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,10 +18,13 @@ import pytest
 
 from tachograph.catalog.errors import LakeError
 from tachograph.cli import main
+from tachograph.service.collect.journal import CollectJournal
 from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.status import (
     STATUS_FILE,
+    CollectOverview,
     CollectStatus,
+    PollMinute,
     SourceStatus,
     StepStatus,
     overview,
@@ -28,7 +32,7 @@ from tachograph.service.collect.status import (
     state_folder,
     write_status,
 )
-from tachograph.service.collect.status_text import status_headline
+from tachograph.service.collect.status_text import SOURCE_HEADINGS, source_row, status_headline, status_remarks
 from tachograph.sources.registry import FeedSettings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -36,6 +40,14 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
+
+
+def minute(seconds: float, **given: float) -> PollMinute:
+    """Polls that began so long ago."""
+    entry = PollMinute(int(ago(seconds).timestamp() // 60), polls=1)
+    for name, value in given.items():
+        setattr(entry, name, value)
+    return entry
 
 
 def source(**given: object) -> SourceStatus:
@@ -66,10 +78,108 @@ def source(**given: object) -> SourceStatus:
         ({"watermarks": {"fake:one": ago(-60)}, "failures": 1}, "failing"),
         ({"watermarks": {"fake:one": ago(5000)}, "every_s": 600.0, "last_success": ago(700)}, "ok"),
         ({"watermarks": {"fake:one": ago(6001)}, "every_s": 600.0, "last_success": ago(700)}, "behind"),
+        ({"minutes": [minute(90, skipped=3, longest_gap_s=240.0)]}, "ok"),
+        ({"minutes": [minute(90, skipped=4, longest_gap_s=240.0)]}, "skipping"),
+        ({"minutes": [minute(90, polls=80, skipped=4, longest_gap_s=120.0)]}, "ok"),
+        ({"minutes": [minute(3540, skipped=2, longest_gap_s=241.0), minute(90)]}, "skipping"),
+        ({"minutes": [minute(3600, skipped=9, longest_gap_s=600.0), minute(90)]}, "ok"),
+        ({"minutes": [minute(-90, skipped=9, longest_gap_s=600.0)]}, "ok"),
+        ({"minutes": [minute(90, skipped=9)], "failures": 1}, "failing"),
     ],
 )
 def test_a_condition_follows_from_what_happened(given: dict[str, object], condition: str) -> None:
     assert source(**given).condition(NOW) == condition
+
+
+@dataclass
+class Clocks:
+    """Clocks of a journal that are set by hand."""
+
+    at: float = 0.0
+
+    def steady(self) -> float:
+        return self.at
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.at)
+
+
+def overloaded_hour() -> tuple[CollectJournal, Clocks]:
+    """A source due every 5 s, of which an overloaded host made 173 of 640 polls, once none for 194 s."""
+    clocks = Clocks()
+    journal = CollectJournal(
+        lake="lake", sources={"fake:one": 5.0}, now=NOW, remark=lambda line: None, steady=clocks.steady
+    )
+    gaps = [194.0, *[20.0] * 143, *[5.0] * 28]
+    for gap_s in (0.0, *gaps):
+        clocks.at += gap_s
+        journal.begin_poll("fake:one", clocks.now())
+        journal.success("fake:one", clocks.now())
+    return journal, clocks
+
+
+def test_an_overloaded_host_is_seen_in_the_status() -> None:
+    journal, clocks = overloaded_hour()
+    found = journal.snapshot(clocks.now()).sources["fake:one"]
+    assert (found.polls, found.skipped) == (173, 467)
+    assert found.condition(clocks.now()) == "skipping"
+    assert found.last_hour(clocks.now()) == PollMinute(
+        int(clocks.now().timestamp() // 60), found.polls, found.skipped, 194.0
+    )
+    assert found.condition(clocks.now() + timedelta(hours=1)) == "late"
+
+
+def test_polls_that_are_overdue_are_skipped_before_the_next_one_begins() -> None:
+    clocks = Clocks()
+    journal = CollectJournal(
+        lake="lake", sources={"fake:one": 5.0}, now=NOW, remark=lambda line: None, steady=clocks.steady
+    )
+    journal.begin_poll("fake:one", clocks.now())
+    skipped = []
+    for clocks.at in (4.9, 9.9, 10.1, 31.0, 31.1):
+        skipped.append(journal.snapshot(clocks.now()).sources["fake:one"].skipped)
+    assert skipped == [0, 0, 1, 5, 5]
+    journal.begin_poll("fake:one", clocks.now())
+    assert journal.snapshot(clocks.now()).sources["fake:one"].skipped == 5
+
+
+def test_a_pause_after_a_failure_skips_nothing() -> None:
+    clocks = Clocks()
+    journal = CollectJournal(
+        lake="lake", sources={"fake:one": 5.0}, now=NOW, remark=lambda line: None, steady=clocks.steady
+    )
+    journal.begin_poll("fake:one", clocks.now())
+    clocks.at = 1.0
+    journal.pause("fake:one", 50.0)
+    clocks.at = 40.0
+    assert journal.snapshot(clocks.now()).sources["fake:one"].skipped == 0
+    clocks.at = 51.0
+    journal.begin_poll("fake:one", clocks.now())
+    clocks.at += 20.0  # the poll itself
+    journal.pause("fake:one", 5.0)
+    clocks.at += 5.0
+    journal.begin_poll("fake:one", clocks.now())
+    assert journal.snapshot(clocks.now()).sources["fake:one"].skipped == 3
+
+
+def test_what_was_skipped_is_on_every_surface() -> None:
+    journal, clocks = overloaded_hour()
+    found = journal.snapshot(clocks.now())
+    whole = CollectOverview("lake", clocks.now(), None, found, tuple(found.sources.values()), {})
+    assert not whole.is_healthy
+    (entry,) = whole.as_json()["sources"]
+    polls, skipped = entry["polls"], entry["skipped"]
+    assert entry["condition"] == "skipping"
+    assert entry["last_hour"] == {"polls": polls, "skipped": skipped, "longest_gap_s": 194.0}
+    assert "minutes" not in entry
+    (row,) = (source_row(source, clocks.now(), "UTC") for source in whole.sources)
+    assert row[SOURCE_HEADINGS.index(">skipped")] == str(skipped)
+    (sentence,) = status_remarks(whole, "UTC")
+    assert sentence == (
+        f"fake:one: {skipped} of 640 polls of the last hour were skipped, longest gap 3 min 14 s: this host is "
+        "overloaded or stood still, or a poll took longer than every_s = 5; give the collector more CPU time, or raise "
+        "every_s"
+    )
 
 
 def test_the_worst_clocks_are_named_first_and_good_ones_not_at_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -40,9 +41,12 @@ class CollectJournal:
         now: datetime,
         remark: Narrate,
         before: CollectStatus | None = None,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sources`: {name: seconds between polls}. `before`: the last status of another process."""
         self._lock = threading.Lock()
+        self._steady = steady
+        self._began: dict[str, float] = {}  # the last poll of each source; later by the pause after a failure
         self._remarks = ProblemRemarks(remark)
         self.commits = 0  # commits with rows
         self._status = CollectStatus(__version__, lake, socket.gethostname(), os.getpid(), started=now, updated=now)
@@ -53,10 +57,13 @@ class CollectJournal:
             self._status.steps[step] = _without_counts(left) if left else StepStatus()
 
     def snapshot(self, now: datetime) -> CollectStatus:
-        """Return a copy as of `now`."""
+        """Return a copy as of `now`, with the polls that are overdue by then."""
         with self._lock:
             self._status.updated = now
-            return deepcopy(self._status)
+            copy = deepcopy(self._status)
+            for name, began in self._began.items():
+                copy.sources[name].note_poll(now, gap_s=self._steady() - began, began=False)
+        return copy
 
     def stopped(self, now: datetime) -> None:
         """Note the end."""
@@ -66,8 +73,15 @@ class CollectJournal:
     def begin_poll(self, source: str, now: datetime) -> None:
         """Note the start of a poll."""
         with self._source(source) as status:
-            status.polls += 1
+            began = self._steady()
+            status.note_poll(now, gap_s=began - self._began.get(source, began))
+            self._began[source] = began
             status.last_poll = now
+
+    def pause(self, source: str, seconds: float) -> None:
+        """Note that a source that fails is left alone for a while: no poll is due meanwhile."""
+        with self._lock:
+            self._began[source] += seconds
 
     def end_poll(self, source: str, outcome: PollOutcome, seconds: float) -> None:
         """Note the end and outcome of a poll."""
@@ -163,10 +177,10 @@ def _kind(problem: TachographError) -> str:
 
 
 def _carried_over(status: SourceStatus, before: CollectStatus | None) -> SourceStatus:
-    """Times, watermarks and last error of the source before this process; no counts."""
+    """Times, watermarks, last error and last hour of the source before this process; no counts."""
     left = before.sources.get(status.name) if before else None
     if left is not None:
-        for name in ("last_success", "last_error", "last_error_at", "watermarks"):
+        for name in ("last_success", "last_error", "last_error_at", "watermarks", "minutes"):
             setattr(status, name, getattr(left, name))
     return status
 

@@ -62,6 +62,14 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
     ),
     (_MetricSpec("polls", "Polls of the source.", counter=True), lambda s, now: _one(s.polls)),
     (
+        _MetricSpec("polls_skipped", "Polls that were due and did not take place.", counter=True),
+        lambda s, now: _one(s.skipped),
+    ),
+    (
+        _MetricSpec("longest_gap_seconds", "Longest time between two polls in the last hour; 0: none was skipped."),
+        lambda s, now: _one(s.last_hour(now).longest_gap_s),
+    ),
+    (
         _MetricSpec(
             "errors", "Polls and commits that failed: input, lake, schema or defect.", counter=True, labels=("kind",)
         ),

@@ -251,7 +251,10 @@ class SourceReader(threading.Thread):
         while not self._stopping.is_set():
             failures = self.poll(failures)
             now = time.monotonic()
-            pause = retry_s(failures, every_s=self.source.every_s) if failures else grid.after(now) - now
+            pause = grid.after(now) - now
+            if failures:
+                pause = retry_s(failures, every_s=self.source.every_s)
+                self._journal.pause(self.source.name, pause)
             self._stopping.wait(pause)
 
     def close(self) -> None:

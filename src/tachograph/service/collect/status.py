@@ -34,15 +34,41 @@ LATE_S = 60.0
 BEHIND_INTERVALS = 10
 BEHIND_S = 900.0
 AHEAD_S = 5.0  # a watermark further ahead of our clock is an error
+GAPS_MINUTES = 60  # for which skipped polls count
+FEW_SKIPPED = 3  # fewer are no state of a source, and neither is a share up to:
+SKIPPED_SHARE = 0.05
 _HIDDEN = "(for admins)"
 
 
+class PollMinute(msgspec.Struct, array_like=True):
+    """Polls that began in one minute, counted since 1970, and those that were skipped until then.
+
+    longest_gap_s: between the starts of two polls, where any was skipped between them.
+    """
+
+    minute: int
+    polls: int = 0
+    skipped: int = 0
+    longest_gap_s: float = 0.0
+
+
+def skipped_polls(gap_s: float, every_s: float) -> int:
+    """Return how many polls were due and did not begin between two that did.
+
+    >>> skipped_polls(60.4, 60.0), skipped_polls(89.0, 60.0), skipped_polls(194.0, 60.0)
+    (0, 0, 2)
+    """
+    return max(0, round(gap_s / every_s) - 1)
+
+
 class SourceStatus(msgspec.Struct):
-    """One source. Counts are of this process; times and the last error outlive it."""
+    """One source. Counts are of this process; times, the last error and `minutes` outlive it."""
 
     name: str
     every_s: float
     polls: int = 0
+    skipped: int = 0  # polls that were due and did not take place; pauses after failures are not due
+    minutes: list[PollMinute] = []  # of the last hour
     errors: dict[str, int] = {}  # by kind: input, lake, schema, defect
     last_poll: datetime | None = None
     last_success: datetime | None = None  # start of the last poll that was committed
@@ -60,6 +86,42 @@ class SourceStatus(msgspec.Struct):
     skew_s: dict[str, float] = {}  # how far a host's clock is ahead of ours
     poll_s: float = 0.0
     commit_s: float = 0.0
+
+    def note_poll(self, now: datetime, *, gap_s: float, began: bool = True) -> None:
+        """Count a poll, and those skipped before it. `gap_s`: since the one before began, less intended pauses.
+
+        `began`: False where the next poll is still to come.
+        """
+        skipped = skipped_polls(gap_s, self.every_s) if began else max(0, int(gap_s / self.every_s) - 1)
+        self.polls += began
+        self.skipped += skipped
+        minute = int(now.timestamp() // 60)
+        kept = [entry for entry in self.minutes if minute - GAPS_MINUTES < entry.minute <= minute]
+        if not kept or kept[-1].minute != minute:
+            kept.append(PollMinute(minute))
+        kept[-1].polls += began
+        kept[-1].skipped += skipped
+        if skipped:
+            kept[-1].longest_gap_s = max(kept[-1].longest_gap_s, gap_s)
+        self.minutes = kept
+
+    def last_hour(self, now: datetime) -> PollMinute:
+        """Return the polls of the last hour, summed up."""
+        minute = int(now.timestamp() // 60)
+        hour = [entry for entry in self.minutes if minute - GAPS_MINUTES < entry.minute <= minute]
+        return PollMinute(
+            minute,
+            sum(entry.polls for entry in hour),
+            sum(entry.skipped for entry in hour),
+            max((entry.longest_gap_s for entry in hour), default=0.0),
+        )
+
+    def is_skipping(self, now: datetime) -> bool:
+        """Whether too many polls were skipped in the last hour, or too many in a row."""
+        hour = self.last_hour(now)
+        is_long = hour.longest_gap_s > LATE_INTERVALS * self.every_s + LATE_S
+        many = max(FEW_SKIPPED, SKIPPED_SHARE * (hour.polls + hour.skipped))
+        return is_long or hour.skipped > many
 
     def lag_s(self, now: datetime) -> float | None:
         """Seconds since `read_up_to`; None where nothing was committed yet."""
@@ -81,7 +143,7 @@ class SourceStatus(msgspec.Struct):
         """Return the first of these that holds.
 
         `failing`; `ahead`: a watermark is ahead of our clock, samples until then may never be read; `never polled`;
-        `late`: no success for three intervals; `behind`: old data; `ok`.
+        `late`: no success for three intervals; `behind`: old data; `skipping`: polls did not take place; `ok`.
         """
         if self.failures:
             return "failing"
@@ -92,7 +154,9 @@ class SourceStatus(msgspec.Struct):
         if (now - self.last_success).total_seconds() > LATE_INTERVALS * self.every_s + LATE_S:
             return "late"
         lag = self.lag_s(now)
-        return "behind" if lag is not None and lag > max(BEHIND_INTERVALS * self.every_s, BEHIND_S) else "ok"
+        if lag is not None and lag > max(BEHIND_INTERVALS * self.every_s, BEHIND_S):
+            return "behind"
+        return "skipping" if self.is_skipping(now) else "ok"
 
     def skewed(self) -> dict[str, float]:
         """Hosts with clock skew, largest first."""
@@ -278,16 +342,24 @@ class CollectOverview:
             "started": self.status.started if self.status else None,
             "updated": self.status.updated if self.status else None,
             "stopped": self.status.stopped if self.status else None,
-            "sources": [
-                msgspec.to_builtins(source, builtin_types=(datetime,))
-                | {"condition": source.condition(self.now), "lag_s": source.lag_s(self.now), "skewed": source.skewed()}
-                for source in self.sources
-            ],
+            "sources": [_source_json(source, self.now) for source in self.sources],
             "steps": {
                 name: msgspec.to_builtins(step, builtin_types=(datetime,)) | {"failing": step.is_failing}
                 for name, step in self.steps.items()
             },
         }
+
+
+def _source_json(source: SourceStatus, now: datetime) -> dict[str, Any]:
+    hour = source.last_hour(now)
+    written: dict[str, Any] = msgspec.to_builtins(source, builtin_types=(datetime,))
+    del written["minutes"]
+    return written | {
+        "condition": source.condition(now),
+        "lag_s": source.lag_s(now),
+        "skewed": source.skewed(),
+        "last_hour": {"polls": hour.polls, "skipped": hour.skipped, "longest_gap_s": hour.longest_gap_s},
+    }
 
 
 def _without_places(source: SourceStatus) -> SourceStatus:

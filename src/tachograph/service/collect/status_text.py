@@ -11,7 +11,7 @@ from tachograph.service.collect.status import AHEAD_S, CollectOverview, SourceSt
 
 SOURCE_HEADINGS = (
     *("source", "state", "last success", "read up to", ">lag"),
-    *(">rows", ">rejected", ">errors", ">waiting"),
+    *(">rows", ">rejected", ">errors", ">skipped", ">waiting"),
 )
 _NAMED = 5  # endpoints and hosts
 _STEPS = {"analyze": "analysis", "compact": "compaction"}
@@ -49,6 +49,7 @@ def source_row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | No
         f"{sum(source.rows.values()):,}",
         f"{rejected:,}",
         f"{sum(source.errors.values()):,}",
+        f"{source.skipped:,}",
         f"{source.chunks_waiting:,}",
     )
 
@@ -68,6 +69,7 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
             named = "; ".join(f"{place} names {node}" for place, node in list(source.other_nodes.items())[:_NAMED])
             more = ", ..." if len(source.other_nodes) > _NAMED else ""
             yield f"{source.name}: {len(source.other_nodes)} with another node than their own: {named}{more}"
+        yield from _gaps(source, found.now)
         yield from _clocks(source, found.now)
     for name, step in found.steps.items():
         what = _STEPS.get(name, name)
@@ -76,6 +78,16 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
             yield f"Last {what} at {_time(step.last_success, zone)}, {_took(step.last_duration_s)}{result}"
         if step.is_failing:
             yield f"{what.capitalize()} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"
+
+
+def _gaps(source: SourceStatus, now: datetime) -> Iterator[str]:
+    hour = source.last_hour(now)
+    if hour.skipped:
+        yield (
+            f"{source.name}: {hour.skipped:,} of {hour.polls + hour.skipped:,} polls of the last hour were skipped, "
+            f"longest gap {text(hour.longest_gap_s, 's')}: this host is overloaded or stood still, or a poll took "
+            f"longer than every_s = {source.every_s:g}; give the collector more CPU time, or raise every_s"
+        )
 
 
 def _clocks(source: SourceStatus, now: datetime) -> Iterator[str]:
