@@ -9,7 +9,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, WatchOptions
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.discovery import SourceRequest
@@ -207,3 +207,52 @@ def test_without_a_live_source_the_lake_is_tried() -> None:
     watch.state(wait_s=60)
     watch.close()
     assert [request.recording for request in opened.requests[:2]] == [None, "nowhere"]
+
+
+def _simulated(gpus: int) -> SelectedSource:
+    return SelectedSource(SimulatedSource(gpus), None)
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted", "gpus"),
+    [
+        ("", None, 4),
+        ("prometheus", None, 4),
+        ("nvml", None, 8),
+        ("", SourceRequest(simulate=8), 8),
+    ],
+)
+def test_what_a_collector_has_is_not_polled_again(named: str, wanted: SourceRequest | None, gpus: int) -> None:
+    configuration = Configuration(watch=WatchOptions(source=named))
+    requests: list[SourceRequest] = []
+
+    def opened(request: SourceRequest) -> SelectedSource:
+        requests.append(request)
+        return _simulated(8)
+
+    watch = FleetWatch(configuration, "nowhere", wanted, opener=opened, collected=lambda: _simulated(4))
+    state = watch.state(wait_s=60)
+    watch.close()
+    assert state.view is not None
+    assert len(state.view.snapshot.gpus) == gpus
+    assert len(requests) == (gpus == 8)
+
+
+def test_a_collector_that_begins_takes_the_place_of_own_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "RETRY_S", 0.0)
+    begins = iter([None])
+    watch = FleetWatch(
+        Configuration(),
+        "nowhere",
+        opener=lambda request: _simulated(8),
+        collected=lambda: next(begins, _simulated(4)),
+    )
+    watch.interval_s = 0.01
+    for _ in range(6000):
+        view = watch.state(wait_s=60).view
+        if view is not None and len(view.snapshot.gpus) == 4:
+            break
+        threading.Event().wait(0.01)
+    watch.close()
+    assert view is not None
+    assert len(view.snapshot.gpus) == 4

@@ -1,7 +1,7 @@
 """The fleet live: one monitor for all viewers, running while somebody looks; what each may see of it.
 
-It begins with the first viewer, and ends some time after the last. Where no live source is found, it is the newest
-minutes of the lake.
+It begins with the first viewer, and ends some time after the last. Where a collector of the lake runs, it shows what
+that has polled, and polls nothing itself. Where no live source is found, it is the newest minutes of the lake.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import monotonic, time
 from typing import Any
 
@@ -22,7 +23,7 @@ from tachograph.catalog.errors import BREAK, NotFoundError, TachographError
 from tachograph.catalog.units import plural
 from tachograph.judge.finding import Finding
 from tachograph.judge.workload.settings import settings_of
-from tachograph.live.discovery import SourceRequest, choose_source
+from tachograph.live.discovery import OPENERS, SourceRequest, choose_source
 from tachograph.live.feed import FeedFailure, ViewFeed
 from tachograph.live.fleet_report import FleetChoice, FleetReport, build_fleet_report, part_of
 from tachograph.live.job_classes import LiveJobClasses
@@ -30,6 +31,7 @@ from tachograph.live.monitor import Monitor
 from tachograph.live.selection import SelectedReplay, SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
 from tachograph.live.view import History, View
+from tachograph.service.collect.collected_source import COLLECT, open_collected
 from tachograph.web.viewer import Viewer
 
 LEAST_INTERVAL_S = 2.0  # between two polls
@@ -65,6 +67,7 @@ class FleetWatch:
         wanted: SourceRequest | None = None,
         *,
         opener: Opener | None = None,
+        collected: Callable[[], SelectedSource | None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         interval_s = max(LEAST_INTERVAL_S, configuration.watch.interval_s)
@@ -73,6 +76,8 @@ class FleetWatch:
         self._requested = wanted is not None
         self._configuration, self._lake, self._clock = configuration, lake, clock
         self._opener = opener or (lambda request: choose_source(configuration, request))
+        self._collected = collected or (lambda: open_collected(configuration, lake))
+        self._of_fleet = wanted is None and configuration.watch.source in ("", *OPENERS.beyond)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._state = LiveState(int(time()))  # a number that no earlier process gave, for pages that are still open
@@ -153,6 +158,9 @@ class FleetWatch:
 
     def _open(self) -> tuple[SelectedSource, bool, SourceProblem | None]:
         """The source, whether it is the lake, why it is."""
+        collected = self._collected() if self._of_fleet else None
+        if collected is not None:
+            return collected, False, None
         try:
             return self._opener(self.wanted), False, None
         except NotFoundError as nothing:
@@ -164,7 +172,10 @@ class FleetWatch:
             return source, True, SourceProblem(nothing.what.split(BREAK)[0].partition(";")[0])
 
     def _poll(self, source: SelectedSource, of_lake: bool, remark: SourceProblem | None) -> None:
-        """Deliver views of a source until nobody looks, it ended, or, of the lake, it may be older than the lake is."""
+        """Deliver views of a source until nobody looks, or it ended.
+
+        Of the lake: until it may be older than the lake is. Where no collector ran: until one does.
+        """
         settings = settings_of(self._configuration.workload)
         classes = LiveJobClasses(self._configuration)
         feed = ViewFeed(
@@ -174,6 +185,7 @@ class FleetWatch:
             deliver=lambda _: None,
         )
         due, opened = self._clock(), self._clock()
+        checked = opened if self._of_fleet and source.about.name != COLLECT else inf
         while not self._is_unused():
             came = feed.once()
             if isinstance(came, FeedFailure):
@@ -187,6 +199,10 @@ class FleetWatch:
                 while not self._is_unused() and self._clock() - opened < LAKE_INTERVAL_S:
                     self._wake.wait(1.0)
                 return
+            if self._clock() - checked > RETRY_S:
+                checked = self._clock()
+                if self._collected() is not None:
+                    return
             due = max(due + self.interval_s, self._clock())
             self._wake.wait(due - self._clock())
 

@@ -30,6 +30,7 @@ from tachograph.service.collect.journal import CollectJournal, Narrate
 from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.metrics import serve_metrics
 from tachograph.service.collect.metrics_server import MetricsServer
+from tachograph.service.collect.newest import NewestPublisher, clear_newest
 from tachograph.service.collect.readers import (
     NO_THREAD,
     ChunkQueue,
@@ -176,6 +177,7 @@ class Collection:
             remark=remark,
             before=read_status(plan.folder),
         )
+        clear_newest(plan.folder)
         self._defects = ThreadFailures(stopping.set)
         self._waiting = ChunkQueue([source.name for source in plan.sources], limit=plan.collect.waiting_chunks)
         self._writer = ChunkWriter(
@@ -193,6 +195,7 @@ class Collection:
                 journal=self._journal,
                 stopping=stopping,
                 defects=self._defects,
+                newest=NewestPublisher(plan.folder, source.name, source.every_s),
             )
             for source in plan.sources
         ]
@@ -308,6 +311,7 @@ class Collection:
             self.children.stop()
             _join([self._writer], within_s=COMMIT_S)
             _join(self._readers, within_s=POLL_S)
+            clear_newest(self._plan.folder)
             self._journal.stopped(utc_now())
             self._write_status()
 

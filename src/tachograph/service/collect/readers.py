@@ -18,6 +18,7 @@ from tachograph.catalog.errors import InputError, TachographError
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.journal import CollectJournal, SourceDefectError
+from tachograph.service.collect.newest import NewestPublisher
 from tachograph.service.collect.status import AHEAD_S, utc_now
 from tachograph.sources.registry import SourceFeed
 
@@ -226,6 +227,7 @@ class SourceReader(threading.Thread):
         journal: CollectJournal,
         stopping: threading.Event,
         defects: ThreadFailures,
+        newest: NewestPublisher,
     ) -> None:
         super().__init__(name=source.name, daemon=True)
         self.source = source
@@ -235,6 +237,7 @@ class SourceReader(threading.Thread):
         self._journal = journal
         self._stopping = stopping
         self._defects = defects
+        self._newest = newest
         self._reading = 0
         self._broken = False  # the last poll ended by a defect
         self._queued: dict[str, datetime] = {}  # watermark of each stream that was queued in this reading
@@ -269,8 +272,10 @@ class SourceReader(threading.Thread):
         try:
             self._begin_reading()
             for chunk in self._feed.poll(self._watermark, now=polled):
+                self._newest.add(chunk, polled)
                 if not self._enqueue(chunk, polled):
                     return 0
+            self._newest.publish(polled)
         except TachographError as problem:
             self._journal.failure(name, problem, utc_now())
             return failures + 1

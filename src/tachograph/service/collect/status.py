@@ -52,6 +52,11 @@ class PollMinute(msgspec.Struct, array_like=True):
     longest_gap_s: float = 0.0
 
 
+def late_s(every_s: float) -> float:
+    """Return the time without a success after which a source is late."""
+    return LATE_INTERVALS * every_s + LATE_S
+
+
 def skipped_polls(gap_s: float, every_s: float) -> int:
     """Return how many polls were due and did not begin between two that did.
 
@@ -119,7 +124,7 @@ class SourceStatus(msgspec.Struct):
     def is_skipping(self, now: datetime) -> bool:
         """Whether too many polls were skipped in the last hour, or too many in a row."""
         hour = self.last_hour(now)
-        is_long = hour.longest_gap_s > LATE_INTERVALS * self.every_s + LATE_S
+        is_long = hour.longest_gap_s > late_s(self.every_s)
         many = max(FEW_SKIPPED, SKIPPED_SHARE * (hour.polls + hour.skipped))
         return is_long or hour.skipped > many
 
@@ -151,7 +156,7 @@ class SourceStatus(msgspec.Struct):
             return "ahead"
         if self.last_success is None:
             return "never polled" if self.last_poll is None else "late"
-        if (now - self.last_success).total_seconds() > LATE_INTERVALS * self.every_s + LATE_S:
+        if (now - self.last_success).total_seconds() > late_s(self.every_s):
             return "late"
         lag = self.lag_s(now)
         if lag is not None and lag > max(BEHIND_INTERVALS * self.every_s, BEHIND_S):

@@ -29,7 +29,9 @@ def _properties() -> dict[str, Any]:
         "started": described("When it started. Null: none has run.", _MOMENT),
         "updated": described("When it last wrote its status. Null: none has run.", _MOMENT),
         "stopped": described("When it stopped. Null: it has not.", _MOMENT),
-        "sources": described("A source each: condition, lag, rows, rejects, errors, skipped polls.", list_of({"type": "object"})),
+        "sources": described(
+            "A source each: condition, lag, rows, rejects, errors, skipped polls.", list_of({"type": "object"})
+        ),
         "steps": described("Analysis and compaction: last success, errors.", {"type": "object"}),
     }
 

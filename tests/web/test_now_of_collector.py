@@ -1,0 +1,119 @@
+"""`/now` beside a collector, as real processes: what that polled is shown, and its exporters are polled once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from servers.exporter import Exporter, exporter
+from servers.web import serving
+from tachograph.service.collect.newest import NEWEST_FOLDER
+from tachograph.service.collect.status import CollectStatus, read_status
+
+pytestmark = pytest.mark.slow
+NODES = {
+    name: {gpu: {"DCGM_FI_DEV_GPU_UTIL": 37, "DCGM_FI_DEV_POWER_USAGE": 300 + gpu} for gpu in (0, 1)} for name in "ab"
+}
+GPUS = [(node, gpu) for node in "ab" for gpu in (0, 1)]
+MARKUP = "<script>alert(1)</script>"
+
+
+def near(value: float) -> object:
+    """A value with the precision in which it is stored."""
+    return pytest.approx(value, rel=1e-6)
+
+
+def until(true: Callable[[], object], *, within_s: float = 240.0) -> None:
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end, "waited for too long"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def nodes() -> Iterator[Exporter]:
+    with exporter(NODES) as server:
+        server.hold("a", 0, "4711")
+        server.hold("b", 1, MARKUP)
+        yield server
+
+
+@pytest.fixture
+def site(demo: Path, nodes: Exporter, tmp_path: Path) -> Path:
+    """A folder with a lake and a configuration that names the exporters."""
+    folder = tmp_path / "site"
+    shutil.copytree(demo, folder)
+    lines = [
+        f'lake = "{folder / "lake"}"',
+        '[collect]\nlisten = ""\nanalyze_s = 3600',
+        f'[[sources]]\nsource = "dcgm-exporter"\nevery_s = 1\nrefresh_s = 0.1\nurls = {json.dumps(nodes.urls)}',
+    ]
+    (folder / "tachograph.toml").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def collecting(site: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`tachograph collect`, for the time of the block, from its first published poll on."""
+    command = [sys.executable, "-m", "tachograph", "collect"]
+    with subprocess.Popen(command, cwd=site, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: published(site))
+            yield process
+        finally:
+            process.kill()
+
+
+def published(site: Path) -> list[Path]:
+    return list((site / "lake" / "_collect" / NEWEST_FOLDER).glob("*.newest"))
+
+
+def status(site: Path) -> CollectStatus:
+    found = read_status(site / "lake" / "_collect")
+    assert found is not None
+    return found
+
+
+def rows(client: httpx2.Client) -> dict[tuple[str, int], dict[str, object]]:
+    """What the REST interface has of now, by node and GPU."""
+    found = client.get("/api/v1/now").raise_for_status().json()
+    return {(row["node"], row["gpu"]): row for row in found}
+
+
+def test_it_shows_what_the_collector_polled_and_polls_itself_once_that_is_gone(site: Path, nodes: Exporter) -> None:
+    with collecting(site) as collector, serving(site) as server, server.client() as client:
+        until(lambda: rows(client))
+        now = rows(client)
+        assert {key: row["gpu_util"] for key, row in now.items()} == {key: near(0.37) for key in GPUS}
+        assert now["a", 0]["job_id"] == "4711"
+        assert now["a", 1]["power_w"] == 301
+        page = client.get("/now").text
+        assert "collector (dcgm-exporter; every 1 s), 4 GPUs of 2 nodes" in page
+        assert MARKUP not in page
+        nodes.set("a", 0, {"DCGM_FI_DEV_GPU_UTIL": 91})
+        until(lambda: rows(client)["a", 0]["gpu_util"] == near(0.91))
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o007 for path in published(site)} <= {0, 4}
+        collector.send_signal(signal.SIGINT)
+        assert collector.wait(60) == 0
+        polls = status(site).sources["dcgm-exporter"].polls
+        assert len([answer for answer in nodes.served if answer.node == "a"]) == polls
+        until(lambda: "its sources are polled by this server" in client.get("/now").text)
+        until(lambda: len([answer for answer in nodes.served if answer.node == "a"]) > polls)
+        until(lambda: rows(client)["a", 0]["gpu_util"] == near(0.91))
+        with collecting(site) as another:
+            until(lambda: "collector (dcgm-exporter" in client.get("/now").text)
+            another.kill()
+            until(lambda: "collector (dcgm-exporter" not in client.get("/now").text)
+        assert published(site)  # of a process that is gone: not believed
+        assert rows(client)["a", 0]["gpu_util"] == near(0.91)
