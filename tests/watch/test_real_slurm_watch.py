@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +17,11 @@ import pytest
 from servers.exporter import Exporter, exporter
 from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
+from tachograph.catalog.config import load
 from tachograph.cli import main
+from tachograph.live.allocations import SlurmAllocations, allocation_poller, free_gpus, merged_allocations
+from tachograph.service.collect.collected_source import CollectedSource
+from tachograph.service.collect.newest import NewestFiles
 
 pytestmark = pytest.mark.slow
 
@@ -133,3 +139,28 @@ def test_inside_a_job_its_own_gpus_are_shown(
     own = seen(capsys)
     assert own.keys() == configured.held(str(configured.pair))
     assert {job for job, _ in own.values()} == {str(configured.pair)}
+
+
+def refused() -> SlurmAllocations:
+    raise AssertionError("Slurm is polled again")
+
+
+def test_a_collector_has_the_same_holders_as_who_polls_slurm_itself(configured: Running, tmp_path: Path) -> None:
+    poller = allocation_poller(load(None))
+    assert poller is not None
+    folder = tmp_path / "lake" / "_collect"
+    options = ["--lake", str(tmp_path / "lake"), "--quiet"]
+    with subprocess.Popen([sys.executable, "-m", "tachograph", "collect", *options]) as collector:
+        try:
+            source = CollectedSource(folder)
+            wait_for(lambda: len(NewestFiles(folder).polls()) == 2, "both sources are polled", 120)
+            snapshot = source.read()
+            reported = source.slurm(refused, minor_numbers=True)
+            polled = poller()
+        finally:
+            collector.terminate()
+    holders = merged_allocations(snapshot, reported)
+    assert {one.user for one in holders.values()} == {"daemon", "mail"}
+    assert holders == merged_allocations(snapshot, polled)
+    assert free_gpus(snapshot, reported) == free_gpus(snapshot, polled)
+    assert (reported.jobs, reported.complete) == (polled.jobs, polled.complete)
