@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class RuleSource:
     problem: str = ""
 
 
+@cache
 def shipped_sources() -> tuple[tuple[RuleSource, ...], RuleSource | None]:
     """Return the files of the catalogue, and its parameters."""
     folder = files("tachograph.judge.rules") / "catalogue"
@@ -275,13 +277,21 @@ class _Collected:
         self.entries.append(RuleEntry(rule, pattern, prepare(rule, VOCABULARY), declared, values, shipped))
 
 
+@cache
+def _shipped_rules() -> _Collected:
+    """Return the rules of the package, which are read once: to be copied, not changed."""
+    collected = _Collected()
+    collected.add(*shipped_sources(), shipped=True)
+    return collected
+
+
 def read_rules(settings: RuleOptions, *, reserved: Collection[str] = ()) -> RuleSet:
     """Return the rules that the settings select. `reserved`: codes of other findings, which no site rule may have.
 
     Errors: ConfigError for a folder that cannot be read, and for tags and parameters that no rule has.
     """
-    collected = _Collected()
-    collected.add(*shipped_sources(), shipped=True)
+    shipped = _shipped_rules()
+    collected = _Collected(list(shipped.entries), list(shipped.problems))
     off = frozenset(settings.disabled)
     collected.taken = dict.fromkeys(reserved, "a finding of Tachograph") | {
         entry.code: "a shipped rule" for entry in collected.entries if not off & {entry.code, entry.rule.tag}
@@ -299,10 +309,8 @@ def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> Rule
 
     Parameters are those of the parameters.toml beside each file.
     """
-    collected = _Collected()
-    collected.add(*shipped_sources(), shipped=True)
     taken = dict.fromkeys(reserved, "a finding of Tachograph")
-    taken |= dict.fromkeys((entry.code for entry in collected.entries), "a shipped rule")
+    taken |= dict.fromkeys((entry.code for entry in _shipped_rules().entries), "a shipped rule")
     collected = _Collected(taken=taken)
     for folder, files_of in _by_folder(paths).items():
         parameters = folder / PARAMETERS
