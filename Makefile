@@ -33,7 +33,9 @@ DAY_PYTHON = $(or $(PYTHON),$(wildcard $(BIN)/python),python3)
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@while read -r line; do case $$line in \
+		[a-z]*:*" ## "*) printf '  make %-12s %s\n' "$${line%%:*}" "$${line#* \#\# }" ;; \
+	esac; done < Makefile
 
 setup: $(VENV)/dev.stamp ## set up .venv for development
 demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show the findings (ARGS=... is passed on)
@@ -132,7 +134,7 @@ $(BIN)/python:
 	$$chosen -m venv --clear $(VENV)
 
 # pip is quiet for minutes
-NOTE = @echo "setting up $(VENV): about $$(grep -c == $<) packages are downloaded, some minutes the first time" >&2
+NOTE = @echo "setting up $(VENV): the packages of $< are downloaded, some minutes the first time" >&2
 
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(NOTE)

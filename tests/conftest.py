@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from starlette.testclient import TestClient
 
+import fast_tests  # first of ours: it watches sleeps from its import on
 import nsight_reports
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
@@ -41,9 +42,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
 
 
-# How long an example takes says more of the machine, and of what else runs on it, than of what is tested.
-settings.register_profile("loaded", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("loaded")
+# The same examples in every run, so that a red run is one of the change; `make fuzz` looks further. How long an example
+# takes says more of the machine, and of what else runs on it, than of what is tested.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", _UNHURRIED, max_examples=40, derandomize=True, database=None)
+settings.register_profile("wide", _UNHURRIED, max_examples=1000)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(autouse=True)
@@ -248,6 +252,26 @@ def slurm() -> Iterator[SlurmCluster]:
     """One real Slurm for all tests that ask for one: they run one after the other, in one worker."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm_cluster(Path(folder), rest=True) as cluster:
         yield cluster
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run fast tests, and what their fixtures prepare, as on a bare machine."""
+    with fast_tests.limits(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a fast test that slept or started a server."""
+    outcome = yield
+    fast_tests.check(item)
+    return outcome
+
+
+def pytest_unconfigure() -> None:
+    """Remove what fast tests had for a PATH."""
+    fast_tests.remove_bare_path()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 from advice_cases import GIB, NOW, OPTIONS, SITE, USUAL, run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from advice_backtest import designed
@@ -93,7 +93,6 @@ def plain_counts(jobs: list[PastJob]) -> tuple[int, int]:
     return advised, failed
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.randoms())
 def test_one_pass_counts_as_replaying_each_job_alone(seed: int, rng: random.Random) -> None:
     source = random.Random(seed)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from advice_cases import GIB, NOW, OPTIONS, SITE, USUAL, advice, run, runs, value
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.judge.advice.advise import TOPICS, advise
@@ -225,7 +225,6 @@ def plain_least(jobs: list[PastJob], topic: str) -> float:
     return max(values[topic], default=0.0)
 
 
-@settings(max_examples=300)
 @given(JOBS, st.randoms())
 def test_advice_is_never_below_what_was_used_and_does_not_depend_on_order_or_others(
     jobs: list[PastJob], rng: random.Random

@@ -46,7 +46,6 @@ def claims(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return jobs, allocations
 
 
-@settings(max_examples=80, deadline=None)
 @given(claims())
 def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
     found = owners(*made, UNITS, now=T + timedelta(seconds=5000))
@@ -66,7 +65,6 @@ def test_intervals_never_overlap(made: tuple[list[dict[str, Any]], list[dict[str
         assert row["end"] <= run["until"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(claims(), st.randoms(use_true_random=False))
 def test_order_of_rows_is_irrelevant(made: tuple[list[dict[str, Any]], list[dict[str, Any]]], dice: Any) -> None:
     jobs, allocations = made
@@ -80,7 +78,7 @@ def test_order_of_rows_is_irrelevant(made: tuple[list[dict[str, Any]], list[dict
     assert first.runs.select("job_key", "attribution").equals(second.runs.select("job_key", "attribution"))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(claims())
 def test_gpu_seconds_are_conserved(made: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
     """Attributed + unattributed = recorded, counted over the jobs by hand; every sample in one job at most."""

@@ -60,6 +60,7 @@ def in_shell(shell: str, script: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("typed", "offered"), TYPED.items())
 def test_bash(typed: str, offered: set[str], folder: Path) -> None:
     script = (
@@ -70,19 +71,22 @@ def test_bash(typed: str, offered: set[str], folder: Path) -> None:
     assert set(in_shell("bash", script, folder, *typed.split()).split()) == offered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("typed", "offered"), TYPED.items())
 def test_fish(typed: str, offered: set[str], folder: Path) -> None:
     lines = in_shell("fish", f"source tachograph.fish; complete -C '{typed}'", folder).splitlines()
     assert {line.split("\t")[0] for line in lines} == offered
 
 
+@pytest.mark.slow
 def test_zsh(folder: Path) -> None:
     """What is typed in a terminal is completed where one name fits."""
+    zsh = program("zsh", package="zsh")  # before the fork: nobody sees a child skip
     shell, terminal = pty.fork()
     if shell == 0:  # the child
         os.chdir(folder)
         environment = {"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "> ", "HOME": str(folder)}
-        os.execve(program("zsh", package="zsh"), ["zsh", "-f", "-i"], environment)
+        os.execve(zsh, ["zsh", "-f", "-i"], environment)
     try:
         os.write(terminal, b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -D; print rea''dy\n")
         seen = read_until(terminal, "ready")
@@ -133,6 +137,7 @@ def manual(page: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:
     done = run_here(["help", "--man"], tmp_path, {})
     assert (done.returncode, done.stderr) == (0, "")
@@ -150,6 +155,7 @@ def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:
         assert heading in shown
 
 
+@pytest.mark.slow
 def test_the_manual_page_of_one_command(tmp_path: Path) -> None:
     shown = manual(run_here(["help", "--man", "jobs"], tmp_path, {}).stdout)
     assert "--finding CODE" in shown

@@ -151,6 +151,7 @@ def test_every_registered_command_is_there(command: CommandEntry) -> None:
     assert callable(module.run)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     script = f"{sys.executable} -m tachograph counters --json | true; echo ${{PIPESTATUS[0]}}"
     for _ in range(3):  # whether the writer or the reader is first differs

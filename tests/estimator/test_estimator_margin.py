@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from day.jobs import Application, SharedDay
@@ -38,7 +37,6 @@ def test_the_margin_is_what_no_resource_explains() -> None:
 
 
 @given(KERNELS, KERNELS, st.floats(1, 2), st.booleans())
-@examples(max_examples=25, deadline=None)
 def test_upper_is_no_less_than_the_worst_and_the_margin(
     one: Demand, other: Demand, factor: float, lasting: bool
 ) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import InputError
@@ -47,7 +47,6 @@ KNOWN = st.builds(
     warps=st.floats(1, 16), irregular=ANY, seconds=st.just(1.0), l2_hit=ANY, l2_bytes=st.floats(0, 2e8),
     l2_bytes_per_s=st.floats(0, 2e13),
 )  # fmt: skip
-RARELY = settings(max_examples=25, deadline=None)
 
 
 def slowdowns(demands: list[Demand]) -> list[float]:
@@ -56,7 +55,6 @@ def slowdowns(demands: list[Demand]) -> list[float]:
 
 
 @given(st.lists(DEMANDS, min_size=1, max_size=4))
-@RARELY
 def test_nobody_gets_faster_and_the_worst_is_worse(demands: list[Demand]) -> None:
     result = estimate(demands, gpu=H100_NVL)
     for member in result.members:
@@ -68,7 +66,6 @@ def test_nobody_gets_faster_and_the_worst_is_worse(demands: list[Demand]) -> Non
 
 
 @given(st.lists(KNOWN, min_size=2, max_size=3), st.lists(st.floats(0.01, 100), min_size=3, max_size=3), st.booleans())
-@RARELY
 def test_the_worst_is_never_better_than_expected(demands: list[Demand], seconds: list[float], lasting: bool) -> None:
     requested = [replace(demand, seconds=time) for demand, time in zip(demands, seconds, strict=False)]
     result = estimate(requested, gpu=H100_NVL, sharing=Sharing(lasting=lasting))
@@ -90,7 +87,6 @@ def test_numbers_next_to_nothing_overflow_nowhere() -> None:
 
 
 @given(DEMANDS)
-@RARELY
 def test_alone_nothing_happens(demand: Demand) -> None:
     result = estimate([demand], gpu=H100_NVL)
     assert result.members[0].slowdown == pytest.approx(1.0)
@@ -98,14 +94,12 @@ def test_alone_nothing_happens(demand: Demand) -> None:
 
 
 @given(DEMANDS)
-@RARELY
 def test_of_two_alike_both_suffer_alike(demand: Demand) -> None:
     one, two = slowdowns([demand, demand])
     assert one == two or (math.isnan(one) and math.isnan(two))
 
 
 @given(st.lists(KNOWN, min_size=2, max_size=4))
-@RARELY
 def test_another_one_speeds_up_none(demands: list[Demand]) -> None:
     before = slowdowns(demands[:-1])
     after = slowdowns(demands)[:-1]
@@ -113,7 +107,6 @@ def test_another_one_speeds_up_none(demands: list[Demand]) -> None:
 
 
 @given(KNOWN, KNOWN, st.sampled_from([*CYCLES, "dram", "l2_bytes"]), st.floats(1, 5))
-@RARELY
 def test_the_more_the_other_needs_the_slower(own: Demand, other: Demand, what: str, times: float) -> None:
     if what in CYCLES:
         more = replace(other, cycles={**other.cycles, what: min(1.0, other.cycles[what] * times)})
@@ -127,7 +120,6 @@ def test_the_more_the_other_needs_the_slower(own: Demand, other: Demand, what: s
 @given(
     st.lists(DEMANDS, min_size=1, max_size=4), st.lists(DEMANDS, min_size=1, max_size=3), st.booleans(), st.booleans()
 )
-@RARELY
 def test_all_pairs_show_what_a_pair_shows(
     rows: list[Demand], columns: list[Demand], confined: bool, lasting: bool
 ) -> None:

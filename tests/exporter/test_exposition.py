@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -46,11 +46,6 @@ def same(left: list[Read], right: list[Read]) -> bool:
     )
 
 
-def calm(examples: int) -> settings:
-    """So many examples, however slow the machine is."""
-    return settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
 names = st.sampled_from(["a", "DCGM_FI_DEV_GPU_UTIL", "_x", ":b:c9", "node_load1", "NaN", "a_total"])
 label_names = st.sampled_from(["gpu", "Hostname", "x", "y9", "modelName"])
 label_values = st.text(alphabet='}{"\\,\n =#\t_né名5', max_size=8)
@@ -82,7 +77,6 @@ comments = st.sampled_from(["", "# HELP a help {} 5", "# TYPE a gauge", "#", "# 
 pages = st.lists(st.one_of(good_lines(), comments), max_size=10).map(lambda lines: "".join(f"{n}\n" for n in lines))
 
 
-@calm(150)
 @given(pages)
 def test_a_page_is_read_as_the_reference_reads_it(page: str) -> None:
     assert same(ours(page), reference(page))
@@ -116,7 +110,6 @@ fragments = st.sampled_from(
 broken_lines = st.lists(fragments, max_size=12).map("".join)
 
 
-@calm(150)
 @given(st.lists(st.one_of(good_lines(), broken_lines), max_size=8))
 def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
     page = "".join(f"{line}\n" for line in lines)
@@ -126,14 +119,12 @@ def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
     assert len(found.names) + sum(reject.count for reject in found.rejects) == meant
 
 
-@calm(100)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_survived(page: bytes) -> None:
     found = parse_page(page)
     assert len(found.names) == len(found.labels) == len(found.values) == len(found.stamps)
 
 
-@calm(40)
 @given(pages, st.sets(names, max_size=3), st.integers(0, 10**6))
 def test_only_the_metrics_wanted_are_read(page: str, wanted: set[str], pick: int) -> None:
     everything = list(parse_page(page.encode()))
@@ -142,7 +133,6 @@ def test_only_the_metrics_wanted_are_read(page: str, wanted: set[str], pick: int
     assert [repr(sample) for sample in parse_page(page.encode(), wanted=wanted)] == kept
 
 
-@calm(40)
 @given(good_lines(), good_lines())
 def test_a_page_that_was_cut_off_loses_its_last_line(first: str, second: str) -> None:
     found = parse_page(f"{first}\n{second}".encode())
@@ -202,7 +192,6 @@ def whole(found: PageSamples) -> str:
     return repr((list(found), found.rejects, dict(found.unread)))
 
 
-@calm(150)
 @given(
     st.lists(st.one_of(good_lines(), broken_lines), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 7), st.one_of(good_lines(), broken_lines, fragments)), max_size=3),

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -202,7 +202,6 @@ series = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(series, max_size=30))
 def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, str, str, int]]) -> None:
     """Against prometheus-client and a dictionary, in whatever order the lines come.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.sources.series import SeriesRereads
@@ -62,7 +62,6 @@ def test_a_new_process_keeps_what_it_reads_first() -> None:
     assert fresh(SeriesRereads(30), 0)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.floats(0.5, 40), st.sampled_from([1.0, 2.0, NAN])), max_size=20))
 def test_it_is_what_a_plain_reading_keeps(steps: list[tuple[float, float]]) -> None:
     rereads = SeriesRereads(30)

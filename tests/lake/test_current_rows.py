@@ -82,7 +82,7 @@ def recorded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Dat
     return read
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 3)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1)), min_size=1, max_size=6), max_size=5))
 def test_a_condition_sees_the_last_row_of_each_job(
     tmp_path_factory: pytest.TempPathFactory, written: list[list[tuple[int, float]]]

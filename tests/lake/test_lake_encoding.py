@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lake_rows import START
 
@@ -97,7 +97,6 @@ def test_every_bit_is_read_back(table: LakeTable, tmp_path: Path) -> None:
     assert _bits(again) == _bits(frame)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False) | st.none(), min_size=1, max_size=60),
     st.floats(allow_nan=False, allow_infinity=False),

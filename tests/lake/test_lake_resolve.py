@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOB_SUMMARIES, JOBS, LakeTable
@@ -86,7 +86,6 @@ summary_rows = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_samples_of_one_key_complete_each_other_whatever_their_order(data: st.DataObject) -> None:
     rows = data.draw(sample_rows)
@@ -103,7 +102,6 @@ def test_samples_of_one_key_complete_each_other_whatever_their_order(data: st.Da
     assert resolve(result, GPU_SAMPLES)[1] == 0
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_record_of_a_job_that_ended_is_later_than_one_of_it_running(data: st.DataObject) -> None:
     rows = data.draw(job_rows)
@@ -119,7 +117,6 @@ def test_a_record_of_a_job_that_ended_is_later_than_one_of_it_running(data: st.D
     assert as_set(resolve(frame[order] if rows else frame, JOBS)[0].to_dicts()) == as_set(result.to_dicts())
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_summaries_of_one_job_are_not_mixed(data: st.DataObject) -> None:
     rows = data.draw(summary_rows)
@@ -206,7 +203,6 @@ def test_one_odd_value_changes_no_other(dtype: type[pl.DataType], odd: float | N
 
 
 @given(st.lists(sample_rows, min_size=1, max_size=4), st.booleans())
-@settings(deadline=None, max_examples=60)
 def test_a_batch_is_what_its_frames_come_to_one_after_the_other(recordings: list[list[Row]], same_keys: bool) -> None:
     """Also where two frames hold the same samples in the same order, with other values."""
     if same_keys:

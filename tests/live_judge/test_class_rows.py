@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.catalog.arrays import Floats
@@ -99,7 +99,6 @@ def plain(r: GpuReading, weights: Weights) -> tuple[str, float | None]:
     return WORKLOAD_CLASSES[11], real
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS)
 def test_rows_are_what_plain_python_and_single_readings_say(readings: list[GpuReading], weights: Weights) -> None:
     how, values = WorkloadSettings(weights), columns(readings)
@@ -111,7 +110,6 @@ def test_rows_are_what_plain_python_and_single_readings_say(readings: list[GpuRe
             assert value == pytest.approx(math.nan if real is None else real, abs=1e-12, nan_ok=True)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS, st.booleans())
 def test_rows_are_what_minutes_of_single_precision_get(
     readings: list[GpuReading], weights: Weights, published: bool
@@ -145,7 +143,6 @@ def test_counters_that_nobody_tells_may_be_left_out() -> None:
 COMPARED = re.compile(r"^[\w /]+? ([\d.<]+)( %| [kMGTP]?B/s) (>=|<) ([\d.]+)( %| [kMGTP]?B/s)$")
 
 
-@settings(max_examples=100, deadline=None)
 @given(READINGS, st.booleans())
 @example(GpuReading(sm_active=0.1484375), True)  # written with two digits it is the threshold, 15 %
 def test_the_explanation_of_a_class_is_true(reading: GpuReading, published: bool) -> None:

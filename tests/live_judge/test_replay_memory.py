@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from one_gpu import EventMemory, remember
@@ -15,7 +15,6 @@ COUNT = st.one_of(st.none(), st.integers(0, 4))
 LOOK = st.tuples(st.sampled_from([0.0, 1.0, 1.0, 3.0, 5.0, 6.0, -2.0]), st.lists(COUNT, min_size=3, max_size=3))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(LOOK, min_size=1, max_size=30))
 def test_all_at_once_are_as_one_by_one(polls: list[tuple[float, list[int | None]]]) -> None:
     replays, memories, t = RecentReplays(5.0), [EventMemory()] * 3, 50.0

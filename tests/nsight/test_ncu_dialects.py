@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ncu_csv import COPY, LAUNCHES, NOISE, Dialect, Locale, Made, Value, assert_same, details, raw, read
 
@@ -92,13 +92,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ncu")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=launches(), dialect=dialects)
 def test_details(folder: Path, made: list[Made], dialect: Dialect) -> None:
     assert_same(read(folder, details(made, dialect)), made, dialect)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=launches(), dialect=dialects)
 def test_raw(folder: Path, made: list[Made], dialect: Dialect) -> None:
     # a column has one unit, and nothing but whole numbers of what is counted

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import START, frame, gpus
@@ -114,7 +114,6 @@ COURSES = st.lists(st.tuples(st.sampled_from("WPI."), st.integers(2, 50)), min_s
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(COURSES, min_size=1, max_size=3), st.sampled_from([HUNG, IDLE]))
 def test_evidence_means_that_each_gpu_was_seen_without_work_in_both_windows(
     courses: list[str], policy: PolicyOptions

@@ -33,7 +33,7 @@ def frames(given: SeriesAnswer, memory: SeriesMemory) -> dict[str, pl.DataFrame]
     return {part.table: part.frame for part in series_parts(given, memory, overlaps=False)}
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=settings().max_examples // 6)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_series_is_irrelevant(random: Random) -> None:
     one, other = runs(), runs()
@@ -56,7 +56,7 @@ def test_metrics_that_lack_different_scrapes_name_the_job_together() -> None:
     assert held.rows() == [("7", 1000, None)]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=settings().max_examples // 6)
 @given(st.sets(st.integers(1, 5999), max_size=6))
 def test_where_windows_cut_is_irrelevant(cuts: set[int]) -> None:
     whole = frames(SeriesAnswer(runs()), SeriesMemory())
@@ -95,7 +95,6 @@ def test_holders_against_a_walk_scrape_by_scrape(scrapes: list[tuple[bool, set[s
     assert found == wanted
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0.0, 1.0, float("nan")])), min_size=1, max_size=25),
     st.sets(st.integers(1, 25)),

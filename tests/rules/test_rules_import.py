@@ -139,7 +139,7 @@ _ANY = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(suppress_health_check=list(HealthCheck))
 @given(key=st.sampled_from([*job_class()]), value=_ANY)
 def test_whatever_stands_in_a_file_it_is_translated_or_told(key: str, value: Any) -> None:
     one = translate_class(json.dumps(job_class(**{key: value})), "made.json", PARAMETERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rulejobs import CATALOGUE, METRICS, PARAMETERS, Job, written
 
@@ -51,19 +51,16 @@ def run(text: str) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=100, deadline=None)
 def test_any_text(text: str) -> None:
     run(text)
 
 
 @given(documents)
-@settings(max_examples=100, deadline=None)
 def test_any_document(document: Any) -> None:
     run(json.dumps(document))
 
 
 @given(st.lists(WORDS, max_size=25), st.lists(st.one_of(WORDS, st.sampled_from(["{a}", "$a", "%", " h"])), max_size=15))
-@settings(max_examples=200, deadline=None)
 def test_any_words(expression: list[str], text: list[str]) -> None:
     run(written({"a": " ".join(expression), "b": "true"}, template="".join(text), parameter=["threshold"]))
 
@@ -73,7 +70,6 @@ def test_any_words(expression: list[str], text: list[str]) -> None:
     st.one_of(st.none(), st.floats(0, 1e6)),
     st.dictionaries(st.sampled_from(list(PARAMETERS)), st.floats()),
 )
-@settings(max_examples=100, deadline=None)
 def test_any_job(work: list[Any], walltime: float | None, parameters: dict[str, float]) -> None:
     job = Job({"work": work}, {"numberOfProcesses": float(len(work)), "jobWallTime": walltime})
     for program in PROGRAMS:
@@ -85,7 +81,6 @@ def test_any_job(work: list[Any], walltime: float | None, parameters: dict[str, 
 
 
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=12), st.randoms())
-@settings(max_examples=60, deadline=None)
 def test_the_order_of_ranks_changes_nothing(work: list[float], chance: Any) -> None:
     mixed = list(work)
     chance.shuffle(mixed)

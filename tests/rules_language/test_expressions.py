@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rulejobs import METRICS, Job, errors, outcome, rule_of, value, written
 
@@ -125,7 +125,6 @@ def test_every_function_is_tried_and_in_the_reference() -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=40))
-@settings(max_examples=60, deadline=None)
 def test_quartiles_are_those_of_the_standard_library(work: list[float]) -> None:
     low, middle, high = statistics.quantiles(work, n=4, method="inclusive")
     for share, expected in ((0.25, low), (0.5, middle), (0.75, high)):
@@ -133,7 +132,6 @@ def test_quartiles_are_those_of_the_standard_library(work: list[float]) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-10, 10)), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
 def test_any_and_all_never_say_more_than_is_known(work: list[float | None]) -> None:
     """Whatever the unknown values are, an answer that is given stays the same."""
     job = Job({"work": work})

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import frame, gpus, summary
@@ -76,7 +76,6 @@ def same(found: float | None, wanted: float | None) -> bool:
     return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(GPU, min_size=1, max_size=4))
 def test_they_are_those_of_the_formulas(rows: list[dict[str, Any]]) -> None:
     job, each, _ = judged(*rows, max_warps=LIMITS)

@@ -14,12 +14,18 @@ from pathlib import Path
 
 import pytest
 
+import fast_tests
+
 # where Debian keeps what only an administrator would call
-_PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/sbin"))
+_PLACES = os.pathsep.join((fast_tests.FULL_PATH, "/usr/sbin", "/usr/local/sbin", "/sbin"))
 
 
 def program(name: str, *, package: str, places: Sequence[str] = ()) -> str:
-    """Return the path of a program; without it the test is skipped, or fails where servers are required."""
+    """Return the path of a program; without it the test is skipped, or fails where servers are required.
+
+    Only tests marked slow may ask, in their own process.
+    """
+    fast_tests.may_use(name)
     found = shutil.which(name, path=os.pathsep.join((_PLACES, *places)))
     if found:
         return found

@@ -13,6 +13,7 @@ import pytest
 
 from servers.process import free_port, listens, program, running
 
+pytestmark = pytest.mark.slow  # starts servers
 TESTS = Path(__file__).resolve().parents[1]
 
 

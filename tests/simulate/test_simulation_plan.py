@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from ClusterShell.NodeSet import NodeSet
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.devices import match_device
@@ -157,7 +157,6 @@ def overlaps(plan: SimulationPlan, runs: list[SimulatedRun]) -> int:
     return sum(after[0] < before[1] for spans in held.values() for before, after in pairwise(sorted(spans)))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     groups=st.lists(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import InputError
@@ -94,7 +94,6 @@ def test_other_encodings_delimiters_comments_and_no_header(tmp_path: Path) -> No
         list(read_csv(path, TableLayout(encoding="klingon")))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.text('ab,"\n é', max_size=6)), min_size=1, max_size=30), st.data())
 def test_blocks_of_any_size_give_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]], data: st.DataObject
@@ -131,7 +130,6 @@ def test_parquet_cut_off(tmp_path: Path, cut: float) -> None:
         parquet_columns(path)
 
 
-@settings(max_examples=60, deadline=None)
 @given(places=st.lists(st.tuples(st.integers(4, 10**6), st.integers(0, 255)), min_size=1, max_size=20))
 def test_parquet_with_wrong_bytes_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]]

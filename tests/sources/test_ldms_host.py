@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.chunks import Chunk, ChunkPart
@@ -279,7 +279,6 @@ def test_samplers_are_told_by_names_of_files(path: str, sampler: str) -> None:
 COUNTS = st.lists(st.lists(st.integers(0, 10**9) | st.none(), min_size=3, max_size=3), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
 @given(COUNTS)
 def test_sums_are_those_of_last_known_values(counts: list[list[int | None]]) -> None:
     """In rows or in columns: each copy counts with its last value, before its first with its first."""

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import ConfigError, InputError
@@ -114,7 +114,6 @@ def test_each_gpu_is_followed_on_its_own() -> None:
     assert times.values.dt.hour().to_list() == [0, 0, 0, 0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     fold=st.sampled_from(FOLDS),
     before_s=st.integers(0, 7200),
@@ -139,7 +138,6 @@ def test_regular_samples_over_the_repeated_hour_come_back(
     assert times.values.to_list() == utc
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     zone_name=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),
     wall=st.datetimes(datetime(2010, 1, 1), datetime(2035, 1, 1)),  # noqa: DTZ001

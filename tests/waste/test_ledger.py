@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from waste_cases import Case, by_hand, columns, judged
 
@@ -61,7 +61,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(cases(), min_size=1, max_size=3), st.sampled_from([0.0, 2.0, 5.0]))
 def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: float) -> None:
     made = [replace(case, number=number) for number, case in enumerate(made)]
@@ -80,7 +79,6 @@ def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: flo
                 assert row[f"energy_j_{cause}"] == pytest.approx(wanted[f"energy_{cause}"], rel=1e-5, abs=1e-3), cause
 
 
-@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_causes_productive_and_unmeasured_are_all_hours(case: Case) -> None:
     (row,) = judged(case)

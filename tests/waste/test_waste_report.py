@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from waste_cases import columns
 
@@ -114,7 +114,6 @@ def test_prices() -> None:
     assert "EUR" not in to_text(waste_lines(none))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(
