@@ -25,7 +25,7 @@ COREUTILS = (
     *("realpath", "rm", "rmdir", "seq", "sleep", "sort", "stat", "tail", "tee", "test", "timeout", "touch", "tr"),
     *("true", "uname", "uniq", "wc", "yes"),
 )
-BARE = ("sh", "make", "git", *COREUTILS)
+BARE = ("sh", "make", "git", "sed", *COREUTILS)  # ClusterShell reads groups of nodes with sed
 # Commands of Tachograph that serve or collect until they are stopped. Other servers are not on the bare PATH.
 LASTING_COMMANDS = ("collect", "serve")
 
@@ -116,7 +116,7 @@ def _note_process(event: str, arguments: Sequence[object]) -> None:
         words = arguments[1]
         if isinstance(words, list | tuple) and any(str(word) == "tachograph" for word in words):
             lasting = [str(word) for word in words if str(word) in LASTING_COMMANDS]
-            if lasting and "--help" not in words:
+            if lasting and not {"--help", "--once"} & {str(word) for word in words}:
                 _watch.defects.append(f"starts `tachograph {lasting[0]}`")
 
 

@@ -155,6 +155,7 @@ def test_advice_on_a_simulated_cluster_against_its_truth(cluster: tuple[Path, La
     assert agree > 200
 
 
+@pytest.mark.slow
 def test_goal_half_a_percent_of_advised_jobs_fail() -> None:
     total = [replay(designed(seed), SITE, OPTIONS).total for seed in (1, 2)]
     advised, broken = sum(sums.advised for sums in total), sum(sums.broken_jobs for sums in total)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from in_process import run_here
 from madelake import held, job, make_lake, summarized, utc
 from tachograph.cli import main
 from tachograph.figures.registry import FIGURES, QUESTIONS
@@ -38,11 +38,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "tachograph", "figures", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    return subprocess.run(
-        command, cwd=folder, env={**environment, "COLUMNS": "100"}, capture_output=True, text=True, timeout=300
-    )
+    return run_here(["figures", *arguments], folder, {**environment, "COLUMNS": "100"})
 
 
 @pytest.mark.slow

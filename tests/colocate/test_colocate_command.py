@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def pairs(demo: Path) -> dict[str, Any]:
-    """All pairs of the demo, as a process of its own prints them."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    command = [sys.executable, "-m", "tachograph", "colocate", "--runs", "1", "--all", "--json"]
-    done = subprocess.run(command, cwd=demo, env=environment, capture_output=True, text=True, check=False)
+    """All pairs of the demo, as the command prints them."""
+    done = run(demo, "--runs", "1", "--all", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     data: dict[str, Any] = json.loads(done.stdout)
     return data

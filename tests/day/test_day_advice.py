@@ -22,6 +22,8 @@ from tachograph.catalog.errors import UsageError
 from tachograph.sharing.demand import H100_NVL, Sharing
 from tachograph.sharing.estimate import estimate
 
+pytestmark = pytest.mark.slow  # days are simulated, which takes long
+
 HBM = H100_NVL.hbm_bytes or 0.0
 BY_CODE = {policy.code: policy for policy in POLICIES}
 

@@ -22,6 +22,8 @@ from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES
 
+pytestmark = pytest.mark.slow  # days are simulated, which takes long
+
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 H100 = "H100 SXM 80GB"
 DEVICES = pl.DataFrame(

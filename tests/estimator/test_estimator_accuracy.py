@@ -13,6 +13,8 @@ from tachograph.sharing.accuracy import errors, estimator_accuracy
 from tachograph.sharing.contention import DOMINANCE
 from tachograph.sharing.demand import Calibration
 
+pytestmark = pytest.mark.slow  # all published measurements are estimated anew
+
 MEASURED = {
     "Table 2": (1.06, 1.14, 1.23, 1.36, 1.9),
     "Table 3": (1.915, 1.896, 1.893, 1.65, 1.001),

@@ -69,6 +69,7 @@ def removed(lake: Lake) -> Counter[tuple[str, str | None]]:
     return counted
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_bit_by_bit(written: tuple[SimulatedCluster, Lake], filled: Lake) -> None:
     cluster, lake = written
     kinds = set(cluster.defects["kind"])

@@ -31,6 +31,7 @@ async def pressed(place: str, pressing: list[ScreenKey]) -> set[str]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", OPENED_BY)
 def test_no_text_acts_on_a_screen(place: str) -> None:
     pressing = [key for key in KEYS if key.place in ("", place) and not key.action.startswith(LEAVING)]
@@ -38,6 +39,7 @@ def test_no_text_acts_on_a_screen(place: str) -> None:
     assert any(MARK in line for line in seen)
 
 
+@pytest.mark.slow
 def test_the_screen_of_each_gpu_shows_text_alone() -> None:
     async def walked() -> None:
         clock = Clock()

@@ -56,7 +56,7 @@ def compare(found: dict[Key, dict[str, Any]], expected: dict[Key, dict[str, Any]
             assert value is None or abs(found[key][name] - value) <= 1e-5 * abs(value) + 1e-9, (key, name)
 
 
-@pytest.mark.parametrize(("seed", "hours"), [(1, 27.3), (2, 6.0)])
+@pytest.mark.parametrize(("seed", "hours"), [pytest.param(1, 27.3, marks=pytest.mark.slow), (2, 6.0)])
 def test_every_characteristic_is_what_plain_loops_make_of_it(seed: int, hours: float, tmp_path: Path) -> None:
     hosts = random_hosts(seed, hours=hours)
     lake = make_lake(tmp_path / "lake", **hosts.tables())

@@ -86,6 +86,7 @@ def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
             assert factor(pair["slowdown"]) in page
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone(tmp_path: Path) -> None:
     page = kernels_html(report(tmp_path, (*PUBLISHED, Made("<script>alert(1)</script>(int)", 132, 128, 1.0))))
     assert "<script" not in page
@@ -94,6 +95,7 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 13])
 def test_plots_of_few_and_many_kernels(count: int, tmp_path: Path) -> None:
     kernels = tuple(
@@ -121,6 +123,7 @@ def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
     assert "–" in lines(found)
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_missing_metrics_mean(tmp_path: Path) -> None:
     found = report(tmp_path, without=("lts__t_sector", "smsp__thread_inst_executed"))
     (part,) = found.parts

@@ -173,6 +173,7 @@ def test_a_job_id_of_several_clusters_needs_the_cluster(tmp_path: Path) -> None:
     assert "13 kernels" in kernels(tmp_path, "--job", "7", "--cluster", "b", "--lake", "lake")
 
 
+@pytest.mark.slow
 def test_a_report_from_a_pipe_in_a_process_of_its_own(folder: Path) -> None:
     command = [sys.executable, "-m", "tachograph", "kernels"]
     for words, given in ((["-", "--job", JOB], sample()), (["--job", JOB, "--json"], "")):

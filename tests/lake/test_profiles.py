@@ -136,6 +136,7 @@ def test_compaction_keeps_what_is_attached(lake: Lake) -> None:
     assert attach(lake, profile("2.csv", "d02"), key="c:2:100") == ()
 
 
+@pytest.mark.slow
 def test_compaction_reads_few_reports_at_a_time(lake: Lake) -> None:
     for number in range(LARGE_ROWS + 20):
         attach(lake, profile("a.csv", "d"), key=f"c:{number:03}:100")

@@ -103,6 +103,7 @@ def changed(configuration: Configuration | None = None) -> Configuration:
     return Configuration(filters=StudyFilters(min_elapsed_s=60.0 if configuration is None else 61.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 10)
 @given(samples=st.integers(1, 8), more=st.integers(0, 5), again=st.booleans())
 def test_whatever_is_removed_summaries_gpus_and_findings_stay(

@@ -23,14 +23,13 @@ from doc_pages import (
     written_anew,
 )
 
-FIRST = ("README.md",)  # the others are slow: `make test-all`
-
 
 def every_page() -> list[object]:
     named = [(page, str(page.relative_to(REPOSITORY))) for page in PAGES]
-    return [pytest.param(page, id=name, marks=() if name in FIRST else pytest.mark.slow) for page, name in named]
+    return [pytest.param(page, id=name) for page, name in named]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", every_page())
 def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path, tmp_path: Path) -> None:
     for step, done in run_all(prepare(page, demo, tmp_path), tmp_path, in_shell=page.name in IN_SHELL):

@@ -70,6 +70,7 @@ def test_a_duration(tmp_path: Path) -> None:
     assert 0.9 < lake.latest(JOBS)["elapsed_s"].item() < 5
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
     slurm = environment() | {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "fit", "SLURM_JOB_NUM_NODES": "1"}
     process = subprocess.Popen([*RECORD, "--until-job-ends", "--duration", "120"], cwd=tmp_path, env=slurm)

@@ -159,6 +159,7 @@ def test_the_end_of_the_command_is_reported_before_the_report(tmp_path: Path) ->
     assert done.returncode == 3
 
 
+@pytest.mark.slow
 def test_a_command_shorter_than_the_first_sample_is_reported_in_a_line(tmp_path: Path) -> None:
     done = reported(tmp_path, "false")
     printed = r"tachograph: false: exit code 1 after [\d.]+ s; nothing was recorded: it ended before the first sample\n"
@@ -167,12 +168,14 @@ def test_a_command_shorter_than_the_first_sample_is_reported_in_a_line(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
 def test_death_by_a_signal_is_passed_on(tmp_path: Path, name: str) -> None:
     code, _, _ = record(tmp_path, "sh", "-c", f"kill -{name[3:]} $$")
     assert code == -getattr(signal, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
 def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, command: str, code: int) -> None:
     given, out, err = record(tmp_path, command)
@@ -181,6 +184,7 @@ def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, command: str,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_script_without_interpreter_is_run_by_the_shell(tmp_path: Path) -> None:
     script = tmp_path / "job"
     script.write_text("echo run by $0\n")

@@ -109,7 +109,7 @@ def names() -> frozenset[str]:
     return frozenset({*sys.stdlib_module_names, *installed, *ABSENT} - {"__main__", "__pycache__"})
 
 
-@pytest.fixture(scope="module", params=["script", "-m"])
+@pytest.fixture(scope="module", params=["-m", pytest.param("script", marks=pytest.mark.slow)])
 def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PlantedFolder:
     """The working directory, with a simulated cluster in it."""
     folder, programs = (tmp_path_factory.mktemp(name) for name in ("planted", "programs"))
@@ -154,6 +154,7 @@ def test_no_command_runs_one_for_its_help(planted: PlantedFolder) -> None:
     assert "tachograph" in planted.run("help", "--man")  # which imports the modules of all
 
 
+@pytest.mark.slow
 def test_no_worker_of_a_simulation_runs_one(planted: PlantedFolder) -> None:
     planted.run("simulate", "direct", *SMALL, "--lake", "direct-lake", "--processes", 2)
 
@@ -165,12 +166,14 @@ def test_no_child_of_the_collector_runs_one(planted: PlantedFolder) -> None:
         planted.run("collect", "--once", "--config", file.name, "--lake", "collected")
 
 
+@pytest.mark.slow
 def test_no_reader_of_stored_reports_runs_one(planted: PlantedFolder) -> None:
     pytest.importorskip("ncu_report")
     write(planted.folder / "a.ncu-rep", [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})])
     assert "axpy" in planted.run("kernels", "a.ncu-rep")
 
 
+@pytest.mark.slow
 def test_no_process_under_mps_runs_one(planted: PlantedFolder) -> None:
     planted.run("interference", "bench", "--mps", "--dry-run")
     with chdir(planted.folder):
@@ -237,7 +240,6 @@ WORDS: Mapping[str, Sequence[object]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_no_command_runs_one(filled: PlantedFolder, command: CommandEntry) -> None:
-    filled.run(command.name, "--help")
     if command.name in WORDS:
         job = json.loads(filled.run("jobs", "--json"))[0]["job_id"] if "JOB" in WORDS[command.name] else ""
         filled.run(command.name, *(job if word == "JOB" else word for word in WORDS[command.name]))

@@ -22,6 +22,8 @@ from tachograph.simulate.cluster import SimulatedCluster, simulate
 from tachograph.simulate.plan import LEAN_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.sources import ldms
 
+pytestmark = pytest.mark.slow  # a cluster of all kinds of jobs takes long
+
 PLAN = SimulationPlan(
     seed=5,
     days=2,

@@ -20,6 +20,8 @@ from tachograph.judge.tune.configuration import check_target, to_toml
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 
+pytestmark = pytest.mark.slow  # simulated clusters are searched, which takes long
+
 JOBS = 160
 
 

@@ -223,6 +223,7 @@ def test_workers_that_cannot_be_used(raw: Lake, tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 def test_a_worker_looks_at_the_lake(raw: Lake, tmp_path: Path) -> None:
     """It may see none, another one, an older state of it; having seen it once it does not look again."""
     here, bare, other, older = (tmp_path / name for name in ("here", "bare", "other", "older"))
@@ -296,6 +297,7 @@ def test_a_refusal_of_slurm_in_few_words(said: str, reason: str) -> None:
     assert refusal(said) == reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["distributed", "cryptography"])
 def test_without_dask_it_is_said_what_to_install(raw: Lake, missing: str) -> None:
     script = f"import sys; sys.modules['{missing}'] = None; from tachograph.cli import main; sys.exit(main())"
