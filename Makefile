@@ -20,6 +20,8 @@ SCREENS ?= 10000
 SAMPLES ?= 1.92e9
 FOLDER ?= tachograph-month
 DAY ?= gpu-day-results
+# a Monday shortly after midnight, the last second of an hour, a leap day, both changes of the clock in Berlin
+MOMENTS ?= 2026-11-30_00:20:00 2026-11-25_13:59:59 2028-02-29_12:00:00 2027-03-28_01:59:50 2026-10-25_02:59:50
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -49,6 +51,12 @@ test: $(VENV)/dev.stamp ## run the tests but for those marked slow (WORKERS=3, A
 
 test-all: $(VENV)/dev.stamp ## run all tests (ARGS='-m slow': those that `make test` leaves out)
 	$(PYTEST) $(ARGS)
+
+test-times: $(VENV)/dev.stamp ## run the fast tests at each of MOMENTS, in another order (needs faketime; ARGS='tests/act tests/report')
+	@for moment in $(MOMENTS); do \
+		TZ=Europe/Berlin DONT_FAKE_MONOTONIC=1 faketime "$${moment%_*} $${moment#*_}" \
+			$(MAKE) test ARGS="--order-seed=$$moment $(ARGS)" || exit 1; \
+	done
 
 lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 	$(BIN)/ruff check .
@@ -82,7 +90,8 @@ polls: $(VENV)/dev.stamp ## collect POLLS=10000 times from good and bad exporter
 upgrade-test: $(VENV)/dev.stamp ## read, analyze and compact lakes that earlier versions wrote (a minute)
 	$(PYTEST) tests/upgrade $(ARGS)
 
-fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; stopped, it goes on from there
+fuzz: $(VENV)/dev.stamp ## try wide examples of every property, then FUZZ=1000000 mutations of recorded inputs (stopped, these go on)
+	$(PYTEST) -m 'hypothesis and not slow' --hypothesis-profile=wide
 	$(BIN)/python tests/fuzz/fuzz.py --mutations $(FUZZ) --state .fuzz.json
 
 screens: $(VENV)/dev.stamp ## draw SCREENS=10000 screens of exporters with faults at random (a quarter of an hour and more)
@@ -113,7 +122,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens gpu-day gpu-day-pack docs site man lock clean
+.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens gpu-day gpu-day-pack docs site man lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -274,9 +275,19 @@ def pytest_unconfigure() -> None:
     fast_tests.remove_bare_path()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the order of the tests be another."""
+    parser.addoption("--order-seed", help="run files, and the tests of a file, in an order made of this text")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Look at what is to be run, and in which order."""
     together.check_names(items)
+    seed = config.getoption("--order-seed")
+    if seed:
+        order = random.Random(seed)  # every worker comes to the same order
+        places = {path: order.random() for path in dict.fromkeys(item.path for item in items)}
+        items.sort(key=lambda item: (places[item.path], order.random()))
     together.in_order(items)
 
 

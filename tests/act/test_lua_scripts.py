@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 
+import pytest
 from slurm_client import LUA
 
 from servers.process import program
@@ -13,6 +14,7 @@ from tachograph.judge.advice.request import name_pattern
 from tachograph.service.act import advice_table
 
 
+@pytest.mark.slow
 def test_luacheck_has_nothing_to_remark() -> None:
     scripts = sorted(LUA.glob("*.lua"))
     assert len(scripts) == 2
@@ -35,6 +37,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 def test_names_have_the_pattern_of_the_service() -> None:
     lua = program("lua", package="lua5.1")
     script = f"local a = dofile('{LUA / 'cli_filter.lua'}') for name in io.lines() do print(a.pattern(name)) end"

@@ -145,6 +145,7 @@ def test_openmetrics_is_served_when_requested() -> None:
     assert ours == {key: value for key, value in plain.items() if key[0].startswith("tachograph_")}
 
 
+@pytest.mark.slow
 def test_prometheus_finds_nothing_to_object_to() -> None:
     promtool = program("promtool", package="prometheus")
     with exposed() as url:
@@ -185,6 +186,7 @@ def test_no_thread_is_left_behind() -> None:
     assert threading.active_count() <= before + 1
 
 
+@pytest.mark.slow
 def test_the_alerts_are_rules_and_name_metrics_that_exist() -> None:
     promtool = program("promtool", package="prometheus")
     rules = DEPLOY / "tachograph.rules.yml"
@@ -195,6 +197,7 @@ def test_the_alerts_are_rules_and_name_metrics_that_exist() -> None:
     assert len(named) >= 6
 
 
+@pytest.mark.slow
 def test_an_alert_comes_when_a_source_is_late_or_fails_and_not_before(tmp_path: Path) -> None:
     promtool = program("promtool", package="prometheus")
     cases = tmp_path / "tests.yml"
@@ -280,6 +283,7 @@ tests:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda unit: unit.stem)
 def test_units_are_such_as_systemd_takes_and_confine_the_program(unit: Path, tmp_path: Path) -> None:
     analyze = program("systemd-analyze", package="systemd")

@@ -136,6 +136,7 @@ def test_an_empty_lake_of_jobs_is_a_page(lake: Lake) -> None:
     assert set(values(page_of(synthetic_content([])))) == {"tachograph_export_time_seconds"}
 
 
+@pytest.mark.slow
 def test_promtool_finds_nothing(lake: Lake, tmp_path: Path) -> None:
     target = tmp_path / "tachograph.prom"
     [one] = export(lake, "openmetrics", "--to", target, "--jobs", "9")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
@@ -192,5 +191,7 @@ def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -
 @pytest.mark.parametrize("entry", [one for one in READ if one not in STREAMS], ids=lambda entry: entry.path)
 def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, TestClient]) -> None:
     address, accept = next(addresses_of(entry)), media_types(entry)[0]
-    for word, payload in product(words_of(entry), NAMES):
-        ask(clients["admin"], address, accept, **{**WITH.get(entry.module, {}), word: payload})
+    words = words_of(entry)
+    for index in range(max(len(NAMES), 3 * len(words)) if words else 0):  # each text, and each word with three texts
+        asked = {words[index % len(words)]: NAMES[index % len(NAMES)]}
+        ask(clients["admin"], address, accept, **{**WITH.get(entry.module, {}), **asked})

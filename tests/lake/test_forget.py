@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,9 +33,16 @@ STANDS = KEY.pseudonym("user", NAME)
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(named: Path, tmp_path: Path) -> Lake:
+    """A copy of the lake with the name."""
+    return Lake.open(str(shutil.copytree(named, tmp_path / "lake")))
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lake in which the name is in every column of text that may have it, and two jobs of that user."""
-    lake = Lake.create(str(tmp_path / "lake"))
+    folder = tmp_path_factory.mktemp("named") / "lake"
+    lake = Lake.create(str(folder))
     samples = [
         {"t": utc(1, 0, minute), "node": node, "gpu": 0, "gpu_util": 0.5, "power_w": 100.0}
         for node in ("n1", "n2")
@@ -56,7 +64,7 @@ def lake(tmp_path: Path) -> Lake:
             row |= {"job_key": "c:9:9", "job_id": "9"} if "job_key" in table.schema else {"job_id": "9"}
             made = pl.DataFrame([{name: row.get(name) for name in table.schema}], schema=table.schema).drop("seq")
             lake.append(table, made, app_id="planted", seq=1)
-    return lake
+    return folder
 
 
 def readable(folder: Path) -> Iterator[str]:

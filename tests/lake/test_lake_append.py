@@ -52,6 +52,7 @@ def test_an_append_of_no_rows_is_remembered(lake: Lake) -> None:
     assert lake.files(GPU_SAMPLES) == []
 
 
+@pytest.mark.slow
 def test_chunks_are_remembered_beyond_the_checkpoints_of_the_log(lake: Lake) -> None:
     row = JOBS.empty().drop("seq")
     for place in range(55):
@@ -85,6 +86,7 @@ def test_the_same_chunks_from_two_processes_at_once_land_once(lake: Lake) -> Non
     assert rows(lake) == plain(samples("n1", seconds=range(0, 480, 10)))
 
 
+@pytest.mark.slow
 def test_chunks_of_two_processes_at_once_all_land_each_in_its_own_version(lake: Lake) -> None:
     known = at_once([started(APPEND, lake.location, name, "8") for name in ("1", "2")])
     assert known == ["0\n", "0\n"]

@@ -191,6 +191,7 @@ def test_views_stay_as_they_were() -> None:
         assert repr(now) == repr(before)
 
 
+@pytest.mark.slow
 def test_faults_at_random() -> None:
     """GPUs, counters, clocks and values come and go as they please: every view is whole, and nothing is invented."""
     rng = np.random.default_rng(11)

@@ -308,6 +308,7 @@ def test_a_unit_of_work_is_a_load_of_a_warp_however_loops_are_unrolled() -> None
     assert unit_of_work(workload, None) is None
 
 
+@pytest.mark.slow
 def test_other_chips() -> None:
     assert compiled("compute_90").kind == "ptx"
     assert compiled("sm_90").kind == "cubin"

@@ -13,6 +13,8 @@ from fake_nvml_library import GPM_IDS, MIB, FakeNode, Reader, build, gpm, plain,
 
 from tachograph.catalog.counters import COUNTERS
 
+pytestmark = pytest.mark.slow  # the library is compiled
+
 # counter -> (key of the fake, factor); written down here, not taken from the catalogue
 PLAIN = {
     "gpu_util": ("util", 0.01),

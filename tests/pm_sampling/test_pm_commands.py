@@ -109,6 +109,7 @@ def test_cycles_are_an_interval_as_published(tmp_path: Path) -> None:
     assert whole["measured_s"] / whole["pm_samples"] == pytest.approx(50e6 / 1.41e9, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_what_is_cut_is_named(tmp_path: Path) -> None:
     node = PmNode(tmp_path, chips={"GH100": {"per_pass": 5}})
     done = run(node, "sample", "--json", "--duration", "0.5")
@@ -116,6 +117,7 @@ def test_what_is_cut_is_named(tmp_path: Path) -> None:
     assert lines(done.stdout)[-1]["pipe_tensor_cycles_active"] is None
 
 
+@pytest.mark.slow
 def test_bursts_are_printed(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"on": 20_000_000, "off": 80_000_000})])
     done = run(node, "sample", "--json", "--duration", "1.5", "--interval", "0.005", "--bursts")
@@ -197,6 +199,7 @@ def test_dcgm_is_paused_only_where_that_is_wished(tmp_path: Path) -> None:
     assert calls(tmp_path) == ["profile --pause", "profile --resume"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("whom", ["parent", "child"])
 def test_dcgm_is_resumed_however_sampling_ends(tmp_path: Path, number: signal.Signals, whom: str) -> None:
@@ -241,6 +244,7 @@ def recording(node: PmNode, *work: str) -> subprocess.Popen[str]:
 WAIT_FOR_SPOOL = "n=0; until ls kept/recordings/*.spool || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done >/dev/null 2>&1"
 
 
+@pytest.mark.slow
 def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"on": 100_000_000, "off": 900_000_000})])
     done = recording(node, "sh", "-c", f"{WAIT_FOR_SPOOL}; sleep 5; echo done")
@@ -262,6 +266,7 @@ def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     assert ways[1]["score_gpu"] == pytest.approx(scores.get_column("score_gpu").item(0), abs=5)
 
 
+@pytest.mark.slow
 def test_a_killed_sampler_leaves_the_job_and_the_recording(tmp_path: Path) -> None:
     node = PmNode(tmp_path)
     with recording(node, "sh", "-c", "until test -e stop; do sleep 0.1; done; echo job done") as process:
@@ -280,6 +285,7 @@ def test_a_killed_sampler_leaves_the_job_and_the_recording(tmp_path: Path) -> No
     assert Lake.open(str(tmp_path / "kept")).latest(GPU_SCORES).height
 
 
+@pytest.mark.slow
 def test_a_killed_recorder_leaves_the_job_and_ends_the_sampler(tmp_path: Path) -> None:
     node = PmNode(tmp_path)
     with recording(node, "sh", "-c", "until test -e stop; do sleep 0.1; done; echo job done") as process:
@@ -295,6 +301,7 @@ def test_a_killed_recorder_leaves_the_job_and_ends_the_sampler(tmp_path: Path) -
     assert (process.returncode, out) == (0, "job done\n")
 
 
+@pytest.mark.slow
 def test_a_library_that_crashes_is_started_again(tmp_path: Path) -> None:
     from tachograph.sources.pm_sampling.child import PmRequest
     from tachograph.sources.pm_sampling.process import PmProcess
@@ -314,6 +321,7 @@ def test_a_library_that_crashes_is_started_again(tmp_path: Path) -> None:
         process.close()
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_sampled_record_runs_the_command(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(faults={"enable": "PermissionError:refused"})])
     done = recording(node, "echo", "job done")

@@ -178,7 +178,7 @@ def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path, folder: s
         "-p",
         "no:cacheprovider",
         "-m",
-        "not slow",
+        "not slow and not hypothesis",
         "--benchmark-disable",
         *generated,
         folder,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,16 +33,6 @@ def texts() -> list[tuple[str, str]]:
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-
-
-def test_the_generated_pages_are_those_of_the_code() -> None:
-    done = run(sys.executable, "docs/generate.py", "--check")
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_layers_hold() -> None:
-    done = run(str(Path(sys.executable).parent / "lint-imports"), "--no-cache")
-    assert done.returncode == 0, done.stdout
 
 
 def test_no_file_names_a_package_registry() -> None:

@@ -19,7 +19,7 @@ from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS
 
 START = utc(23, 23, 40)
-FEW = settings(max_examples=settings().max_examples // 2)
+FEW = settings(max_examples=settings().max_examples // 5)
 level = st.integers(0, 64).map(lambda n: n / 64)  # exact in single precision
 
 
