@@ -121,5 +121,5 @@ def _note_process(event: str, arguments: Sequence[object]) -> None:
 
 
 # At import, that is before the package: its default arguments may hold `time.sleep`.
-time.sleep = _noted_sleep
+time.sleep = _noted_sleep  # type: ignore[assignment]
 sys.addaudithook(_note_process)

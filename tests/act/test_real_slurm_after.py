@@ -290,7 +290,7 @@ def test_no_line_of_a_mail_is_a_command(
 
 @pytest.mark.parametrize("address", ["-A/etc/passwd", "|sh", "/tmp/file", "a b", "a\nb", "", "+x", "$(id)"])
 def test_what_is_no_address_gets_no_mail(sink: MailSink, wrapper: Callable[..., Path], address: str) -> None:
-    words = [wrapper(), "-s", "Slurm Job_id=7 Ended", address]
+    words: list[str | Path] = [wrapper(), "-s", "Slurm Job_id=7 Ended", address]
     done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, timeout=60)
     assert (done.returncode, sink.messages) == (1, [])
 

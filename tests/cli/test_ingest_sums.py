@@ -97,7 +97,7 @@ def ingested(folder: Path, name: str, *words: str) -> Any:
     source, content = FILES[name]
     (folder / name).write_text(content)
     (folder / "mapping.toml").write_text(MAPPING)
-    options = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}
+    options: dict[str, tuple[str, ...]] = {"table": ("--mapping", "mapping.toml"), "nvidia-smi": ("--node", "n1")}
     options["dcgm-exporter"] = ("--time", "2026-01-01")
     options["allocation-map"] = ("--trusted",)
     more = options.get(source, ())

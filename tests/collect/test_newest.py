@@ -36,13 +36,23 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def samples(at: datetime = NOW, **power_mw: float | None) -> ChunkPart:
     """A sample of each node's GPU, in another unit than the contract's."""
     rows = [(at, node, 0, value) for node, value in power_mw.items()]
-    schema = {"t": pl.Datetime("us", "UTC"), "node": pl.String, "gpu": pl.Int16, "power_w": pl.Float64}
+    schema: dict[str, type[pl.DataType] | pl.DataType] = {
+        "t": pl.Datetime("us", "UTC"),
+        "node": pl.String,
+        "gpu": pl.Int16,
+        "power_w": pl.Float64,
+    }
     return ChunkPart("gpu_samples", pl.DataFrame(rows, schema=schema, orient="row"), {"power_w": "mW"})
 
 
 def labels(*rows: tuple[str, datetime | None], gpu: int | None = 0) -> ChunkPart:
     """A job begins or ends to hold the GPU of `a`."""
-    schema = {"job_id": pl.String, "end": pl.Datetime("us", "UTC"), "node": pl.String, "gpu": pl.Int16}
+    schema: dict[str, type[pl.DataType] | pl.DataType] = {
+        "job_id": pl.String,
+        "end": pl.Datetime("us", "UTC"),
+        "node": pl.String,
+        "gpu": pl.Int16,
+    }
     frame = pl.DataFrame([(*row, "a", gpu) for row in rows], schema=schema, orient="row")
     return ChunkPart("allocations", frame.with_columns(start=NOW, provenance=pl.lit("explicit")), overlaps=True)
 

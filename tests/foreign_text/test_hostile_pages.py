@@ -134,8 +134,8 @@ def addresses_of(entry: Entry) -> Iterator[str]:
     """Addresses in which each value of each part occurs."""
     names = parts_of(entry)
     for index in range(max((len(PARTS[name]) for name in names), default=1)):
-        values = {name: quote(PARTS[name][index % len(PARTS[name])], safe="") for name in names}
-        yield from (address for _, address in addresses(entry, lambda part, values=values: [values[part]]))
+        values = {name: [quote(PARTS[name][index % len(PARTS[name])], safe="")] for name in names}
+        yield from (address for _, address in addresses(entry, values.__getitem__))
 
 
 def requests(entry: Entry) -> list[tuple[str, str]]:

@@ -13,13 +13,11 @@ from typing import Any, get_args
 import pytest
 
 import tachograph
-from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import RefusedError, TachographError
 from tachograph.service.act.comments import AdminComments
 from tachograph.service.act.slurm_jobs import QUEUE_FIELDS, JobAction, SlurmJob, SlurmJobs
 from tachograph.service.record.recorder import job_is_over
 from tachograph.sources.slurm.commands import AccountingSpan, SacctCommand, SiteProgram
-from tachograph.web.identity.groups import ldap_groups
 
 # {file: what is in the words of the programs that it starts}. Values of records go through SiteProgram alone.
 STARTERS = {
@@ -181,7 +179,7 @@ def site(tmp_path: Path) -> Path:
     values = {"JobID": "7", "State": "RUNNING", "BatchFlag": "1", "UserName": "ann", "ArrayTaskID": "N/A"}
     line = "".join(values.get(field, "").ljust(width) for field, width in widths.items())
     answers = {"squeue": line, "sinfo": "gpu01=idle", "sacct": f"7|{ROW['submit'].timestamp():.0f}|ann"}
-    for name in ("squeue", "sinfo", "sacct", "sacctmgr", "scontrol", "scancel", "ldapsearch"):
+    for name in ("squeue", "sinfo", "sacct", "sacctmgr", "scontrol", "scancel"):
         script = programs / name
         prints = f"printf '%s\\n' '{answers.get(name, '')}'"
         script.write_text(f"#!/bin/sh\nprintf '%s\\n' {name} \"$@\" END >> {tmp_path}/words\n{prints}\n")
@@ -230,26 +228,6 @@ def test_hostile_values_run_nothing_and_add_no_option(site: Path, field: str, be
 def _try(call: Call, words: tuple[str, ...], value: str) -> None:
     with suppress(TachographError):
         call(words, value)
-
-
-@pytest.mark.parametrize("value", HOSTILE)
-def test_a_filter_of_the_directory_holds_names_as_bytes(
-    site: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv("PATH", f"{site / 'programs'}:/usr/bin:/bin")
-    options = ServeOptions(ldap_url="ldap://h", ldap_base="dc=a b", ldap_filter="(uid={user})")
-    ldap_groups(options)(value.replace("X", str(site / "executed")))
-    ((*_, name, column),) = _started(site)
-    assert (name[:5], name[-1], column) == ("(uid=", ")", "cn")
-    assert set(name[5:-1]) <= set("\\0123456789abcdef")
-    assert not (site / "executed").exists()
-
-
-@pytest.mark.parametrize("value", ["-x", "--all", "a\nb"])
-def test_options_of_the_directory_that_are_none_are_refused(value: str) -> None:
-    options = ServeOptions(ldap_url="ldap://h", ldap_base=value, ldap_filter="(uid={user})")
-    with pytest.raises(RefusedError, match="is no ldap base; nothing was run"):
-        ldap_groups(options)("ann")
 
 
 def test_a_word_that_a_shell_reads_is_refused_without_a_kind() -> None:

@@ -21,7 +21,11 @@ from tachograph.service.act.slurm_jobs import JobAction, SlurmJob, SlurmJobs
 
 pytestmark = pytest.mark.slow
 SUMMARY = {"nodes": {}, "gpus": 1, "tachograph": {"v": 1}}
-AFTER = {"cancel": {"CANCELLED", "COMPLETING", None}, "suspend": {"SUSPENDED"}, "requeue": {"COMPLETING", "PENDING"}}
+AFTER: dict[str, set[str | None]] = {
+    "cancel": {"CANCELLED", "COMPLETING", None},
+    "suspend": {"SUSPENDED"},
+    "requeue": {"COMPLETING", "PENDING"},
+}
 
 
 @pytest.fixture(autouse=True)

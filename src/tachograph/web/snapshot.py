@@ -61,7 +61,7 @@ RECENT = timedelta(days=30)
 RETRY_S = 2  # when to come again while jobs are read
 
 
-def _read_only(values: dict[Any, Any]) -> Mapping[Any, Any]:
+def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(values)
 
 

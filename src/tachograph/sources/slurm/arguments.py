@@ -19,12 +19,6 @@ GRAMMAR: Final[Mapping[str, re.Pattern[str]]] = {
     "job": re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,10}|\+[0-9]{1,4})?"),
     "comment": re.compile(r"[A-Za-z0-9]+:[A-Za-z0-9+/=]+"),
     "reason": re.compile(r"[A-Za-z0-9][A-Za-z0-9_@%+=:,./ -]{0,254}"),
-    # of the directory of users, which is never behind a prefix
-    "ldap_base": re.compile(r"(?!-)[^\x00-\x1f\x7f]*"),
-    "ldap_bind": re.compile(r"(?!-)[^\x00-\x1f\x7f]+"),
-    "ldap_filter": re.compile(r"\([^\x00-\x1f\x7f]*\)"),
-    "ldap_url": re.compile(r"ldap[si]?://[^\x00-\x1f\x7f]*"),
-    "file": re.compile(r"/[^\x00-\x1f\x7f]*"),
 }
 # no character of these is read by a shell; \x1f is a delimiter that is never typed
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\x1f-]*")
