@@ -127,8 +127,8 @@ def _keep_only(cluster: SimulatedCluster, jobs: set[str]) -> None:
     """Leave the other jobs out of accounting and GPU map."""
     kept = [record for record in accounting(cluster) if record["JobIDRaw"].partition(".")[0] in jobs]
     with cluster.accounting.open("w", encoding="utf-8") as out:
-        out.write("|".join(kept[0]) + "\n")
-        out.writelines("|".join(record.values()) + "\n" for record in kept)
+        out.write(BETWEEN.join(kept[0]) + "\n")
+        out.writelines(BETWEEN.join(record.values()) + "\n" for record in kept)
     header, *rows = cluster.gpu_map.read_text(encoding="utf-8").splitlines(keepends=True)
     mine = [row for row in rows if row.partition(",")[0] in jobs]
     cluster.gpu_map.write_text("".join([header, *mine]), encoding="utf-8")
