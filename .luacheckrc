@@ -6,6 +6,4 @@ globals = {
   "slurm_cli_setup_defaults",
   "slurm_cli_pre_submit",
   "slurm_cli_post_submit",
-  "slurm_job_submit",
-  "slurm_job_modify",
 }

@@ -23,7 +23,7 @@ local COMMAND = [[exec 2>/dev/null </dev/null
 echo; echo %s done) &
 (sleep %s; echo; echo %s late) &]]
 
-local advice = {} -- functions, which job_submit.lua uses as well
+local advice = {} -- functions, for tests as well
 local shown = 0 -- lines of this submission
 
 -- Content of a file; nil where it is too large, or reading it takes too long; "" where it cannot be read.

@@ -19,7 +19,7 @@ from job_lake import add_run, job_lake
 from madelake import summarized
 from tachograph.api.advice import read_past_jobs, read_site
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, ExportError
+from tachograph.catalog.errors import ExportError
 from tachograph.judge.advice.past_jobs import PastJob
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
@@ -78,15 +78,6 @@ def test_a_service_needs_no_more_than_the_right_to_give_files_away(tmp_path: Pat
     owners = {entry.name: (entry.stat().st_uid, entry.stat().st_mode & 0o777) for entry in (tmp_path / "a").iterdir()}
     assert owners == {"60001": (60001, 0o400), "60002": (60002, 0o400)}
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o711
-
-
-@AS_ROOT
-def test_a_group_may_read_for_the_controller(tmp_path: Path) -> None:
-    write_advice(tmp_path, [row("ann")], now=NOW, user_number=NUMBERS.get, group="mail")
-    found = (tmp_path / "60001").stat()
-    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (60001, 0o440)
-    with pytest.raises(ConfigError, match="unknown group 'nowhere'"):
-        write_advice(tmp_path, [row("ann")], now=NOW, user_number=NUMBERS.get, group="nowhere")
 
 
 @AS_ROOT

@@ -10,13 +10,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from job_lake import job_lake
-from slurm_client import LUA, SlurmClient, slurm_client, with_folder
+from slurm_client import SlurmClient, slurm_client
 
 from in_process import run_here
 from servers.slurm import SlurmCluster
@@ -262,41 +261,3 @@ def test_errors_of_a_submission_stay_its_own(client: SlurmClient) -> None:
     assert closed.stdout.strip().isdecimal()
     unread = "(sleep 1; sbatch --job-name=train --wrap=true >/dev/null; echo $? >ended) 2>&1 | true"
     assert client.run("sh", "-c", f"{unread}; cat ended; rm ended").stdout.split() == ["0"]
-
-
-@contextmanager
-def _policy(slurm: SlurmCluster, folder: Path, advice_folder: Path, policy: str) -> Iterator[None]:
-    """The controller with job_submit.lua for the time of the block."""
-    etc = slurm.plan.folder / "etc"
-    configuration = etc / "slurm.conf"
-    before = configuration.read_text()
-    script = etc / "job_submit.lua"
-    with_folder(LUA / "job_submit.lua", script, advice_folder)
-    edited = script.read_text().replace("/etc/slurm/cli_filter.lua", str(folder / "cli_filter.lua"))
-    script.write_text(edited.replace('local POLICY = "log"', f'local POLICY = "{policy}"'))
-    configuration.write_text(f"{before}JobSubmitPlugins=lua\n")
-    slurm.command("scontrol", "reconfigure")
-    try:
-        yield
-    finally:
-        configuration.write_text(before)
-        slurm.command("scontrol", "reconfigure")
-        script.unlink()
-
-
-@pytest.mark.parametrize("policy", ["log", "message", "refuse"])
-def test_a_policy_of_the_controller(slurm: SlurmCluster, client: SlurmClient, policy: str) -> None:
-    log = slurm.plan.log("slurmctld")
-    begun = log.stat().st_size
-    with _policy(slurm, client.folder, client.advice, policy):
-        done = client.run("sbatch", "--parsable", given=SCRIPT, plain=True)
-        kept = client.run("sbatch", "--parsable", "--comment=keep-gpus", given=SCRIPT, plain=True)
-        fewer = client.run("sbatch", "--parsable", "--gres=gpu:1", given=SCRIPT, plain=True)
-        client.file().write_bytes(b"noise")
-        damaged = client.run("sbatch", "--parsable", given=SCRIPT, plain=True)
-        write_advice(client.advice, ROWS, now=datetime.now(UTC))
-    assert [one.returncode for one in (done, kept, fewer, damaged)] == [int(policy == "refuse"), 0, 0, 0]
-    assert (GPUS.text in done.stderr) == (policy != "log")
-    assert damaged.stderr == ""
-    written = log.read_text()[begun:]
-    assert f"tachograph: uid=1 name=train: {GPUS.text}" in written

@@ -326,7 +326,6 @@ class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unsubscribe_key_file: str = ""  # of the links with which users opt out; empty: no links
     templates: str = ""  # folder of digest.txt.j2 and digest.html.j2, in place of the built-in ones
     advice_folder: str = ""  # of the users' files that sbatch reads, written after each analysis; empty: none
-    advice_group: str = ""  # may read all of them, for a policy of the controller; empty: users their own alone
     comment_delay_s: float = 300.0  # after the end of a job, before its summary goes into AdminComment
     slurm_before: tuple[str, ...] = ()  # words before sacct and sacctmgr, such as "ssh", "login"
     comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph comment --write` does

@@ -100,7 +100,6 @@ def _api(configuration: Configuration) -> ActApi:
             configuration.advice,
             as_of=now,
             now=now,
-            group=configuration.act.advice_group,
         )
 
     return ActApi(report_of, write_advice, managers_of(configuration.serve), visible_to)

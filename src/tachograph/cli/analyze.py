@@ -96,7 +96,6 @@ def write_advice_files(opened: OpenedLake) -> None:
             configuration.advice,
             as_of=opened.now,
             now=datetime.now(UTC),
-            group=options.advice_group,
         )
     except TachographError as problem:
         remark(f"no advice for sbatch: {problem}")

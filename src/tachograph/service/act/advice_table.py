@@ -15,7 +15,6 @@ for two weeks is not used: the service is down.
 
 from __future__ import annotations
 
-import grp
 import os
 import pwd
 import stat
@@ -32,7 +31,7 @@ import polars as pl
 
 from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.durable import replace_file
-from tachograph.catalog.errors import ConfigError, ExportError
+from tachograph.catalog.errors import ExportError
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.advice.advise import AdviceLine, SiteFacts, advise
 from tachograph.judge.advice.past_jobs import History, PastJob
@@ -97,20 +96,17 @@ def write_advice(
     rows: Iterable[AdviceRow],
     *,
     now: datetime,
-    group: str = "",
     users: Collection[str] | None = None,
     user_number: Callable[[str], int | None] | None = None,
 ) -> WrittenAdvice:
     """Write a file per user with rows, and remove those of users without, or of those of `users` without.
 
-    Each belongs to its user and no other user can read it: names of jobs are private. `group` may read all of them,
-    for a policy of the controller. Owners are set by root, or who has CAP_CHOWN; anybody else writes their own file
-    alone. Readers see the old or the new file. Errors: ExportError, ConfigError for an unknown group.
+    Each belongs to its user and no other user can read it: names of jobs are private. Owners are set by root, or who
+    has CAP_CHOWN; anybody else writes their own file alone. Readers see the old or the new file. Errors: ExportError.
     """
     of_user: dict[str, list[AdviceRow]] = defaultdict(list)
     for row in rows:
         of_user[row.user].append(row)
-    owning_group = None if not group else _group_number(group)
     number_of = user_number or _user_number
     kept, unknown, refused = set(), [], []
     try:
@@ -122,7 +118,7 @@ def write_advice(
             if number is None:
                 unknown.append(user)
                 continue
-            if not _replace(folder / str(number), advice_file(theirs, now=now), number, owning_group):
+            if not _replace(folder / str(number), advice_file(theirs, now=now), number):
                 refused.append(user)
                 continue
             kept.add(str(number))
@@ -163,7 +159,7 @@ def _is_word(name: str) -> bool:
     return bool(name) and name.isprintable()
 
 
-def _replace(file: Path, content: str, owner: int, group: int | None) -> bool:
+def _replace(file: Path, content: str, owner: int) -> bool:
     """Put a file in the place of the old one; whether its owner could be set."""
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)
@@ -173,9 +169,9 @@ def _replace(file: Path, content: str, owner: int, group: int | None) -> bool:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(content)
             stream.flush()
-            os.fchmod(descriptor, 0o400 if group is None else 0o440)
-            if os.geteuid() != owner or group is not None:
-                os.fchown(descriptor, owner, -1 if group is None else group)
+            os.fchmod(descriptor, 0o400)
+            if os.geteuid() != owner:
+                os.fchown(descriptor, owner, -1)
             os.fsync(descriptor)
         beside.replace(file)  # the folder is synced with the state, which is written last
     except PermissionError:
@@ -206,13 +202,6 @@ def _user_number(name: str) -> int | None:
         return None
 
 
-def _group_number(name: str) -> int:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except (KeyError, ValueError):
-        raise ConfigError(f"act.advice_group: unknown group {name!r}", do="name a group of this machine") from None
-
-
 # ------------------------------------------------------------------------------------------------- rows, from past jobs
 
 
@@ -225,7 +214,6 @@ def refresh_advice(
     *,
     as_of: datetime,
     now: datetime,
-    group: str = "",
 ) -> WrittenAdvice:
     """Write the files of the users of whom jobs were analyzed since the last time; of all users once a week.
 
@@ -239,7 +227,7 @@ def refresh_advice(
     for place in range(0, len(users), _USERS):
         past = past_jobs_of(users[place : place + _USERS])
         rows += rows_of_past_jobs(past, site, options, as_of=as_of)
-    written = write_advice(folder, rows, now=now, group=group, users=None if everybody else users)
+    written = write_advice(folder, rows, now=now, users=None if everybody else users)
     newest = max([last, *jobs.get_column("seq").to_list()])
     _write_state(folder, newest, now.timestamp() if everybody else complete)
     return written
