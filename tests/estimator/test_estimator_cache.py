@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,12 @@ def test_a_change_of_what_is_called_is_noticed(tmp_path: Path) -> None:
     for number, found in ((1.0, "4.0"), (22.0, "46.0")):
         (tmp_path / "called.py").write_text(CALLED.format(number=number), encoding="utf-8")
         run = subprocess.run(
-            [sys.executable, "-B", "loop.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+            [sys.executable, "-B", "loop.py"],
+            cwd=tmp_path,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert run.stdout.strip() == found
     assert list((tmp_path / "kept").rglob("*.nbi"))  # it is kept at all

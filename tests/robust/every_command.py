@@ -34,10 +34,11 @@ class SmallSite:
     def filled(cls, folder: Path) -> SmallSite:
         """Return the site, with its lake filled."""
         site = cls(folder)
+        folder.mkdir(exist_ok=True)
         site.config.write_text(CONFIGURATION, encoding="utf-8")
         (folder / "out").mkdir()
         (folder / "kernels.csv").write_text(KERNELS, encoding="utf-8")
-        csv(folder, "samples.csv", rows(60))
+        csv(folder, "samples.csv", rows(60), "2026-03-01T10:10:00,n1,0,500,100\n")  # a value that is rejected
         csv(folder, "jobs.txt", job(1), header=SACCT)
         csv(folder, "map.csv", "1,n1,0\n", header="job_id,node,gpu\n")
         for words in (*site.ingests, ("analyze",)):

@@ -103,9 +103,9 @@ TORN = "empty or cut off"
         (wrong_log, TORN, "lake --repair", True),
         (empty_log, TORN, "lake --repair", True),
         (without_first_log, LOG, "backup", True),
-        (without_data, "a file of the lake is missing", "backup", False),
-        (cut_data, TORN, "backup", False),
-        (empty_data, TORN, "backup", False),
+        (without_data, "the data file is missing", "lake --repair", False),
+        (cut_data, "the data file is cut off", "lake --repair", False),
+        (empty_data, "the data file is empty", "lake --repair", False),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -150,7 +150,7 @@ def test_damaged_results_do_not_stop_the_ingest(lake: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     for command in (("jobs",), ("job", "1")):
-        assert_one_line(tachograph(*command, "--lake", lake), 5, "job_summaries", "backup")
+        assert_one_line(tachograph(*command, "--lake", lake), 5, "job_summaries", "lake --repair")
     assert tachograph("ingest", "ldms", csv(lake.parent, "b.csv", rows(5, node="n2")), "--lake", lake).code == 0
     file.write_bytes(whole)
     assert contents(lake)["gpu_samples"] == 65

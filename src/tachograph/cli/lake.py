@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
@@ -14,29 +15,36 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tachograph.lake.describe import TableFacts, TableSpace
+    from tachograph.lake.repair import LostFile
 
 WORST = 10
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare `--nodes`, `--no-gaps`, `--repair`, `--json`."""
+    """Declare `--nodes`, `--no-gaps`, `--repair`, `--give-up-lost`, `--json`."""
     parser.add_argument("--nodes", action="store_true", help="all nodes, not only those with the longest gaps")
     parser.add_argument("--no-gaps", action="store_true", help="skip the search for gaps in samples")
     parser.add_argument(
-        "--repair", action="store_true", help="put torn files of the logs aside, after a power cut; print them only"
+        "--repair",
+        action="store_true",
+        help="put torn files of the logs aside, and read every data file; print what was done and what is lost",
+    )
+    parser.add_argument(
+        "--give-up-lost", action="store_true", help="with --repair: take lost data files out of the logs"
     )
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
     """Print tables, nodes and rejects; with `--repair` what was put aside."""
+    if arguments.give_up_lost and not arguments.repair:
+        raise UsageError("--give-up-lost goes with --repair", do="run `tachograph lake --repair` first")
     return _repair(arguments) if arguments.repair else _describe(arguments)
 
 
 def _repair(arguments: Arguments) -> int:
-    from tachograph.catalog.errors import LakeError
     from tachograph.cli.options import open_lake
-    from tachograph.lake.repair import repair
+    from tachograph.lake.repair import give_up, lost_files, repair
     from tachograph.service.collect.lock import CollectLock
     from tachograph.service.collect.status import state_folder
 
@@ -47,13 +55,41 @@ def _repair(arguments: Arguments) -> int:
         what = f"process {holder.pid} on {holder.host} collects into the lake"
         raise LakeError(what, where=location, do="stop it, then run it again")
     done = repair(opened.lake)
+    lost = lost_files(opened.lake)
+    if arguments.give_up_lost:
+        give_up(opened.lake, lost)
     if arguments.json:
-        output.print_json({"repaired": done})
-        return 0
+        output.print_json({"repaired": done, "lost": lost, "given_up": arguments.give_up_lost})
+        return LakeError.exit_code if lost else 0
     for one in done:
         output.print_text(f"{one.table}: {one.file} put aside: {one.what}\n")
-    output.print_text(f"{len(done)} files put aside.\n" if done else "Nothing to repair.\n")
+    if done:
+        output.print_text(f"{len(done)} files put aside.\n")
+    if lost:
+        _print_lost(lost, opened.configuration.site.time_zone, given_up=arguments.give_up_lost)
+        return LakeError.exit_code
+    if not done:
+        output.print_text("Nothing to repair.\n")
     return 0
+
+
+def _print_lost(lost: list[LostFile], zone: str, *, given_up: bool) -> None:
+    from tachograph.catalog.columns import local_time
+
+    for file in lost:
+        times = ""
+        if file.first is not None and file.last is not None:
+            times = f" from {local_time(file.first, zone)} to {local_time(file.last, zone)}"
+        output.print_text(f"{file.table}: {file.file} is {file.what}; {file.rows:,} rows lost{times}\n")
+    if given_up:
+        output.print_text(f"{len(lost)} files given up; the others can be read. To get the rows back:\n")
+    else:
+        output.print_text(
+            f"{len(lost)} files are lost; nothing was changed. Restore them from a backup. Without one, give them up "
+            "with\n`tachograph lake --repair --give-up-lost`, then get the rows back:\n"
+        )
+    for table, remedy in dict.fromkeys((file.table, file.remedy) for file in lost):
+        output.print_text(f"  {table}: {remedy}\n")
 
 
 def _describe(arguments: Arguments) -> int:

@@ -7,16 +7,17 @@ only when its command is run. This module imports nothing heavy: `--help` depend
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol, cast
 
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.cli.narrate import remark
-from tachograph.cli.options import Arguments, Parser, add_common, sentence
+from tachograph.cli.options import Arguments, Parser, add_common, configuration_of, sentence
 
 # {group: heading in the help}, in its order
 GROUPS: Mapping[str, str] = MappingProxyType(
@@ -140,7 +141,26 @@ def execute(argv: Sequence[str]) -> int:
     except SystemExit:  # argparse has shown the help or the version
         return 0
     _warn_of_shared_cache()
-    return module.run(arguments)
+    try:
+        return module.run(arguments)
+    except BaseException as problem:
+        damaged = _damaged_file(problem, arguments)
+        if damaged is not None:
+            raise damaged from problem
+        raise
+
+
+def _damaged_file(problem: BaseException, arguments: Arguments) -> LakeError | None:
+    """Return the data file behind an error of the library that reads them; None where no file is damaged."""
+    if "polars" not in sys.modules:
+        return None
+    from tachograph.lake.problems import UNREADABLE, damaged_file_error
+
+    if not isinstance(problem, UNREADABLE):
+        return None
+    from tachograph.catalog.config import lake_location
+
+    return damaged_file_error(lake_location(arguments.lake, configuration_of(arguments)))
 
 
 def _warn_of_shared_cache() -> None:

@@ -26,6 +26,7 @@ DAY_ROWS = 8_000_000  # the same, of one day: committed apart, compaction would 
 _BATCHED = (GPU_SAMPLES, NODE_SAMPLES)
 _DAY_AND_NODE = (pl.col("t").dt.date(), pl.col("node"))
 _THERE = "there"
+_LOSSES = "losses"  # the mark in the rejects that counts how often lost files of sources were given up
 
 
 def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
@@ -108,11 +109,12 @@ def ingest(
     """
     report = report or IngestReport()
     waiting: list[_ReadyChunk] = []
+    losses = lake.mark(REJECTS, _LOSSES) or 0
     try:
         for given in chunks:
             report.chunks += 1
             if isinstance(given, PendingChunk):
-                if lake.mark(REJECTS, given.id) is not None:
+                if lake.mark(REJECTS, _transaction(given.id, losses)) is not None:
                     report.chunks_known += 1
                     continue
                 chunk = given.fetch()
@@ -120,7 +122,7 @@ def ingest(
                 chunk = given
             if any(one.chunk.id == chunk.id and one.may_wait for one in waiting):  # the same content under two names
                 _commit(lake, _taken(waiting), now, report)
-            ready = _ready(lake, chunk, now, report)
+            ready = _ready(lake, chunk, now, report, losses)
             if ready is not None:
                 if not ready.may_wait:
                     _commit(lake, _taken(waiting), now, report)
@@ -136,6 +138,21 @@ def ingest(
         raise
     _commit(lake, _taken(waiting), now, report)
     return report
+
+
+def accept_again(lake: Lake) -> None:
+    """Have every chunk accepted once more, as rows of some are lost; of each only what is not there is added then.
+
+    The parts of streams are not: what is behind their watermark is read again by naming its time.
+    """
+    losses = (lake.mark(REJECTS, _LOSSES) or 0) + 1
+    rows = pl.DataFrame(schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"})
+    lake.append(REJECTS, rows, app_id=_LOSSES, mark=losses)
+
+
+def _transaction(chunk: str, losses: int) -> str:
+    """Name of the transactions of a chunk: another one after each loss of files."""
+    return f"{chunk}@{losses}" if losses else chunk
 
 
 def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
@@ -173,9 +190,14 @@ def _microseconds(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ReadyChunk:
-    """A chunk whose parts conform, their own rows removed, with the names of their transactions."""
+    """A chunk whose parts conform, their own rows removed, with the names of their transactions.
+
+    again: some of its rows may be there, as it was ingested before files of the lake were lost.
+    """
 
     chunk: Chunk
+    id: str
+    again: bool
     names: tuple[str, ...]
     conformed: tuple[Conformed, ...]
     mark: int
@@ -184,7 +206,7 @@ class _ReadyChunk:
     @property
     def may_wait(self) -> bool:
         """True for a chunk that comes once: it may be committed together with others."""
-        return self.chunk.watermark is None and not any(part.overlaps for part in self.chunk.parts)
+        return self.chunk.watermark is None and not (self.again or any(part.overlaps for part in self.chunk.parts))
 
     @property
     def rows(self) -> int:
@@ -215,11 +237,13 @@ def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
 
 
-def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _ReadyChunk | None:
+def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport, losses: int) -> _ReadyChunk | None:
     """The chunk, or None where the lake has it."""
     report.rows_read += chunk.rows_read
     mark = _mark(chunk)
-    reached = lake.mark(REJECTS, chunk.id)
+    name = _transaction(chunk.id, losses if chunk.watermark is None else 0)
+    again = name != chunk.id and lake.mark(REJECTS, chunk.id) is not None
+    reached = lake.mark(REJECTS, name)
     if reached is not None and reached >= mark:
         report.chunks_known += 1
         report.rows_known += chunk.rows_read
@@ -234,9 +258,9 @@ def _ready(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> _Re
         if part.rows_used is not None:
             used, rows = report.reshaped.get(part.table, (0, 0))
             report.reshaped[part.table] = (used + part.rows_used, rows + part.frame.height)
-    names = tuple(_names(chunk))
+    names = tuple(_names(chunk, name))
     chunk = replace(chunk, parts=tuple(replace(part, frame=part.frame.clear()) for part in chunk.parts))
-    return _ReadyChunk(chunk, names, tuple(conformed), mark, since)
+    return _ReadyChunk(chunk, name, again, names, tuple(conformed), mark, since)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
@@ -270,7 +294,9 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
         height, duplicates = conformed.frame.height, merged.get(key, 0)
         if key not in merged:
             frame, duplicates = _append(lake, one, part, conformed.frame, app_id)
-            height = conformed.frame.height if _every_row_counts(chunk, part) else frame.height
+            height = conformed.frame.height if _every_row_counts(one, part) else frame.height
+            if one.again:
+                report.rows_known += conformed.frame.height - frame.height
             if table is DEVICES:
                 report.devices.update(frame.select(table.key).unique().iter_rows())
                 height = duplicates + len(report.devices) - report.rows.get(table.name, 0)
@@ -282,7 +308,7 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
         if duplicates:
             report.duplicates += duplicates
             rejected.append((table.name, Reject("duplicate", None, duplicates)))
-    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id, mark=one.mark)
+    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=one.id, mark=one.mark)
     for target, reject in rejected:
         reason = (target, reject.reason, reject.column)
         report.rejects[reason] = report.rejects.get(reason, 0) + reject.count
@@ -290,17 +316,18 @@ def _commit_rest(lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: d
             report.examples.setdefault(reason, reject.example)
 
 
-def _names(chunk: Chunk) -> Iterator[str]:
+def _names(chunk: Chunk, name: str) -> Iterator[str]:
     """Yield the name of the transaction of each part: the same in every chunk of a stream, with any parts."""
     seen: Counter[str] = Counter()
     for part in chunk.parts:
-        yield f"{chunk.id}#{seen[part.table]}"
+        yield f"{name}#{seen[part.table]}"
         seen[part.table] += 1
 
 
-def _every_row_counts(chunk: Chunk, part: ChunkPart) -> bool:
+def _every_row_counts(one: _ReadyChunk, part: ChunkPart) -> bool:
     """Whether the rows of a part that are there already are duplicates of its file; others are read on purpose."""
-    return part.rows_used is not None and chunk.watermark is None and not TABLES[part.table].by_day
+    once = one.chunk.watermark is None and not one.again
+    return part.rows_used is not None and once and not TABLES[part.table].by_day
 
 
 def _append(
@@ -315,9 +342,9 @@ def _append(
     table = TABLES[part.table]
     while True:
         there = lake.mark(table, app_id) or 0
-        overlaps = there < one.mark and (part.overlaps or one.since < there)
+        overlaps = there < one.mark and (one.again or part.overlaps or one.since < there)
         fresh = new_rows(lake, table, frame) if overlaps else frame
-        left_out = frame.height - fresh.height if _every_row_counts(one.chunk, part) else 0
+        left_out = frame.height - fresh.height if _every_row_counts(one, part) else 0
         appended = lake.append(table, fresh, app_id=app_id, mark=one.mark, after=there, left_out=left_out)
         if not appended.overtaken:
             return fresh, appended.duplicates

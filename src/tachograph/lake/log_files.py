@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ LOG, HINT = "_delta_log", "_last_checkpoint"
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.[\w.-]+)?\.parquet")
 _MAGIC = b"PAR1"
-_UNREADABLE = (pl.exceptions.ComputeError, pl.exceptions.PanicException, OSError)
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -163,14 +164,43 @@ def torn_file(table: Path) -> Path | None:
     return files.entry(entries[0]) if entries else None
 
 
-def torn_data_file(table: Path) -> Path | None:
-    """Return a data file that counts and is empty, cut off or gone; None where all have the size that the log has."""
+def damaged_data_file(table: Path) -> tuple[Path, str] | None:
+    """Return a data file that counts and cannot be read, and what is wrong with it; None where all can be read."""
     try:
         actions = pl.DataFrame(DeltaTable(str(table)).get_add_actions(flatten=True))
     except (DeltaError, OSError):
         return None
     for name, size in actions.select("path", "size_bytes").iter_rows():
-        path = table / str(name)
-        if not path.is_file() or path.stat().st_size != size or not _is_parquet(path):
-            return path
+        if what := damage(table / str(name), size):
+            return table / str(name), what
     return None
+
+
+def damage(path: Path, size: int) -> str:
+    """Return what is wrong with a data file of which the log records so many bytes; nothing where all of it is read.
+
+    Parquet has no sums of what is in it here: changed bytes that can still be read as values are not noticed.
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    if stat.S_ISLNK(status.st_mode):
+        return "a link, which the lake never writes"
+    if not stat.S_ISREG(status.st_mode):
+        return "a folder, or another thing that is no file"
+    if not status.st_size:
+        return "empty"
+    if status.st_size != size:
+        return f"cut off: {status.st_size:,} of {size:,} bytes" if status.st_size < size else "longer than it was"
+    return "" if _is_parquet(path) and _can_be_read(path) else "damaged: its bytes have changed"
+
+
+def _can_be_read(path: Path) -> bool:
+    """Whether each column can be decoded; one at a time, as a file may hold millions of rows."""
+    try:
+        for name in pl.read_parquet_schema(path):
+            pl.read_parquet(path, columns=[name], glob=False)
+    except _UNREADABLE:
+        return False
+    return True

@@ -13,14 +13,15 @@ import polars as pl
 from deltalake.exceptions import DeltaError
 
 from tachograph.catalog.errors import LakeError
-from tachograph.lake.log_files import torn_data_file, torn_file
+from tachograph.lake.log_files import LOG, damaged_data_file, torn_file
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote an errno
 _BACKTRACE = re.compile(r"\n\s*(?:0: |stack backtrace)")  # behind messages of Delta's kernel
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_UNREADABLE = (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.PanicException)
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_OF_FILES = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EINVAL, errno.ELOOP, errno.ENODEV)  # of a data file
 _NO_KEY = "the object store wants credentials"
 _GIVE_KEY = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 # what an object store answers, or the client reports of one that does not: {mark in the message: (what, what to do)}
@@ -61,6 +62,8 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
         if known_error := _of_store(str(problem), where):
             raise known_error from problem
         number = problem.errno or _errno_in(str(problem))
+        if (number or errno.ENOENT) in _OF_FILES and (damaged_error := damaged_file_error(where)):
+            raise damaged_error from problem
         text = "" if problem.errno else _line(problem)
         raise _of_system(number, str(problem.filename or where), text) from problem
     except DeltaError as problem:
@@ -70,26 +73,37 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
         if number:
             raise _of_system(number, where, _line(problem)) from problem
         raise _of_log(where, _line(problem)) from problem
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         if known_error := _of_store(str(problem), where):
             raise known_error from problem
         number = _errno_in(str(problem))
+        if (number or errno.ENOENT) in _OF_FILES and (damaged_error := damaged_file_error(where)):
+            raise damaged_error from problem
         if number:
             raise _of_system(number, where, _line(problem)) from problem
         if writing and _WRITE_FAILED in str(problem):
             raise _of_system(errno.ENOSPC, where, "") from problem
-        torn = None if "://" in where else torn_data_file(Path(where))
-        if torn is not None:
-            raise LakeError(
-                "the data file is empty or cut off",
-                where=str(torn),
-                do="restore it from a backup, or ingest into a new lake",
-            ) from problem
         raise LakeError(
             f"a data file cannot be read: {_line(problem)}",
             where=where,
             do="restore it from a backup, or ingest into a new lake",
         ) from problem
+
+
+def damaged_file_error(where: str) -> LakeError | None:
+    """Return what to do about a data file that cannot be read: of a table, else of its lake, or of a lake.
+
+    None where all can be read.
+    """
+    if "://" in where:
+        return None
+    tables = sorted(log.parent for log in (*Path(where).glob(LOG), *Path(where).glob(f"*/{LOG}")))
+    beside = sorted(log.parent for log in Path(where).parent.glob(f"*/{LOG}"))
+    for table in dict.fromkeys((*tables, *beside)):
+        if damaged := damaged_data_file(table):
+            path, what = damaged
+            return LakeError(f"the data file is {what}", where=str(path), do="run `tachograph lake --repair`")
+    return None
 
 
 def torn_log(file: Path) -> LakeError:

@@ -1,8 +1,9 @@
-"""Repair of the logs of a lake in a folder after a power cut: what was never committed is put aside, nothing else.
+"""Repair of a lake in a folder: what was never committed is put aside, and data files that are lost are named.
 
 An entry that is empty or cut off holds no rows that were reported as committed: an entry is on the disk before that.
 So those at the end of a log are renamed, as are checkpoints that cannot be read and whose entries are all there. What
 lies behind a damaged entry may have been reported, and is never dropped. Killed at any moment, a second run ends alike.
+Data files that the log names and that cannot be read are given up only where the user says so.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime
 from pathlib import Path
 
 from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import BREAK, LakeError
-from tachograph.catalog.tables import ALL_TABLES
+from tachograph.catalog.tables import ALL_TABLES, LABELS, PROFILES, TABLES
 from tachograph.lake.commits import writers_lock
 from tachograph.lake.delta import Lake
-from tachograph.lake.log_files import HINT, LogFiles, added_files
+from tachograph.lake.ingest import accept_again
+from tachograph.lake.log_files import HINT, LogFiles, added_files, damage
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.store import is_remote
 
@@ -32,6 +35,30 @@ class RepairedFile:
     file: str
     what: str
     rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostFile:
+    """A data file that the log names and that cannot be read. rows, day, first, last: as the log records them."""
+
+    table: str
+    file: str
+    what: str
+    rows: int
+    day: date | None
+    first: datetime | None
+    last: datetime | None
+
+    @property
+    def remedy(self) -> str:
+        """How to get the rows back, once the file is given up."""
+        if self.table in TABLES:
+            return "ingest the recordings or the accounting that held them again"
+        if self.table == LABELS.name:
+            return "confirm or reject the findings again on their pages"
+        if self.table == PROFILES.name:
+            return "attach the reports again: tachograph kernels REPORT --job ID"
+        return "tachograph analyze --full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,33 @@ def repair(lake: Lake) -> list[RepairedFile]:
             do="restore these tables from a backup; without one, ingest into a new lake",
         )
     return done
+
+
+def lost_files(lake: Lake) -> list[LostFile]:
+    """Return the data files that cannot be read, of all tables; each file of the lake is read whole.
+
+    Errors: LakeError for a log that cannot be read.
+    """
+    with writers_lock(Path(lake.location), alone=True):  # a file that is replaced meanwhile is not lost
+        return [
+            LostFile(table.name, file.path, what, file.rows, file.day, file.first, file.last)
+            for table in ALL_TABLES
+            for file in lake.files(table)
+            if (what := damage(Path(lake.uri(table), file.path), file.size))
+        ]
+
+
+def give_up(lake: Lake, lost: Sequence[LostFile]) -> None:
+    """Take files out of the log, so that all others can be read, and have what sources held accepted once more.
+
+    What is left of the files stays until a vacuum. Killed at any moment, a second run ends alike. Errors: LakeError.
+    """
+    if any(file.table in TABLES for file in lost):
+        accept_again(lake)
+    for table in ALL_TABLES:
+        names = {file.file for file in lost if file.table == table.name}
+        if names:
+            lake.replace(table, [file for file in lake.files(table) if file.path in names], [])
 
 
 def _plan(table: str, files: LogFiles) -> _TableRepair:

@@ -1,0 +1,217 @@
+"""Data files that are missing, empty, cut off, changed, or no files: named by all commands, and given up on demand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from bad_input import Done, assert_one_line, data_files, results, tachograph
+from every_command import SmallSite
+
+from tachograph.catalog.tables import ALL_TABLES, COMPUTED, TABLES
+from tachograph.lake.delta import Lake
+
+
+def missing(file: Path) -> None:
+    file.unlink()
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:300])
+
+
+def linked(file: Path) -> None:
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to(file.with_name("elsewhere"))
+
+
+def folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def flipped_pages(file: Path) -> None:
+    """Change bytes of the headers of pages and of what is compressed in them."""
+    content = bytearray(file.read_bytes())
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    for place in (*range(4, 9), *range(20, end, 37)):
+        content[place] ^= 0x55
+    file.write_bytes(content)
+
+
+def flipped_footer(file: Path) -> None:
+    """Change bytes of what describes the columns."""
+    content = bytearray(file.read_bytes())
+    for place in range(len(content) - 8 - int.from_bytes(content[-8:-4], "little"), len(content) - 8, 41):
+        content[place] ^= 0x55
+    file.write_bytes(content)
+
+
+DAMAGES: Mapping[Callable[[Path], None], str] = {
+    missing: "missing",
+    emptied: "empty",
+    cut: "cut off: 300 of ",
+    linked: "a link",
+    folder: "a folder",
+    flipped_pages: "damaged: its bytes have changed",
+    flipped_footer: "damaged: its bytes have changed",
+}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> SmallSite:
+    return SmallSite.filled(tmp_path_factory.mktemp("site") / "site")
+
+
+@pytest.fixture
+def site(filled: SmallSite, tmp_path: Path) -> SmallSite:
+    """A copy whose lake may be damaged."""
+    return SmallSite(Path(shutil.copytree(filled.folder, tmp_path / "site")))
+
+
+def run(site: SmallSite, words: Sequence[str]) -> Done:
+    return tachograph(*words, environment=site.environment, cwd=site.folder)
+
+
+def rows(site: SmallSite) -> dict[str, list[tuple[object, ...]]]:
+    """What readers see of each table that sources fill."""
+    lake = Lake.open(str(site.lake))
+    frames = {name: lake.latest(table).sort(table.key) for name, table in TABLES.items()}
+    return {name: frame.drop("seq", "origin", strict=False).rows() for name, frame in frames.items()}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_repair_names_each_and_changes_nothing(site: SmallSite, damage: Callable[[Path], None]) -> None:
+    files = [data_files(site.lake, table)[0] for table in ("gpu_samples", "findings")]
+    for file in files:
+        damage(file)
+    before = sorted(site.lake.rglob("*"))
+    done = run(site, ("lake", "--repair"))
+    assert (done.code, done.printed) == (5, "")
+    of_samples, of_findings, *advice = done.out.splitlines()
+    assert of_samples.startswith(f"gpu_samples: day=2026-03-01/{files[0].name} is {DAMAGES[damage]}")
+    assert "; 61 rows lost from " in of_samples
+    assert of_findings.startswith(f"findings: {files[1].name} is {DAMAGES[damage]}")
+    assert advice[0].startswith("2 files are lost; nothing was changed.")
+    assert advice[-2].startswith("  gpu_samples: ingest the recordings")
+    assert advice[-1] == "  findings: tachograph analyze --full"
+    assert sorted(site.lake.rglob("*")) == before
+    report = json.loads(run(site, ("lake", "--repair", "--json")).out)
+    assert [(file["table"], file["rows"]) for file in report["lost"][:1]] == [("gpu_samples", 61)]
+    assert not report["given_up"]
+
+
+@pytest.mark.parametrize("damage", [missing, folder, flipped_pages])
+@pytest.mark.parametrize("table", [*COMPUTED, "analyses"])
+def test_computed_tables_come_back_by_an_analysis(site: SmallSite, table: str, damage: Callable[[Path], None]) -> None:
+    files = data_files(site.lake, table)
+    if not files:
+        pytest.skip("the job has no rows of it")
+    before = results(site.lake)
+    for file in files:
+        damage(file)
+    assert run(site, ("lake", "--repair", "--give-up-lost")).code == 5
+    assert run(site, ("lake", "--repair")).out == "Nothing to repair.\n"
+    assert run(site, ("analyze", "--full")).code == 0
+    assert results(site.lake) == before
+
+
+@pytest.mark.parametrize("damage", [missing, cut, flipped_footer])
+@pytest.mark.parametrize("table", [None, "gpu_samples", "jobs", "allocations", "devices", "rejects"])
+def test_sources_come_back_by_ingesting_again(
+    site: SmallSite, table: str | None, damage: Callable[[Path], None]
+) -> None:
+    before, judged = rows(site), results(site.lake)
+    for name in [table] if table else TABLES:
+        for file in data_files(site.lake, name):
+            damage(file)
+    assert run(site, ("lake", "--repair", "--give-up-lost")).code == 5
+    assert run(site, ("lake", "--repair")).out == "Nothing to repair.\n"
+    for words in (*site.ingests, *site.ingests):
+        assert run(site, words).code == 0
+        lake = Lake.open(str(site.lake))
+        for each in TABLES.values():  # as they lie: nothing is there twice
+            lying = lake.scan(each).collect()
+            assert each is TABLES["rejects"] or lying.height == lying.unique(each.key).height
+    assert rows(site) == before
+    assert run(site, ("analyze", "--full")).code == 0
+    assert results(site.lake) == judged
+
+
+def test_giving_up_is_asked_for_with_the_repair(site: SmallSite) -> None:
+    assert_one_line(run(site, ("lake", "--give-up-lost")), 2, "--give-up-lost goes with --repair")
+    assert run(site, ("lake", "--repair", "--give-up-lost")).out == "Nothing to repair.\n"
+
+
+def test_a_file_that_is_not_lost_is_read_again_only_for_what_is_missing(site: SmallSite) -> None:
+    """After a loss every file is accepted once more; those whose rows are there add nothing, and say so."""
+    missing(data_files(site.lake, "allocations")[0])
+    run(site, ("lake", "--repair", "--give-up-lost"))
+    done = run(site, (*site.ingests[0], "--json"))
+    report = json.loads(done.out)
+    assert (report["rows_read"], report["rows_known"], report["duplicates"]) == (61, 61, 0)
+    assert sum(report["rows"].values()) == 0
+
+
+# commands that read no table, or write a lake of their own
+ELSEWHERE = {
+    "accuracy", "completion", "counters", "demo", "devices", "help", "init", "interference", "record", "sample",
+    "simulate", "version", "watch",
+}  # fmt: skip
+
+
+def assert_named(site: SmallSite, what: str, name: str) -> None:
+    """Run a command on the damaged lake: it succeeds, or ends with one line that names the file and the repair."""
+    done = run(site, site.calls()[name])
+    named = [line for line in done.lines if "the data file is" in line]
+    assert "cannot be read" not in done.printed, done
+    assert "a file of the lake is missing" not in done.printed, done
+    if named:
+        assert (done.code, done.lines) == (5, named[:1]), done
+        assert f"the data file is {what}" in named[0]
+        assert named[0].endswith("; run `tachograph lake --repair`")
+
+
+@pytest.mark.parametrize("damage", [missing, flipped_pages])
+@pytest.mark.parametrize(
+    ("name", "table"), [("lake", "gpu_samples"), ("jobs", "job_summaries"), ("job", "findings"), ("analyze", "jobs")]
+)
+def test_a_command_names_the_file(
+    site: SmallSite, name: str, table: str, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    [file, *_] = data_files(site.lake, table)
+    damage(file)
+    done = run(site, site.calls()[name])
+    assert_one_line(done, 5, f"{file}: the data file is {DAMAGES[damage]}", "run `tachograph lake --repair`")
+    assert capfd.readouterr().err == ""  # neither does a library that panics write there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [(None, damage) for damage in DAMAGES]
+    + [(table.name, damage) for table in ALL_TABLES for damage in (missing, flipped_pages)],
+)
+def test_no_command_ends_with_a_traceback(
+    site: SmallSite, table: str | None, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = [data_files(site.lake, name)[:1] for name in ([table] if table else [each.name for each in ALL_TABLES])]
+    if not any(files):
+        pytest.skip("the site has no rows of it")
+    for [file] in filter(None, files):
+        damage(file)
+    damaged = shutil.copytree(site.lake, site.folder / "damaged", symlinks=True)
+    for name in site.calls():
+        if name in ELSEWHERE:
+            continue
+        assert_named(site, DAMAGES[damage], name)
+        assert capfd.readouterr().err == "", name
+        shutil.rmtree(site.lake)
+        shutil.copytree(damaged, site.lake, symlinks=True)
