@@ -38,11 +38,11 @@ _ASKED = 40
 
 @pytest.fixture(scope="module")
 def site(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
-    """A server with the limits that it has by default, and the token of a user."""
+    """A server with the token of a user; 200 requests at once are soon too many, on a busy machine, too."""
     folder = tmp_path_factory.mktemp("one-client") / "demo"
     shutil.copytree(demo, folder)
     with (folder / "tachograph.toml").open("a", encoding="utf-8") as configuration:
-        configuration.write('\n[serve]\ntoken_file = "tokens.json"\n')
+        configuration.write('\n[serve]\ntoken_file = "tokens.json"\nrequests_per_s = 20.0\n')
     expires = datetime.now(UTC) + timedelta(days=1)
     token, _ = create_token(folder / "tokens.json", user=_USER, role=Role.USER, expires=expires)
     with serving(folder) as server:
@@ -97,14 +97,13 @@ def test_many_connections_of_one_address_keep_no_other_user_waiting(site: WebSer
         attacking = threading.Thread(target=lambda: asyncio.run(attackers()))
         attacking.start()
         try:
+            waited(lambda: b"429 close" in seen)
             meanwhile = slowest_s(client)
         finally:
             ending.set()
             attacking.join(_SOON_S)
-    print(f"without the attack {before:.2f} s, with it {meanwhile:.2f} s, answers {seen}")
-    assert b"429 close" in seen
-    assert b"429" not in seen
-    assert meanwhile < 20 * before + 5
+    assert b"429" not in seen, "429 closes"
+    assert meanwhile < 10 * before + 5
 
 
 def test_connections_of_one_address_are_limited(site: WebServer) -> None:
@@ -116,7 +115,7 @@ def test_connections_of_one_address_are_limited(site: WebServer) -> None:
         ]
         with client_of(site) as client:
             assert client.get("/api/v1/me").status_code == 200
-        assert sum(map(_is_open, idle)) <= 100
+        waited(lambda: sum(map(_is_open, idle)) <= 100)
 
 
 def _is_open(connection: socket.socket) -> bool:
@@ -160,14 +159,13 @@ def test_the_most_expensive_answers_leave_memory_and_others_are_answered(site: W
 
         def ask(path: str) -> int:
             answer = expensive.get(path, params={"limit": "10000"})
-            return expensive.get(path).status_code if answer.status_code == 400 else answer.status_code
+            return int(expensive.get(path).status_code if answer.status_code == 400 else answer.status_code)
 
         asked = [pool.submit(ask, path) for path in paths]
         while not all(each.done() for each in asked):
             statuses.append(client.get("/api/v1/me").status_code)
             peak = max(peak, resident_mib(site))
         answered = {path: each.result() for path, each in zip(paths, asked, strict=True)}
-    print(f"peak {peak} MiB, {len(statuses)} answers of /me")
     assert {status for path, status in answered.items() if status not in (200, 404, 503)} == set()
     assert set(statuses) == {200}
     assert peak < _MOST_MIB

@@ -80,7 +80,7 @@ STATUS: Mapping[type[TachographError], int] = {
 
 @dataclass(frozen=True, slots=True)
 class WebService:
-    """All that handlers share. `alive`: called every `poll_s` seconds, for a watchdog."""
+    """All that handlers share. `alive`: called every `poll_s` seconds, for a watchdog. held_s: before 429 is sent."""
 
     served: ServedLake
     identities: Identities
@@ -89,6 +89,7 @@ class WebService:
     streams: Streams = field(default_factory=Streams)
     poll_s: float = 5.0
     alive: Callable[[], None] = lambda: None
+    held_s: float = 0.0
 
     @classmethod
     def of(cls, served: ServedLake, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Self:
@@ -129,7 +130,10 @@ async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request:
     """
     identities, state = service.identities, request.scope["state"]
     try:
-        viewer = await anyio.to_thread.run_sync(service.identify, request)
+        if identities.is_bare(request):  # then nothing is read, and no thread is waited for
+            viewer = service.identify(request)
+        else:
+            viewer = await anyio.to_thread.run_sync(service.identify, request)
     except NotIdentifiedError:
         service.lanes.count(sender_of(request, NOBODY, identities.proxies))
         raise
@@ -171,7 +175,11 @@ def create_application(service: WebService) -> ASGIApp:
     application.router.redirect_slashes = False  # it would lead to whatever the header Host names, without TLS
     proxies = service.identities.proxies
     return Guard(
-        Compression(application), service.options, service.log, lambda scope: address_of(Request(scope), proxies)
+        Compression(application),
+        service.options,
+        service.log,
+        address_of=lambda scope: address_of(Request(scope), proxies),
+        held_s=service.held_s,
     )
 
 

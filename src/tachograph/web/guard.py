@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -74,12 +76,16 @@ def security_headers(options: ServeOptions) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The application behind it, and what is added to it. address_of: where a request is from, for the log."""
+    """The application behind it, and what is added to it. address_of: where a request is from, for the log.
+
+    held_s: before 429 is answered.
+    """
 
     app: ASGIApp
     options: ServeOptions
     log: Log | None = None
     address_of: Callable[[Scope], str] = lambda _: ""
+    held_s: float = 0.0
     headers: Mapping[str, str] = field(init=False)
     root: str = field(init=False)
 
@@ -112,6 +118,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status == HTTPStatus.TOO_MANY_REQUESTS:
+                    await asyncio.sleep(self.held_s)
                 headers = MutableHeaders(scope=message)
                 for name, value in self.headers.items():
                     headers.setdefault(name, value)

@@ -12,62 +12,47 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from tachograph.web.identity.socket_peer import PEER, Peer, peer_of
 
 _LEAST_BYTES_PER_S = 1024  # of an answer that is being read
+HELD_S = 1.0  # before what is too much is refused: whoever sends it comes again at once
+
+_MOST_HELD = 800  # connections with refused ones: below the usual limit of open files
 
 
 @dataclass(slots=True)
 class Connections:
     """The connections of one server.
 
-    most: of one address; of further ones the one that has waited longest for a request is closed, else the new one.
-    Those of a proxy are not counted, as they are of many people.
+    most: of one address; those of a proxy are not counted, as they are of many people.
     most_unread: bytes of answers that are being read; beyond them the connection with most of them is closed.
     """
 
     most: int
     most_unread: int
     is_proxy: Callable[[Peer], bool] = lambda _: False
-    _open: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[str, dict[GuardedProtocol, None]] = field(default_factory=dict)
+    _open: Counter[Peer] = field(default_factory=Counter)
     _reading: dict[GuardedProtocol, None] = field(default_factory=dict)
 
-    def enter(self, new: GuardedProtocol) -> None:
-        """Count a new connection, and close one where its address has too many."""
-        if new.peer is None or self.is_proxy(new.peer):
-            return
-        name = new.counted = f"{new.peer.address} {new.peer.user}"
-        self._open[name] += 1
-        if self._open[name] > self.most:
-            closed = next(iter(self._waiting.get(name, ())), new)
-            self.work(closed)
-            closed.transport.abort()
-        if not new.transport.is_closing():
-            self.wait(new)
+    def enter(self, peer: Peer) -> bool:
+        """Count a new connection; return whether its address may have one more."""
+        self._open[peer] += 1
+        return self._open[peer] <= self.most or self.is_proxy(peer)
 
-    def wait(self, one: GuardedProtocol) -> None:
-        """Note that a connection waits for a request."""
-        if one.counted:
-            self._waiting.setdefault(one.counted, {})[one] = None
-
-    def work(self, one: GuardedProtocol) -> None:
-        """Note that a connection waits no more."""
-        waiting = self._waiting.get(one.counted, {})
-        waiting.pop(one, None)
-        if not waiting:
-            self._waiting.pop(one.counted, None)
+    @property
+    def held_s(self) -> float:
+        """How long a refused connection is kept: where there are many, it is closed at once."""
+        return HELD_S if self._open.total() <= _MOST_HELD else 0.0
 
     def leave(self, one: GuardedProtocol) -> None:
         """Count a connection no longer."""
-        self.work(one)
         self.read(one)
-        if one.counted:
-            self._open[one.counted] -= 1
-            if not self._open[one.counted]:
-                del self._open[one.counted]
+        self._open[one.peer] -= 1
+        if not self._open[one.peer]:
+            del self._open[one.peer]
 
     def write(self, one: GuardedProtocol) -> None:
         """Note that an answer is not read yet, and close a connection where there is too much of that."""
@@ -102,20 +87,24 @@ class GuardedProtocol(H11Protocol):
         self._sending: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._unread = 0
-        self.peer: Peer | None = None
-        self.counted = ""  # the name under which it is counted
+        self.peer = Peer("")
+        self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Find out who is at the other end, and begin to count the time."""
+        """Find out who is at the other end, and begin to count the time; refuse one too many unread."""
         assert isinstance(transport, asyncio.Transport)
+        connection = transport.get_extra_info("socket")
+        assert isinstance(connection, TransportSocket)
+        self.peer = peer_of(connection, get_remote_addr(transport))
+        self._refused = not self.limits.enter(self.peer)
+        if self._refused:  # not at once, as it would come again at once
+            transport.pause_reading()
+            self._sending = self.loop.call_later(self.limits.held_s, transport.abort)
+            return
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever the other end has not read everything
-        connection = transport.get_extra_info("socket")
-        if isinstance(connection, TransportSocket):
-            self.peer = peer_of(connection, self.client)
-            self.app_state = {**self.app_state, PEER: self.peer}
+        self.app_state = {**self.app_state, PEER: self.peer}
         self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
-        self.limits.enter(self)
 
     def data_received(self, data: bytes) -> None:
         """Read on; the time ends once the request is whole."""
@@ -123,15 +112,8 @@ class GuardedProtocol(H11Protocol):
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             _cancel(self._sending)
             self._sending = None
-            self.limits.work(self)
         elif self._sending is None:
             self._sending = self.loop.call_later(self.slow_s, self.transport.abort)
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
-        if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
-            self.limits.wait(self)
 
     def pause_writing(self) -> None:
         """Count the time until the other end has read more."""
@@ -151,7 +133,8 @@ class GuardedProtocol(H11Protocol):
         _cancel(self._sending)
         _cancel(self._reading)
         self.limits.leave(self)
-        super().connection_lost(exc)
+        if not self._refused:
+            super().connection_lost(exc)
 
     def _must_have_read(self) -> None:
         unread = self.transport.get_write_buffer_size()

@@ -20,7 +20,7 @@ from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import NO_LINK, StartLink
 from tachograph.web.identity.safety import check_safe
 from tachograph.web.identity.sessions import COOKIE
-from tachograph.web.protocol import Connections, GuardedProtocol
+from tachograph.web.protocol import HELD_S, Connections, GuardedProtocol
 from tachograph.web.snapshot import ServedLake
 
 DEFAULT_ADDRESS = "127.0.0.1:8265"
@@ -139,7 +139,7 @@ def serve(
     with listening.bound() as bound, _signals_end_it():
         link = StartLink(secrets.token_urlsafe(24), user) if options.start_link else NO_LINK
         service = WebService.of(served, link=link, cookie=_cookie(options, bound))
-        service = replace(service, alive=lambda: notifier.notify("WATCHDOG=1"))
+        service = replace(service, alive=lambda: notifier.notify("WATCHDOG=1"), held_s=HELD_S)
         connections = Connections(
             options.connections,
             most_unread=_ANSWERS_UNREAD * options.answer_mib << 20,

@@ -19,6 +19,7 @@ from tachograph.web.identity.proof import NotIdentifiedError, Proof, Proven
 from tachograph.web.identity.proxy_header import ProxyAddress, ProxyHeaders, SocketPeers
 from tachograph.web.identity.roles import Roles
 from tachograph.web.identity.sessions import COOKIE, Sessions
+from tachograph.web.identity.socket_peer import peer
 from tachograph.web.identity.tokens import BearerTokens, bearer_of
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
@@ -91,6 +92,11 @@ class Identities:
         """The ways, in the order in which they are tried."""
         given = (self.tokens, self.slurm, UnknownBearer(), self.proxies, self.sessions, SocketPeers(self.proxies))
         return tuple(proof for proof in given if proof is not None)
+
+    def is_bare(self, request: Request) -> bool:
+        """Whether a request has nothing that could prove whose it is."""
+        sent = any(name in request.headers for name in ("authorization", "cookie", "x-slurm-user-token"))
+        return not (sent or peer(request).is_unix or self.proxies.is_from_proxy(request))
 
     def proven(self, request: Request) -> Proven | None:
         """Return whose a request is; None where it proves nothing.
