@@ -270,7 +270,7 @@ def test_a_lake_that_is_deleted_meanwhile_is_filled_again(tmp_path: Path) -> Non
     plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, tape)])
     with collecting(plan):
         until(lambda: len(lying(plan.lake)) == 60)
-        time.sleep(0.2)
+        time.sleep(0.1)
         for table in (GPU_SAMPLES, REJECTS):
             shutil.rmtree(plan.lake.uri(table))
         tape.count = 90
@@ -406,5 +406,5 @@ def test_two_collections_of_one_lake_commit_each_row_once(tmp_path: Path) -> Non
     ]
     with collecting(plans[0]), collecting(plans[1]):
         until(lambda: len(lying(plans[0].lake)) >= 200)
-        time.sleep(0.3)
+        time.sleep(0.1)
     assert lying(plans[0].lake) == all_of(NAME, 200)
