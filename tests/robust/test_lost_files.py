@@ -170,11 +170,12 @@ ELSEWHERE = {
 def assert_named(site: SmallSite, what: str, name: str) -> None:
     """Run a command on the damaged lake: it succeeds, or ends with one line that names the file and the repair."""
     done = run(site, site.calls()[name])
-    named = [line for line in done.lines if "the data file is" in line]
+    lines = [line for line in done.lines if "dcgm-exporter" not in line]  # which nothing answers for, beside `collect`
+    named = [line for line in lines if "the data file is" in line]
     assert "cannot be read" not in done.printed, done
     assert "a file of the lake is missing" not in done.printed, done
     if named:
-        assert (done.code, done.lines) == (5, named[:1]), done
+        assert (done.code, lines) == (5, named[:1]), done
         assert f"the data file is {what}" in named[0]
         assert named[0].endswith("; run `tachograph lake --repair`")
 
