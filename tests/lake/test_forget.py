@@ -166,6 +166,9 @@ def test_files_of_state_change_with_the_lake(lake: Lake) -> None:
         ledger.once(f"digest:2026-W47:{NAME}", "mail", lambda: "sent", target=f"{NAME}@example.org")
         command(lake, "--user", NAME, "--remove", "--yes", code=5)  # the ledger is in use
     (state / "digest-opt-out").write_text(f"ben\n{NAME}\n")
+    newest = state / "newest" / "1.newest"
+    newest.parent.mkdir()
+    newest.write_bytes(b"\xff" + NAME.encode())
     key = folder.parent / "key"
     assert "a new key" in command(lake, "--new-key", str(key))
     assert "dry run" in command(lake, "--user", NAME, "--key", str(key))
@@ -173,6 +176,7 @@ def test_files_of_state_change_with_the_lake(lake: Lake) -> None:
     done = json.loads(printed)
     assert done["replaced"] == []
     assert_gone(folder)
+    assert not newest.exists()
     stands = done["pseudonym"]
     assert [record.key for record in read_ledger(state)] == [f"digest:2026-W47:{stands}"] * 2
     assert (state / "digest-opt-out").read_text() == f"ben\n{stands}\n"

@@ -21,6 +21,7 @@ from tachograph.lake.store import is_remote
 from tachograph.service.act.digests import opt_out_file
 from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger
 from tachograph.service.collect.lock import HOLDER_FILE, LOCK_FILE, CollectLock
+from tachograph.service.collect.newest import clear_newest
 from tachograph.service.collect.status import state_folder, utc_now
 
 
@@ -59,6 +60,8 @@ def forget_user(
     lock = nullcontext() if dry_run else CollectLock(collecting).held(now=utc_now(), pause=time.sleep)
     replacer = NameReplacer({name: REMOVED if stands is None else stands})
     with lock:
+        if not dry_run:
+            clear_newest(collecting)  # of a collector that was killed
         tables = forget(lake, name, stands, dry_run=dry_run)
         own = dict.fromkeys([*_files_below((collecting, acting)), opt_out_file(configuration, acting)])
         changed = [path for path in own if path.name not in (LOCK_FILE, HOLDER_FILE) and file_has(path, name)]
