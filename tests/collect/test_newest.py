@@ -115,8 +115,15 @@ def test_a_poll_that_is_old_or_of_a_clock_ahead_is_not_believed(folder: Path, ag
 
 
 def test_samples_of_a_history_that_is_read_up_are_not_those_of_now(folder: Path) -> None:
-    published(folder, samples(NOW - timedelta(days=3), a=1000.0))
+    publisher = published(folder, samples(NOW - timedelta(days=3), a=1000.0))
     assert not source(folder).is_current()
+    history = replace(chunk(samples(a=1.0), labels(("7", None))), watermark=NOW - timedelta(days=3))
+    publisher.add(history, NOW)
+    publisher.publish(NOW)
+    assert not source(folder).is_current()
+    publisher.add(replace(chunk(samples(a=1.0)), watermark=NOW), NOW)
+    publisher.publish(NOW)
+    assert source(folder).read().allocations == {A: GpuAllocation("7")}
 
 
 def test_nothing_is_believed_of_a_collector_that_is_gone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -71,12 +71,15 @@ class NewestPublisher:
         if chunk.source == SLURM_LIVE:
             self._source, self._tables = chunk.source, dict(_conformed(chunk, now))
             return
+        oldest = now - timedelta(seconds=late_s(self._every_s))
+        if chunk.watermark is not None and chunk.watermark <= oldest:  # a history that is read up
+            chunk = replace(chunk, parts=tuple(part for part in chunk.parts if part.table != SAMPLES))
         for table, rows in _conformed(chunk, now):
             known = self._tables.get(table)
             merged = rows if known is None else pl.concat([known, rows])
             if table == SAMPLES:
                 self._source = chunk.source
-                merged = merged.filter(pl.col("t") > now - timedelta(seconds=late_s(self._every_s)))
+                merged = merged.filter(pl.col("t") > oldest)
             elif table == DEVICES:
                 merged = merged.unique(GPU_KEY, keep="last", maintain_order=True)
             elif table == ALLOCATIONS:
@@ -110,12 +113,13 @@ class NewestPublisher:
         if samples is None:
             return self._tables
         newest = samples.group_by(GPU_KEY, maintain_order=True).agg(pl.all().drop_nulls().last())
-        self._tables |= {
+        of_gpus = {
             table: self._tables[table].join(newest, on=GPU_KEY, how="semi", nulls_equal=True)
             for table in (DEVICES, ALLOCATIONS)
             if table in self._tables
         }
-        return self._tables | {SAMPLES: newest}
+        # what is left out here stays known: labels do not name again who holds a GPU that comes back
+        return self._tables | of_gpus | {SAMPLES: newest}
 
 
 def _conformed(chunk: Chunk, now: datetime) -> Iterator[tuple[str, pl.DataFrame]]:
