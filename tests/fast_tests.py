@@ -121,7 +121,7 @@ def _noted_sleep(seconds: float) -> None:
 
 
 def _note_process(event: str, arguments: Sequence[object]) -> None:
-    if _watch.running and event == "subprocess.Popen":
+    if event == "subprocess.Popen" and _watch and _watch.running:  # there is none at the end of the process
         words = arguments[1]
         if isinstance(words, list | tuple) and any(str(word) == "tachograph" for word in words):
             lasting = [str(word) for word in words if str(word) in LASTING_COMMANDS]

@@ -58,5 +58,5 @@ def made(ask: Callable[[], httpx2.Response]) -> httpx2.Response:
     until = time.monotonic() + _LONGEST_S
     while (answer := ask()).status_code == 503 and "try again" in answer.text:
         assert time.monotonic() < until, answer.text
-        time.sleep(0.5)
+        time.sleep(0.05)
     return answer

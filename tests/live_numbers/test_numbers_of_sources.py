@@ -144,6 +144,7 @@ def test_the_expected_values_hold_what_is_missing_and_what_is_not() -> None:
     assert EXPECTED[0, None]["energy_j"] == pytest.approx(987654.321)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["old", "new"])
 def test_an_exporters_page_comes_out_in_every_form(watch: Watch, names: str) -> None:
     new = {"DCGM_FI_DEV_GPU_UTIL": "DCGM_FI_GPU_UTIL_RATIO", "DCGM_FI_PROF_SM_ACTIVE": "DCGM_FI_SM_UTIL_RATIO",
@@ -159,6 +160,7 @@ def test_an_exporters_page_comes_out_in_every_form(watch: Watch, names: str) -> 
         assert_table(watch(*request), EXPECTED)
 
 
+@pytest.mark.slow
 def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
     text = page("n1", Node(units()), 0.0)
     series = []
@@ -189,6 +191,7 @@ def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
         assert 2 < float(first["stale_s"]) < 10
 
 
+@pytest.mark.slow
 def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_path: Path) -> None:
     def cells(raw: Mapping[int, float]) -> dict[str, str]:
         """As it prints them: three digits behind the point, marks for "no value" as N/A."""

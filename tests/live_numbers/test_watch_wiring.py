@@ -23,6 +23,7 @@ from tui_screens import Clock, app_of, lines_of, settled, watching
 SERVED = {"DCGM_FI_DEV_GPU_UTIL": 50.0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [(), ("--json",), ("--csv", "all")])
 def test_once_tells_of_an_exporter_that_does_not_answer(
     form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

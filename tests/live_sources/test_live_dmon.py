@@ -226,6 +226,7 @@ def test_a_death_is_told_and_it_is_started_anew(fake: Fake, mode: str, what: str
     assert len(fake.runs()) >= 2
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_ended_even_if_it_will_not(fake: Fake) -> None:
     later = [0.0]
     source = DmonSource(

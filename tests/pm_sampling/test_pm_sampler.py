@@ -70,6 +70,7 @@ def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
     assert {one.overflows for one in minutes} == {0}
 
 
+@pytest.mark.slow
 def test_a_thread_that_drains_keeps_a_small_buffer_from_overflow(tmp_path: Path) -> None:
     """In real time: a buffer of 50 ms of samples, nobody takes anything for a second."""
     node = PmNode(tmp_path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from feeding import Landing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_accounting import BEGIN, MadeAccounting, Run, epoch, moment
 from polars.testing import assert_frame_equal
@@ -83,6 +83,7 @@ runs = st.builds(
 histories = st.lists(runs, min_size=1, max_size=12, unique_by=lambda run: (run.job, run.submit))
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(runs=histories, waits=st.lists(st.integers(1, 16 * HOUR), max_size=12))
 def test_any_slicing_of_time_tells_what_one_reading_tells(runs: list[Run], waits: list[int]) -> None:
     accounting, landing = MadeAccounting(runs), Landing()

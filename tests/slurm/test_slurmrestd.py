@@ -151,6 +151,7 @@ def test_nothing_found_is_an_answer(token: Path) -> None:
         assert landing.marks == {"sacct:sacct": NOW}
 
 
+@pytest.mark.slow
 def test_a_server_error_is_tried_again(server: Faulty, token: Path) -> None:
     server.faults += [Status(503, {"Retry-After": "0"})]
     landing = Landing()

@@ -88,6 +88,7 @@ def test_a_quoted_submit_line_is_what_was_submitted(study: Study) -> None:
     assert lines[0] == lines[1]
 
 
+@pytest.mark.slow
 def test_the_study_is_drawn(study: Study) -> None:
     out = study.folder / "figures"
     command("figures", "-o", str(out), "--lake", str(study.lake.location), "--format", "png")

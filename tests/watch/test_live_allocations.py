@@ -195,6 +195,7 @@ def test_a_read_does_not_wait_for_slurm() -> None:
     source.close()
 
 
+@pytest.mark.slow
 def test_slurm_is_asked_again_and_again_and_no_more_once_closed() -> None:
     times: list[int] = []
 

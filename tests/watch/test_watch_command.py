@@ -188,6 +188,7 @@ def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
         assert process.wait(60) == 141
 
 
+@pytest.mark.slow
 def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
     with exporter({"n9": {0: values(1)}}, slow_s=0.1) as server:
         command = [*TACHOGRAPH, "--url", server.url("n9"), "--csv", "gpu_id,gpu_util_pct", "--interval", "0.5"]
@@ -285,6 +286,7 @@ def test_the_same_fleet_is_simulated_every_time(watch: Watch) -> None:
     assert len(one.stdout.splitlines()) == 13
 
 
+@pytest.mark.slow
 def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
     def real(*options: str) -> list[float]:
         done = watch("--simulate", "6", "--once", "--json", *options)
@@ -300,6 +302,7 @@ def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
     assert real() != real("--weights", "sm=3,dram=1")
 
 
+@pytest.mark.slow
 def test_the_table_fits_a_terminal_of_80_columns(watch: Watch) -> None:
     done = watch("--simulate", "20", "--once", COLUMNS="80")
     *lines, note = done.stdout.splitlines()

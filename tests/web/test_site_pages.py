@@ -104,6 +104,7 @@ def test_unmeasured_errors_of_a_node_are_not_called_none(every: View) -> None:
     assert "not measured" in found["headline"]
 
 
+@pytest.mark.slow
 def test_the_study_is_made_once_and_its_pictures_have_addresses(every: View) -> None:
     found = _content(every, study)
     assert found["report"].dataset.jobs > 100
