@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import SupportsIndex
 
 import pytest
 
@@ -114,7 +115,8 @@ def _really_sleep(seconds: float) -> None:
         _sleep(seconds)
 
 
-def _noted_sleep(seconds: float) -> None:
+def _noted_sleep(seconds: float | SupportsIndex) -> None:
+    seconds = float(seconds)
     if _watch.running and seconds > SLEEP_S and threading.current_thread() is threading.main_thread():
         _watch.defects.append(f"sleeps {seconds:g} s")
     _really_sleep(seconds)

@@ -22,7 +22,7 @@ from hostile_lake import NODES, PAYLOADS, PLAIN_JOBS
 from starlette.testclient import TestClient
 from written import assert_json, assert_page, assert_plain, assert_table, texts_of
 
-from served_entries import ENTRIES, STREAM_S, Entry, addresses, made, parts_of, struct_of
+from served_entries import ENTRIES, STREAM_S, Entry, made, parts_of, struct_of
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.figures.registry import FIGURES
 from tachograph.lake.delta import Lake

@@ -28,6 +28,7 @@ STARTERS = {
     "service/fill.py": "workers of this program",
     "catalog/processes.py": "workers of this program",
     "web/images.py": "this program, with folders of its own",
+    "web/workers.py": "workers of this program",
     "nsight/ncu_rep.py": "this program, with the name of a report that the user wrote",
     "pipeline/dask_workers.py": "sbatch --test-only, with the name of a file of its own",
     "live/sources/dmon.py": "dcgmi, with words of its own and numbers of counters",
