@@ -47,10 +47,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "figure": tuple(entry.name for entry in FIGURES),
     "suffix": ("svg", "png"),
 }
+_INSTANT = "2026-04-23T10:15:00Z"
 # {name of a module: what it must be asked with to answer}
 WITH: Mapping[str, Mapping[str, str]] = {
     "study": {"no_filter": "idle"},
     "study_figure": {"no_filter": "idle"},
+    "prometheus.query": {"query": "gpu_util", "time": _INSTANT},
+    "prometheus.query_range": {"query": "gpu_util", "start": _INSTANT, "end": _INSTANT, "step": "60"},
+    "prometheus.series": {"match[]": "gpu_util"},
 }
 REFUSED = (400, 401, 403, 404, 409)  # a name that cannot be asked for, what is not for this viewer, no such figure
 
@@ -134,8 +138,10 @@ def addresses_of(entry: Entry) -> Iterator[str]:
     """Addresses in which each value of each part occurs."""
     names = parts_of(entry)
     for index in range(max((len(PARTS[name]) for name in names), default=1)):
-        values = {name: [quote(PARTS[name][index % len(PARTS[name])], safe="")] for name in names}
-        yield from (address for _, address in addresses(entry, values.__getitem__))
+        path = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+        for name in names:
+            path = path.replace(f"{{{name}}}", quote(PARTS[name][index % len(PARTS[name])], safe=""))
+        yield path
 
 
 def requests(entry: Entry) -> list[tuple[str, str]]:
