@@ -99,7 +99,7 @@ def test_the_repair_names_each_and_changes_nothing(site: SmallSite, damage: Call
     assert of_samples.startswith(f"gpu_samples: day=2026-03-01/{files[0].name} is {DAMAGES[damage]}")
     assert "; 61 rows lost from " in of_samples
     assert of_findings.startswith(f"findings: {files[1].name} is {DAMAGES[damage]}")
-    assert advice[0].startswith("2 files are lost; nothing was changed.")
+    assert advice[0].startswith("Files lost: 2; nothing was changed.")
     assert advice[-2].startswith("  gpu_samples: ingest the recordings")
     assert advice[-1] == "  findings: tachograph analyze --full"
     assert sorted(site.lake.rglob("*")) == before
