@@ -85,8 +85,8 @@ def _print_lost(lost: list[LostFile], zone: str, *, given_up: bool) -> None:
         output.print_text(f"Files given up: {len(lost)}; the others can be read. To get the rows back:\n")
     else:
         output.print_text(
-            f"Files lost: {len(lost)}; nothing was changed. Restore them from a backup. Without one, give them up with\n"
-            "`tachograph lake --repair --give-up-lost`, then get the rows back:\n"
+            f"Files lost: {len(lost)}; nothing was changed. Restore them from a backup. Without one, give them up\n"
+            "with `tachograph lake --repair --give-up-lost`, then get the rows back:\n"
         )
     for table, remedy in dict.fromkeys((file.table, file.remedy) for file in lost):
         output.print_text(f"  {table}: {remedy}\n")
