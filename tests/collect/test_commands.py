@@ -166,6 +166,7 @@ def test_check_polls_and_commits_nothing(tmp_path: Path, nodes: Exporter) -> Non
     assert "500" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_second_one_is_refused_in_one_line(tmp_path: Path, nodes: Exporter) -> None:
     site = Site(tmp_path, nodes.urls)
     with site.collecting() as process:
