@@ -148,6 +148,7 @@ def test_promtool_finds_nothing(lake: Lake, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tachograph.prom"]
 
 
+@pytest.mark.slow
 def test_a_real_gateway_takes_it_and_forgets_what_is_gone(lake: Lake, tmp_path: Path) -> None:
     with pushgateway(tmp_path) as address:
         for arguments, users in (((), {"ada", "eve", UGLY}), (("--user", "eve"), {"eve"})):
@@ -165,6 +166,7 @@ def values_of_gateway(page: str) -> set[str]:
     return {sample.labels["user"] for sample in samples}
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_down_or_refuses_is_told(lake: Lake, tmp_path: Path) -> None:
     down = f"http://user:secret@127.0.0.1:{free_port()}"
     done = run(lake, "openmetrics", "--to", down)
