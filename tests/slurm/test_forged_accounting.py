@@ -335,3 +335,14 @@ def test_the_gpus_of_a_run_are_requested_once() -> None:
     for _ in range(4):
         controller.fetch_jobs()
     assert asked == ["5", "3_1", "5"]  # the run that began again is another one
+
+
+@pytest.mark.parametrize("tres", ["cpu=4,node=1", "cpu=4,gres/gpu=2"])
+def test_a_name_does_not_make_gpus_accounted_for(tres: str) -> None:
+    """Where no job has GPUs in its TRES, the site does not account for them, and their number is unknown."""
+    values = FORGED | {"AllocTRES": "cpu=4,node=1", "JobName": "gres/gpu=1"}
+    records = [values, values | {"JobID": "778", "JobIDRaw": "778", "AllocTRES": tres}]
+    lines = [RANDOM.join(COLUMNS), *(record_of(record, COLUMNS, RANDOM) for record in records)]
+    content = "\n".join(lines).encode() + b"\n"
+    (reading,) = read_content(content, where="x", cluster=SlurmCluster())
+    assert [row["gpus"] for row in reading.jobs] == ([0, 2] if "gpu" in tres else [None, None])

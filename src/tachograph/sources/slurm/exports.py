@@ -137,7 +137,8 @@ def _telemetry(what: str, source: str | None, where: str) -> InputError:
 
 ROWS_PER_CHUNK = 100_000
 
-_TRACKED = re.compile(rb"gres/(?:gpu|shard|mps)(?::[^=,|]{1,64})?=\d")
+_TRACKED = re.compile(r"gres/(?:gpu|shard|mps)(?::[^=,|]{1,64})?=\d")
+_TRACKED_BYTES = re.compile(_TRACKED.pattern.encode())
 _TEXTS = ("name", "user", "account", "submit_line")  # in which people write what they like
 _COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
 
@@ -244,9 +245,11 @@ def read_content(
     """
     found = detect(content, where=where)
     replaced: Counter[str] = Counter()
-    tracked = database.names_gpus(found.document) if found.kind == "database" else bool(_TRACKED.search(content))
-    cluster = replace(cluster, tracks_gpus=tracked or names_gpus)
-    if found.kind == "text":
+
+    def opened() -> _ExportFormat:
+        if found.kind != "text":
+            return _document_format(found, where)
+        replaced.clear()
         entries = sacct_text.read_text(
             content,
             fields=fields,
@@ -256,10 +259,15 @@ def read_content(
             trusted=trusted,
             texts=texts,
         )
-        how = _ExportFormat(entries, from_fields, str)
+        return _ExportFormat(entries, from_fields, str)
+
+    if found.kind == "database":
+        tracked = database.names_gpus(found.document)
     else:
-        how = _document_format(found, where)
-    del content
+        # a quick look at the bytes first: what it finds may be the name of a job
+        tracked = bool(_TRACKED_BYTES.search(content)) and any(map(_names_gpus, opened().entries))
+    cluster = replace(cluster, tracks_gpus=tracked or names_gpus)
+    how = opened()
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
     jobs: set[str] = set()
     of_steps: dict[str, JobRecord] = {}
@@ -281,6 +289,12 @@ def read_content(
                 )
     _add_jobs_of_steps([job for raw, job in of_steps.items() if raw not in jobs], reading, cluster)
     yield _closed(reading, replaced)
+
+
+def _names_gpus(entry: SlurmEntry) -> bool:
+    """Whether the TRES of a record name GPUs; users cannot write them."""
+    resources = (value for name, value in (entry.fields or {}).items() if "tres" in name.lower())
+    return any(_TRACKED.search(str(value)) for value in resources)
 
 
 def _is_step(fields: Mapping[str, object]) -> bool:
