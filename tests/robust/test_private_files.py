@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -41,6 +43,7 @@ def open_to_others(folder: Path) -> None:
 
 
 def open_to_the_group(folder: Path) -> None:
+    os.chown(folder, -1, STRANGER)
     folder.chmod(0o770)
 
 
@@ -51,7 +54,7 @@ def given_away(folder: Path) -> None:
 @pytest.mark.parametrize("which", ["home", "home/.cache", "home/.cache/tachograph"])
 @pytest.mark.parametrize("change", [open_to_others, open_to_the_group, given_away])
 def test_one_that_others_could_fill_is_refused(home: Path, which: str, change: Callable[[Path], None]) -> None:
-    if change is given_away and os.geteuid():
+    if change is not open_to_others and os.geteuid():
         pytest.skip("only root gives files away")
     folder = home / ".cache" / "tachograph"
     folder.mkdir(parents=True)
@@ -192,3 +195,27 @@ def test_only_packages_that_hide_the_working_directory_import_these_libraries() 
     for path in files:
         texts = [path.read_text(encoding="utf-8"), (path.parent / "__init__.py").read_text(encoding="utf-8")]
         assert any(hiding in text for text in texts), path
+
+
+def test_the_group_of_this_user_alone_is_nobody_else(home: Path) -> None:
+    user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(os.getegid())
+    if (user.pw_name, user.pw_gid) != (group.gr_name, group.gr_gid) or {*group.gr_mem} - {user.pw_name}:
+        pytest.skip("this user has no group of its own")
+    (home / ".cache").mkdir(mode=0o775)
+    (home / ".cache").chmod(0o775)
+    assert private_folder(home / ".cache" / "tachograph") is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_configuration_of_somebody_else_must_be_named(tmp_path: Path) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text('lake = "its"\n[act]\nslurm_before = ["./evil"]\n')
+    assert tachograph("act", "--once", cwd=tmp_path).code != 3
+    os.chown(file, STRANGER, -1)
+    refused = tachograph("act", "--once", cwd=tmp_path)
+    assert refused.code == 3
+    assert refused.printed == (
+        f"tachograph: tachograph.toml: it belongs to user {STRANGER}, and a configuration names programs to run; "
+        "if you trust it, name it: --config tachograph.toml\n"
+    )
+    assert tachograph("act", "--once", "--config", "tachograph.toml", cwd=tmp_path).code != 3

@@ -6,6 +6,7 @@ of compiled functions, which it runs. They are imported as if the working direct
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import stat
@@ -23,7 +24,6 @@ from tachograph.catalog.durable import make_folder
 # {module that reads a file of the working directory when it is imported: its variable that names a file to read later}
 READERS: Mapping[str, str] = MappingProxyType({"numba.core.config": "_config_fname", "matplotlib": ""})
 _hiding = RLock()
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _Loader(SourceFileLoader):
@@ -106,10 +106,11 @@ def why_not_private(folder: Path) -> str:
     """Return who else could put code into a folder, which need not be there yet; nothing where only this user can.
 
     It and all above it must belong to this user or to root, and let no one else write; above it a sticky folder, such
-    as /tmp, may. Links are followed: what they lead to counts.
+    as /tmp, may. The group that some systems make for each user is nobody else. Links are followed: what they lead to
+    counts.
     """
     whole = folder.resolve()
-    trusted = {0, os.geteuid()} | _unmapped_owners()
+    trusted = _trusted_owners()
     for path in (whole, *whole.parents):
         try:
             status = path.stat()
@@ -118,7 +119,8 @@ def why_not_private(folder: Path) -> str:
         if status.st_uid not in trusted or (path == whole and status.st_uid != os.geteuid()):
             return f"{path} belongs to {_name(status.st_uid)}"
         sticky = path != whole and status.st_mode & stat.S_ISVTX
-        if status.st_mode & _OTHERS_WRITE and not sticky:
+        others_write = stat.S_IWOTH if _is_own_group(status.st_gid) else stat.S_IWOTH | stat.S_IWGRP
+        if status.st_mode & others_write and not sticky:
             return f"other users may write into {path}"
     return ""
 
@@ -133,6 +135,28 @@ def private_folder(folder: Path) -> Path | None:
     except OSError:
         return None
     return None if why_not_private(whole) or not os.access(whole, os.W_OK) else whole
+
+
+def foreign_owner(file: Path) -> str:
+    """Return the name of the user whose file it is; nothing where it is this user's, root's, or not there."""
+    try:
+        owner = file.stat().st_uid
+    except OSError:
+        return ""
+    return "" if owner in _trusted_owners() else _name(owner)
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether it is the group of this user alone: of the same name, and without other members."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and not {*group.gr_mem} - {user.pw_name}
+
+
+def _trusted_owners() -> set[int]:
+    return {0, os.geteuid()} | _unmapped_owners()
 
 
 def _unmapped_owners() -> set[int]:
