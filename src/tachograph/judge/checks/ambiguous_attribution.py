@@ -9,7 +9,7 @@ from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 _MAP = (
-    "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
+    "Staff: let the Slurm prolog write a map of job to GPUs, or record `squeue --json` while jobs run; "
     "both can be ingested."
 )
 _EXCLUSIVE = f"{_MAP} Where a partition or QOS gives whole nodes, name it in [slurm] exclusive."
