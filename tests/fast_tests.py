@@ -132,5 +132,5 @@ def _note_process(event: str, arguments: Sequence[object]) -> None:
 
 
 # At import, that is before the package: its default arguments may hold `time.sleep`.
-time.sleep = _noted_sleep  # type: ignore[assignment]
+time.sleep = _noted_sleep
 sys.addaudithook(_note_process)

@@ -120,7 +120,7 @@ Call = Callable[[tuple[str, ...], str], object]  # words before a command, a val
 
 
 def _job(**values: str) -> SlurmJob:
-    return SlurmJob(**{**{name: getattr(JOB, name) for name in JOB.__slots__}, **values})  # type: ignore[arg-type]
+    return SlurmJob(**{**{name: getattr(JOB, name) for name in JOB.__slots__}, **values})
 
 
 def _change(action: JobAction) -> Call:
