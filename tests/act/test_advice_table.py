@@ -55,6 +55,7 @@ def test_a_file_belongs_to_its_user_and_nobody_else_reads_it(tmp_path: Path) -> 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o711
 
 
+@pytest.mark.slow
 @AS_ROOT
 def test_a_service_needs_no_more_than_the_right_to_give_files_away(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)

@@ -97,6 +97,7 @@ def test_a_killed_step_names_the_signal() -> None:
     assert rig.reported == ["analyze: was killed by signal 9 (SIGKILL)"]
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed_with_its_own_children() -> None:
     rig = Rig("import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)")
     rig.at(10.0, ends=False)
@@ -120,6 +121,7 @@ def test_a_stop_ends_what_runs_and_is_no_failure() -> None:
     rig.children.stop()
 
 
+@pytest.mark.slow
 def test_one_that_does_not_want_to_end_is_killed() -> None:
     rig = Rig(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"

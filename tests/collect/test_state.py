@@ -333,6 +333,7 @@ def filled(disk: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_the_status_is_still_written_and_names_the_disk(small_disk: Path) -> None:
     lake = small_disk / "lake"
     folder = lake / "_collect"
@@ -357,6 +358,7 @@ def test_on_a_full_disk_the_status_is_still_written_and_names_the_disk(small_dis
     assert overview(str(lake), folder, (), now=NOW).full_disk is None
 
 
+@pytest.mark.slow
 def test_a_status_that_is_larger_than_its_file_is_an_error_on_a_full_disk(small_disk: Path) -> None:
     folder = small_disk / "lake" / "_collect"
     folder.mkdir(parents=True)

@@ -319,6 +319,7 @@ def test_half_a_page_tells_what_it_has_and_the_rest_stays() -> None:
         }
 
 
+@pytest.mark.slow
 def test_a_page_of_a_node_without_gpus_is_nothing_to_complain_of() -> None:
     node = 'node_uname_info{nodename="n1"} 1\nnode_load1 0.5\n'
     with faulty(lambda request: Reply(node.encode())) as other, exporter(TWO_NODES) as server:
@@ -335,6 +336,7 @@ def test_values_that_stand_still_for_long_are_reported() -> None:
         assert snapshot.problems[0].what == "its values no longer change"
 
 
+@pytest.mark.slow
 def test_a_refused_certificate_and_an_unknown_host(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

@@ -146,6 +146,7 @@ def test_work_is_counted_while_it_lasts() -> None:
     assert 0.05 <= units / rate <= end - begin + 0.001
 
 
+@pytest.mark.slow
 def test_a_hang_works_for_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAKE_NVML_STATE", raising=False)
     done = workloads.work("hang", lambda: 1, lambda: None, seconds=0.3, warm_s=0)

@@ -50,6 +50,7 @@ def test_a_file_is_written_as_in_a_shell() -> None:
     assert steps(page) == [Step("cat > a.csv <<END\na,b\n1,2\nEND", ""), Step("cat a.csv", "a,b\n1,2")]
 
 
+@pytest.mark.slow
 def test_cd_holds_for_what_follows(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     todo = steps("```console\n$ cd here\n$ pwd\n```\n```python\nprint(7)\n```\n", python=True)
@@ -74,6 +75,7 @@ def test_what_takes_a_shell_has_one(command: str, words: tuple[list[str], str | 
     assert words_of(command) == words
 
 
+@pytest.mark.slow
 def test_a_command_in_this_process_prints_what_it_prints_in_a_shell(demo: Path) -> None:
     step = Step("tachograph jobs --user user003 --limit 2", "")
     here, shell = run_step(step, demo), run_step(step, demo, in_shell=True)
@@ -81,6 +83,7 @@ def test_a_command_in_this_process_prints_what_it_prints_in_a_shell(demo: Path) 
     assert here.stdout.count("\n") > 2
 
 
+@pytest.mark.slow
 def test_what_a_command_writes_into_a_file_is_there_as_from_a_shell(demo: Path, tmp_path: Path) -> None:
     command = f"tachograph jobs --lake {demo}/lake --user user003 --csv >"
     for name, in_shell in (("here.csv", False), ("shell.csv", True)):

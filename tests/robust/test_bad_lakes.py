@@ -195,6 +195,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_the_ingest_goes_on_with_more_room(small_disk: Path, tmp_path: Path) -> None:
     lake = small_disk / "lake"
     assert tachograph("ingest", "ldms", csv(tmp_path, "a.csv", rows(60)), "--lake", lake).code == 0
