@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pytest
 from collecting import until
 
 from tachograph.service.collect.children import Children, ChildStep, command
