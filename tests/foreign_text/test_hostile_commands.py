@@ -151,7 +151,13 @@ def check(case: Case, written: str) -> None:
             assert_plain(written, case.name)
 
 
-@pytest.mark.parametrize("command", [*WALKS])
+# of these, many words are walked, or drawing takes long
+LONG_WALKS = frozenset({"figures", "job", "seff", "advise", "rules"})
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.slow) if name in LONG_WALKS else name for name in WALKS]
+)
 def test_no_text_of_others_steers(command: str, site: Path) -> None:
     seen = []
     for case in cases():

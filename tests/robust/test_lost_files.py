@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,9 @@ DAMAGES: Mapping[Callable[[Path], None], str] = {
 }
 
 
+LOST_COMPUTED = (*COMPUTED, "analyses")
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> SmallSite:
     return SmallSite.filled(tmp_path_factory.mktemp("site") / "site")
@@ -108,10 +112,18 @@ def test_the_repair_names_each_and_changes_nothing(site: SmallSite, damage: Call
     assert not report["given_up"]
 
 
-@pytest.mark.parametrize("damage", [missing, folder, flipped_pages])
-@pytest.mark.parametrize("table", [*COMPUTED, "analyses"])
-def test_computed_tables_come_back_by_an_analysis(site: SmallSite, table: str, damage: Callable[[Path], None]) -> None:
-    files = data_files(site.lake, table)
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [(None, missing)]
+    + [
+        pytest.param(table, damage, marks=pytest.mark.slow)
+        for table, damage in zip(LOST_COMPUTED, cycle([folder, flipped_pages, missing]), strict=False)
+    ],
+)
+def test_computed_tables_come_back_by_an_analysis(
+    site: SmallSite, table: str | None, damage: Callable[[Path], None]
+) -> None:
+    files = [file for name in ([table] if table else LOST_COMPUTED) for file in data_files(site.lake, name)]
     if not files:
         pytest.skip("the job has no rows of it")
     before = results(site.lake)
@@ -123,8 +135,14 @@ def test_computed_tables_come_back_by_an_analysis(site: SmallSite, table: str, d
     assert results(site.lake) == before
 
 
-@pytest.mark.parametrize("damage", [missing, cut, flipped_footer])
-@pytest.mark.parametrize("table", [None, "gpu_samples", "jobs", "allocations", "devices", "rejects"])
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [("gpu_samples", missing)]
+    + [
+        pytest.param(table, damage, marks=pytest.mark.slow)
+        for table, damage in ((None, cut), ("jobs", flipped_footer), ("allocations", missing), ("rejects", cut))
+    ],
+)
 def test_sources_come_back_by_ingesting_again(
     site: SmallSite, table: str | None, damage: Callable[[Path], None]
 ) -> None:
@@ -180,9 +198,14 @@ def assert_named(site: SmallSite, what: str, name: str) -> None:
         assert named[0].endswith("; run `tachograph lake --repair`")
 
 
-@pytest.mark.parametrize("damage", [missing, flipped_pages])
 @pytest.mark.parametrize(
-    ("name", "table"), [("lake", "gpu_samples"), ("jobs", "job_summaries"), ("job", "findings"), ("analyze", "jobs")]
+    ("name", "table", "damage"),
+    [
+        ("lake", "gpu_samples", missing),
+        ("jobs", "job_summaries", flipped_pages),
+        ("job", "findings", missing),
+        ("analyze", "jobs", flipped_pages),
+    ],
 )
 def test_a_command_names_the_file(
     site: SmallSite, name: str, table: str, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
@@ -198,7 +221,7 @@ def test_a_command_names_the_file(
 @pytest.mark.parametrize(
     ("table", "damage"),
     [(None, damage) for damage in DAMAGES]
-    + [(table.name, damage) for table in ALL_TABLES for damage in (missing, flipped_pages)],
+    + [(table.name, damage) for table, damage in zip(ALL_TABLES, cycle([missing, flipped_pages]), strict=False)],
 )
 def test_no_command_ends_with_a_traceback(
     site: SmallSite, table: str | None, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
