@@ -24,7 +24,7 @@ def made(path: Path, body: str, *, timeout_s: float = 20.0, largest: int = 1 << 
 
 def test_what_it_prints_comes_back_whole(script: Path) -> None:
     program = made(script, "printf '%s|' \"$@\"; head -c 200000 /dev/zero; printf end; echo said >&2")
-    printed = program.output("a b", "c\x1f", "-d")
+    printed = program.output("{reason}", "c\x1f", "-d", reason="a b")
     assert printed == b"a b|c\x1f|-d|" + bytes(200000) + b"end"
 
 

@@ -40,8 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     twelve.write_all(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for source, file in (("ldms", "telemetry"), ("ldms", "late.csv"), ("sacct", "sacct.txt")):
+        for source, file in (("ldms", "telemetry"), ("ldms", "late.csv")):
             assert main(["ingest", source, file, "--quiet"]) == 0
+        assert main(["ingest", "sacct", "sacct.txt", "--trusted", "--quiet"]) == 0
         assert main(["ingest", "allocation-map", "map.csv", "--quiet"]) == 0
     return folder
 
