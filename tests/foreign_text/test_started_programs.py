@@ -233,7 +233,7 @@ def _try(call: Call, words: tuple[str, ...], value: str) -> None:
 
 def test_a_word_that_a_shell_reads_is_refused_without_a_kind() -> None:
     for word in ("a b", "$HOME", "a;b", "`id`", "a\nb", "(a)", "{", "a{b c}"):
-        with pytest.raises(RefusedError, match="is no word of a command"):
+        with pytest.raises(RefusedError, match="invalid word of a command"):
             SiteProgram(("sacct",)).command(word)
 
 

@@ -156,7 +156,8 @@ def test_a_record_with_a_word_that_slurm_does_not_have_is_refused(site: Path, tm
     lake = hung_lake(tmp_path / "lake", job_id, START)
     (record,) = applied(lake, tmp_path / "state", configured(site, cancel))
     assert record.state == "refused"
-    assert "is no job; nothing was run" in record.result
+    assert record.result.startswith("invalid job: ")
+    assert record.result.endswith("; nothing was run")
     assert applied(lake, tmp_path / "state", configured(site, cancel), NOW + timedelta(minutes=11)) == []
     assert not (site / "calls").exists()
 

@@ -100,7 +100,7 @@ def test_the_pending_rest_of_an_array_stays(slurm: SlurmCluster) -> None:
         waiting = SlurmJobs().job(str(job), None)
         assert waiting is not None
         assert waiting.state == "PENDING"
-        with pytest.raises(RefusedError, match="is no job"):
+        with pytest.raises(RefusedError, match="invalid job"):
             SlurmJobs().change("cancel", waiting, None)
         assert states(slurm, job) == after
     finally:

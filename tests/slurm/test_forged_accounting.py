@@ -189,9 +189,7 @@ def test_texts_behind_a_delimiter_that_anybody_knows_are_refused(text: str, betw
     with pytest.raises(InputError) as caught:
         list(read_content(content, where="jobs.txt", cluster=SlurmCluster(), delimiter=between))
     said = str(caught.value)
-    assert said.startswith(
-        "jobs.txt: a line may be a record or a text that a user wrote (account, constraints, jobname,"
-    )
+    assert said.startswith("jobs.txt: a line may be a record or text of a user (account, constraints, jobname,")
     assert "sacct --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid)" in said
     assert "\n" not in said
 

@@ -155,7 +155,7 @@ def test_a_file_is_read_or_refused(attack: Attack, tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text(attack.cluster.command("sacct", "-a", "-D", "--json"))
     done = attack.tachograph(tmp_path, "ingest", "sacct", "bars.txt")
     assert (done.returncode, done.stderr.count("\n")) == (4, 1), done.stderr
-    assert "a line may be a record or a text that a user wrote (account, jobname, submitline)" in done.stderr
+    assert "a line may be a record or text of a user (account, jobname, submitline)" in done.stderr
     for name in ("safe.txt", "jobs.json"):
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir()

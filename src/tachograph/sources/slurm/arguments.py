@@ -38,14 +38,13 @@ def fill_in(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 def _fill_in_word(word: str, values: Mapping[str, str]) -> str:
     if _PLAIN.fullmatch(_VALUE.sub("", word)) is None:
-        raise RefusedError(f"{printable(word, most=60)!r} is no word of a command; nothing was run")
+        raise RefusedError(f"invalid word of a command: {printable(word, most=60)!r}; nothing was run")
     return _VALUE.sub(lambda match: _checked(match[1], values[match[1]]), word)
 
 
 def _checked(kind: str, value: str) -> str:
     if GRAMMAR[kind].fullmatch(value) is None:
-        name = kind.replace("_", " ")
-        raise RefusedError(f"{printable(value, most=60)!r} is no {name}; nothing was run")
+        raise RefusedError(f"invalid {kind}: {printable(value, most=60)!r}; nothing was run")
     return value
 
 

@@ -362,10 +362,9 @@ def _records_of(
 
 
 def _refused(layout: SacctLayout, where: str) -> InputError:
-    names = [name for name in layout.names if name not in IDENTITY]
+    names = ", ".join(name for name in layout.names if name not in IDENTITY)
     return InputError(
-        f"a line may be a record or a text that a user wrote ({', '.join(names)}), and {layout.delimiter!r} does not "
-        "tell",
+        f"a line may be a record or text of a user ({names}): the delimiter {layout.delimiter!r} can be guessed",
         where=where,
         do="export it with sacct --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid) or sacct --json, leave "
         "these columns out, or add --trusted",
