@@ -75,7 +75,7 @@ def days_of_jobs(folder: Path, *, running: bool = False, analyzed: bool = True) 
         template = folder.with_name(f"{folder.name}-template")
         fill_days(template, running=running, analyzed=analyzed)
         _TEMPLATES[running, analyzed] = template
-    shutil.copytree(template, folder)
+    shutil.copytree(template, folder, dirs_exist_ok=True)
     return Lake.open(str(folder))
 
 
