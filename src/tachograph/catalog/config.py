@@ -19,7 +19,7 @@ import msgspec
 from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.policies import PolicyOptions, check_policies
-from tachograph.catalog.private_files import foreign_owner
+from tachograph.catalog.private_files import refuse_foreign_configuration
 from tachograph.catalog.secrets import remember_secrets
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import zone
@@ -401,18 +401,14 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:
     """Return the configuration of `path`, else of $TACHOGRAPH_CONFIG, else of ./tachograph.toml, else the defaults.
 
-    A configuration names programs to run: one that merely lies in the working directory must be this user's or root's.
     Errors: ConfigError naming file and key.
     """
     environment = os.environ if environment is None else environment
     chosen = path or environment.get("TACHOGRAPH_CONFIG")
     file = Path(chosen or FILE_NAME)
-    raw: dict[str, object] = {}
-    if chosen or file.exists():
-        if not chosen and (owner := foreign_owner(file)):
-            what = f"it belongs to {owner}, and a configuration names programs to run"
-            raise ConfigError(what, where=FILE_NAME, do=f"if you trust it, name it: --config {FILE_NAME}")
-        raw = _read(file)
+    if not chosen:
+        refuse_foreign_configuration(file)
+    raw = _read(file) if chosen or file.exists() else {}
     where = str(file)
     for name, value in sorted(environment.items()):
         if _override(raw, name, value):

@@ -20,6 +20,7 @@ from threading import RLock, get_ident
 from types import MappingProxyType, ModuleType
 
 from tachograph.catalog.durable import make_folder
+from tachograph.catalog.errors import ConfigError
 
 # {module that reads a file of the working directory when it is imported: its variable that names a file to read later}
 READERS: Mapping[str, str] = MappingProxyType({"numba.core.config": "_config_fname", "matplotlib": ""})
@@ -137,13 +138,18 @@ def private_folder(folder: Path) -> Path | None:
     return None if why_not_private(whole) or not os.access(whole, os.W_OK) else whole
 
 
-def foreign_owner(file: Path) -> str:
-    """Return the name of the user whose file it is; nothing where it is this user's, root's, or not there."""
+def refuse_foreign_configuration(file: Path) -> None:
+    """Check the owner of a configuration that merely lies in the working directory: it names programs to run.
+
+    Raises ConfigError unless it belongs to this user or to root.
+    """
     try:
         owner = file.stat().st_uid
     except OSError:
-        return ""
-    return "" if owner in _trusted_owners() else _name(owner)
+        return  # who reads it reports that
+    if owner not in _trusted_owners():
+        what = f"it belongs to {_name(owner)}, and a configuration names programs to run"
+        raise ConfigError(what, where=file.name, do=f"if you trust it, name it: --config {file.name}")
 
 
 def _is_own_group(gid: int) -> bool:
