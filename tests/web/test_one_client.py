@@ -73,7 +73,7 @@ async def attack(host: str, port: int, ending: threading.Event, seen: set[bytes]
             try:
                 while not ending.is_set():
                     writer.write(b"GET /api/v1/me HTTP/1.1\r\nHost: x\r\n\r\n")
-                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 1.0)
+                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10.0)
                     length = re.search(rb"content-length: (\d+)", head)
                     assert length is not None
                     await reader.readexactly(int(length[1]))

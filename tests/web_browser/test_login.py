@@ -23,7 +23,7 @@ def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: W
         assert opened.overflow <= 0
         page.get_by_label("Token").fill("wrong")
         page.keyboard.press("Enter")
-        assert "not valid" in page.get_by_role("alert").inner_text()
+        assert "the token is not known" in page.get_by_role("alert").inner_text()
         page.get_by_label("Token").fill(server.link.partition("token=")[2])
         page.keyboard.press("Enter")
         page.wait_for_url(f"{server.address}/jobs?limit=5")

@@ -76,7 +76,7 @@ def test_the_form_shows_what_the_service_advises(browser: Browser, server: WebSe
     page.route("**/*", proxy)
     page.goto(FORM)
     note = page.locator("#tachograph-advice")
-    note.wait_for(state="visible")
+    note.wait_for(state="visible", timeout=120_000)
     requested, advice = answers[-1]
     assert requested == {"name": "ondemand/sys/dashboard/sys/jupyter", "partition": "gpu", "gpus": 4}
     assert advice["request"]["user"] == "user000"
@@ -102,7 +102,7 @@ def test_the_form_shows_advice_for_what_is_chosen(
     answer["body"] = json.dumps({"lines": lines})
     page.goto(FORM)
     note = page.locator("#tachograph-advice")
-    note.wait_for(state="visible")
+    note.wait_for(state="visible", timeout=120_000)
     assert note.inner_text().splitlines() == ["1 of 4: <b>no run</b> used more than 1.", "Hung in 3 of 10."]
     assert requested == [{"name": "ondemand/sys/dashboard/sys/jupyter", "partition": "gpu", "gpus": 4}]
     answer["body"] = json.dumps({"lines": []})

@@ -117,6 +117,7 @@ ENDPOINTS: tuple[EndpointEntry, ...] = (
         *("/advice", "advice", "What to request for a job, from the past jobs of its user.", Role.USER, "POST"),
         body="json",
         versioned=False,
+        light=True,  # a form waits for it, and it is as small as the history of one user
     ),
     EndpointEntry("/me/jobs", "my_jobs", "The jobs of who asks, in few columns.", Role.USER, light=True),
     EndpointEntry(
