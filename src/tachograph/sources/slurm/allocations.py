@@ -71,7 +71,7 @@ def _with_gpus(state: str | None, allocated: str) -> bool:
 def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
     """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first line.
 
-    A record without what users write; `two_readings` where that cannot be told apart. `trusted`: no name or comment
+    A record without what users write; `two_readings` where that is ambiguous. `trusted`: no name or comment
     holds a record. Errors: InputError for several records, of which one may be the name of a job.
     """
     starts = [match.start() for match in _RECORD.finditer(content)]

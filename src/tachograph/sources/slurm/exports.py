@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
@@ -245,29 +246,20 @@ def read_content(
     """
     found = detect(content, where=where)
     replaced: Counter[str] = Counter()
-
-    def opened() -> _ExportFormat:
-        if found.kind != "text":
-            return _document_format(found, where)
-        replaced.clear()
-        entries = sacct_text.read_text(
-            content,
-            fields=fields,
-            delimiter=delimiter,
-            where=where,
-            replaced=replaced,
-            trusted=trusted,
-            texts=texts,
-        )
-        return _ExportFormat(entries, from_fields, str)
-
-    if found.kind == "database":
-        tracked = database.names_gpus(found.document)
-    else:
-        # a quick look at the bytes first: what it finds may be the name of a job
-        tracked = bool(_TRACKED_BYTES.search(content)) and any(map(_names_gpus, opened().entries))
-    cluster = replace(cluster, tracks_gpus=tracked or names_gpus)
-    how = opened()
+    read_text = partial(
+        sacct_text.read_text,
+        content,
+        fields=fields,
+        delimiter=delimiter,
+        where=where,
+        replaced=replaced,
+        trusted=trusted,
+        texts=texts,
+    )
+    tracked = names_gpus or _names_gpus(found, content, where, read_text)
+    replaced.clear()  # what the look at the TRES has counted
+    cluster = replace(cluster, tracks_gpus=tracked)
+    how = _format(found, where, read_text)
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
     jobs: set[str] = set()
     of_steps: dict[str, JobRecord] = {}
@@ -291,10 +283,20 @@ def read_content(
     yield _closed(reading, replaced)
 
 
-def _names_gpus(entry: SlurmEntry) -> bool:
-    """Whether the TRES of a record name GPUs; users cannot write them."""
-    resources = (value for name, value in (entry.fields or {}).items() if "tres" in name.lower())
-    return any(_TRACKED.search(str(value)) for value in resources)
+ReadText: TypeAlias = Callable[[], Iterator[SlurmEntry]]
+
+
+def _names_gpus(found: DetectedExport, content: bytes, where: str, read_text: ReadText) -> bool:
+    """Whether the TRES of any record name GPUs; users cannot write them."""
+    if found.kind == "database":
+        return database.names_gpus(found.document)
+    if not _TRACKED_BYTES.search(content):  # a quick look; what it finds may be the name of a job
+        return False
+    for entry in _format(found, where, read_text).entries:
+        resources = (value for name, value in (entry.fields or {}).items() if "tres" in name.lower())
+        if any(_TRACKED.search(str(value)) for value in resources):
+            return True
+    return False
 
 
 def _is_step(fields: Mapping[str, object]) -> bool:
@@ -321,8 +323,10 @@ def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingRea
     return reading
 
 
-def _document_format(found: DetectedExport, where: str) -> _ExportFormat:
+def _format(found: DetectedExport, where: str, read_text: ReadText) -> _ExportFormat:
     match found.kind:
+        case "text":
+            return _ExportFormat(read_text(), from_fields, str)
         case "database":
             entries = database.read_database(found.document)
             return _ExportFormat(entries, database.from_database, database.database_example, database.steps)

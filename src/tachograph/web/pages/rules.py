@@ -67,7 +67,7 @@ def _tested(view: View, parameters: RulesParameters) -> Backtest | Pending:
         raise UsageError("the threshold is unchanged", do="give another value")
     parameters = view.of_recent(parameters)
     wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
-    view.jobs.count(wanted)  # a condition that is none is told at once
+    view.jobs.count(wanted)  # a malformed condition is reported at once
     return view.made(_judged_again, parameters)
 
 
