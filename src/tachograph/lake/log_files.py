@@ -164,20 +164,23 @@ def torn_file(table: Path) -> Path | None:
     return files.entry(entries[0]) if entries else None
 
 
-def damaged_data_file(table: Path) -> tuple[Path, str] | None:
-    """Return a data file that counts and cannot be read, and what is wrong with it; None where all can be read."""
+def damaged_data_file(table: Path, *, decode: bool) -> tuple[Path, str] | None:
+    """Return a data file that counts and cannot be read, and what is wrong with it; None without any.
+
+    decode: read each file whole, too; else only what its name, size and ends show.
+    """
     try:
         actions = pl.DataFrame(DeltaTable(str(table)).get_add_actions(flatten=True))
     except (DeltaError, OSError):
         return None
     for name, size in actions.select("path", "size_bytes").iter_rows():
-        if what := damage(table / str(name), size):
+        if what := damage(table / str(name), size, decode=decode):
             return table / str(name), what
     return None
 
 
-def damage(path: Path, size: int) -> str:
-    """Return what is wrong with a data file of which the log records so many bytes; nothing where all of it is read.
+def damage(path: Path, size: int, *, decode: bool) -> str:
+    """Return what is wrong with a data file of which the log records so many bytes; nothing where it can be read.
 
     Parquet has no sums of what is in it here: changed bytes that can still be read as values are not noticed.
     """
@@ -193,7 +196,8 @@ def damage(path: Path, size: int) -> str:
         return "empty"
     if status.st_size != size:
         return f"cut off: {status.st_size:,} of {size:,} bytes" if status.st_size < size else "longer than it was"
-    return "" if _is_parquet(path) and _can_be_read(path) else "damaged: its bytes have changed"
+    is_whole = _is_parquet(path) and (not decode or _can_be_read(path))
+    return "" if is_whole else "damaged: its bytes have changed"
 
 
 def _can_be_read(path: Path) -> bool:

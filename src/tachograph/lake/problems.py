@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -99,8 +100,10 @@ def damaged_file_error(where: str) -> LakeError | None:
         return None
     tables = sorted(log.parent for log in (*Path(where).glob(LOG), *Path(where).glob(f"*/{LOG}")))
     beside = sorted(log.parent for log in Path(where).parent.glob(f"*/{LOG}"))
-    for table in dict.fromkeys((*tables, *beside)):
-        if damaged := damaged_data_file(table):
+    candidates = dict.fromkeys((*tables, *beside))
+    # what a look at each file shows comes first: to decode all of them takes as long as to read the lake
+    for decode, table in product((False, True), candidates):
+        if damaged := damaged_data_file(table, decode=decode):
             path, what = damaged
             return LakeError(f"the data file is {what}", where=str(path), do="run `tachograph lake --repair`")
     return None

@@ -109,7 +109,7 @@ def lost_files(lake: Lake) -> list[LostFile]:
             LostFile(table.name, file.path, what, file.rows, file.day, file.first, file.last)
             for table in ALL_TABLES
             for file in lake.files(table)
-            if (what := damage(Path(lake.uri(table), file.path), file.size))
+            if (what := damage(Path(lake.uri(table), file.path), file.size, decode=True))
         ]
 
 

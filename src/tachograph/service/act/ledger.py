@@ -22,9 +22,8 @@ from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import LakeError, RefusedError, TachographError, UnreachableError
 
 LEDGER_FILE = "actions.jsonl"
-KEPT = timedelta(
-    days=90
-)  # then lines go to an archive: keys have a day, a week or a job in them, and are not due again
+# then lines go to an archive: keys have a day, a week or a job in them, and are not due again
+KEPT = timedelta(days=90)
 # a case of a policy is due for as long as its job runs and does no work, so the last line about it stays longer
 KEPT_OF_POLICY = timedelta(days=400)
 MOST_ATTEMPTS = 5
