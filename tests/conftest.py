@@ -125,9 +125,13 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web
         yield replace(running, tokens=tokens)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium without a window."""
+    """Debian's Chromium without a window.
+
+    Per module: while Playwright runs, its event loop runs in this thread, and a test of another module that runs one of
+    its own would fail.
+    """
     from playwright.sync_api import sync_playwright
 
     path = program("chromium", package="chromium")

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 import pytest
 from collecting import QUIET, collecting, plan_of, until
-from fake_feeds import Answer, Scripted, Tape, chunk_of, nothing, number_of
+from fake_feeds import START, STEP, Answer, Scripted, Tape, chunk_of, nothing, number_of
 
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import CollectOptions
@@ -23,6 +23,7 @@ from tachograph.catalog.errors import ConfigError, InputError, LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.ingest import watermark
+from tachograph.service.collect import readers
 from tachograph.service.collect.collector import Collection, CollectPlan
 from tachograph.service.collect.readers import NO_THREAD, PolledSource
 from tachograph.service.collect.status import AHEAD_S, SourceStatus, read_status
@@ -77,6 +78,27 @@ def test_several_sources_are_committed_and_their_feeds_closed(tmp_path: Path) ->
     status = status_of(plan)
     assert (status.rows, status.rows_read, status.rejects) == ({"gpu_samples": 90}, 90, {})
     assert status.watermarks[NAME] == watermark(plan.lake, NAME)
+
+
+def test_a_poll_that_looked_before_a_commit_does_not_take_the_watermark_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: dict[str, datetime] = {}  # what a reader sees, however much has been committed since
+    polls_at_the_end = 0
+
+    def seen_long_ago(lake: Lake, stream: str) -> datetime | None:
+        nonlocal polls_at_the_end
+        found = watermark(lake, stream)
+        polls_at_the_end += found == START + 90 * STEP
+        return None if found is None else first.setdefault(stream, found)
+
+    monkeypatch.setattr(readers, "watermark", seen_long_ago)
+    tape = Tape(NAME, 90, 0.001)
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.01, tape)])
+    with collecting(plan):
+        until(lambda: polls_at_the_end > 2)
+    assert first[NAME] < START + 90 * STEP
+    assert status_of(plan).watermarks[NAME] == START + 90 * STEP
 
 
 def test_a_failing_source_is_reported_once_retried_and_reported_when_it_works(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ class Stay:
 
 
 def read_accounting(path: Path) -> list[Run]:
-    """Runs of a `sacct --parsable2` in UTC, without steps."""
+    """Runs that have ended, of a `sacct --parsable2` in UTC, without steps. Jobs of other tests may still run."""
     header, *lines = path.read_text().splitlines()
     rows = [dict(zip(header.split(BETWEEN), line.split(BETWEEN), strict=False)) for line in lines]
-    return [_run(row) for row in rows if "." not in row["JobID"]]
+    return [_run(row) for row in rows if "." not in row["JobID"] and row["End"] != "Unknown"]
 
 
 def _run(row: Mapping[str, str]) -> Run:

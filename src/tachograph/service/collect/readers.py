@@ -317,11 +317,15 @@ class SourceReader(threading.Thread):
             self._feed = fresh
 
     def _watermark(self, stream: str) -> datetime | None:
-        """Watermark of a stream, queued chunks included: they are committed before what is read now."""
+        """Watermark of a stream, queued chunks included: they are committed before what is read now.
+
+        The journal gets it from the lake while nothing is queued; from then on the writer tells of each commit.
+        """
         in_lake = watermark(self._lake, stream)
         if in_lake is None:
             return self._queued.get(stream)
-        self._journal.watermark(self.source.name, stream, in_lake)
+        if stream not in self._queued:
+            self._journal.watermark(self.source.name, stream, in_lake)
         return self._note(stream, in_lake)
 
     def _note(self, stream: str, until: datetime) -> datetime:
