@@ -97,6 +97,7 @@ TARGETS = [
     "docs",
     "site",
     "man",
+    "dist",
     "lock",
     "help",
     "clean",

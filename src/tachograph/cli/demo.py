@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -113,8 +114,13 @@ def _walk(end: str) -> str:
     _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15"])
     worst = _worst()
     _step(["job", worst])
-    _step(["job", worst, "--html", f"job-{worst}.html"])
+    if find_spec("matplotlib") is not None:  # the core alone draws no plots
+        _step(["job", worst, "--html", _page(worst)])
     return worst
+
+
+def _page(job_id: str) -> str:
+    return f"job-{job_id}.html"
 
 
 def _make_room(folder: Path) -> None:
@@ -190,9 +196,9 @@ def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame)
 
 def _next(folder: Path, worst: str) -> str:
     program = "tachograph" if shutil.which("tachograph") else str(Path(sys.argv[0]).resolve())
-    return f"""
-The page of job {worst} with its plots: {folder / f"job-{worst}.html"}
-
+    page = folder / _page(worst)
+    seen = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
+    return f"""{seen}
 Try next
   cd {shlex.quote(str(folder))}
   {program} jobs --finding job_hang

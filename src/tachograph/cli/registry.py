@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
+from tachograph.cli.extras import missing_extra
 from tachograph.cli.narrate import remark
 from tachograph.cli.options import Arguments, Parser, add_common, configuration_of, sentence
 
@@ -135,9 +136,19 @@ def execute(argv: Sequence[str]) -> int:
     Errors: UsageError for options that do not fit, and those of the command.
     """
     command = find(argv[0])
+    try:
+        return _run(command, argv[1:])
+    except ModuleNotFoundError as problem:
+        needed = missing_extra(command.name, problem)
+        if needed is None:
+            raise
+        raise needed from None
+
+
+def _run(command: CommandEntry, words: Sequence[str]) -> int:
     module = load(command)
     try:
-        arguments = parser_of(command, module).parse_args(argv[1:], Arguments())
+        arguments = parser_of(command, module).parse_args(words, Arguments())
     except SystemExit:  # argparse has shown the help or the version
         return 0
     _warn_of_shared_cache()
