@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = Path.cwd()
     os.chdir(REPOSITORY)
     try:
-        return folder / buildapi.build_wheel(str(folder))
+        return folder / str(buildapi.build_wheel(str(folder)))
     finally:
         os.chdir(before)
 
@@ -68,8 +68,9 @@ def installed(wheel: Path, folder: Path, extra: str) -> Path:
             link = packages / path.name
             if not link.exists():
                 link.symlink_to(path)
-    own_pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", folder / "bin" / "python"]
-    subprocess.run([*own_pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    python = str(folder / "bin" / "python")
+    own_pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    subprocess.run([*own_pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     return folder / "bin" / "tachograph"
 
 
