@@ -26,7 +26,7 @@ CONTENTS = {
     ),
     "Reference": (
         *("commands", "configuration", "job-report", "checks", "rules", "rule-language"),
-        *("api", "metrics", "tables", "counters", "devices"),
+        *("api", "metrics", "tables", "counters", "devices", "dependencies"),
     ),
     "Explanation": (
         *("attribution", "job-classes", "scores", "workload", "interference", "lake", "robustness", "architecture"),

@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: checks, commands, counters, devices, tables, rules in rules.md, api.md.
+"""Writes the pages that follow from the code: those of PAGES, whole or the part between two marks.
 
 `--check` fails where they drift.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from api_reference import reference
@@ -338,11 +340,48 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
     )
 
 
+def dependencies_page() -> str:
+    """Return docs/dependencies.md: licences of what the core and each extra requires, and all that is locked."""
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = {"core": project["dependencies"], **project["optional-dependencies"]}
+    extras_of: dict[str, list[str]] = {}
+    for extra, lines in requirements.items():
+        for line in lines:
+            name = re.split(r"[\[<>=]", line, maxsplit=1)[0]
+            if name != project["name"]:
+                extras_of.setdefault(name, []).append(extra)
+    rows = [(name, ", ".join(extras), _licence(name)) for name, extras in sorted(extras_of.items())]
+    lock = (FOLDER.parent / "requirements" / "run.txt").read_text(encoding="utf-8")
+    locked = sorted(set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)))
+    return page(
+        "Dependencies",
+        "What the core and each extra of the package require, with the licence that each package names.",
+        markdown_table(("package", "required by", "licence"), rows),
+        f"`requirements/run.txt` locks these {len(locked)} packages with hashes, for x86-64 and for aarch64: "
+        f"{', '.join(locked)}.",
+    )
+
+
+def _licence(name: str) -> str:
+    try:
+        facts = metadata.metadata(name)
+    except metadata.PackageNotFoundError:  # needed only beside a GPU, so not part of the development environment
+        return _DASH
+    classified = [line.rpartition("::")[2].strip() for line in facts.get_all("Classifier") or () if "License" in line]
+    expressions = facts.get_all("License-Expression") or [", ".join(classified)]
+    return expressions[0] or _first_line(facts.get_all("License"))
+
+
+def _first_line(texts: Sequence[str] | None) -> str:
+    return texts[0].partition("\n")[0] if texts else _DASH
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "api.md": api_page,
     "checks.md": checks_page,
     "commands.md": commands_page,
     "counters.md": counters_page,
+    "dependencies.md": dependencies_page,
     "devices.md": devices_page,
     "rules.md": rules_page,
     "tables.md": tables_page,

@@ -24,6 +24,19 @@ def test_help_is_what_the_option_prints() -> None:
     assert tachograph("help") == tachograph("--help") == tachograph() == (0, overview(), "")
 
 
+def test_help_shows_what_people_meet_first_and_all_of_it_on_request() -> None:
+    shown = listed(tachograph("help")[1])
+    assert len(shown) <= 12
+    assert {"demo", "ingest", "analyze", "job", "jobs"} <= set(shown)
+    everything = listed(tachograph("help", "--all")[1])
+    assert sorted(everything) == sorted(command.name for command in COMMANDS)
+
+
+def listed(printed: str) -> list[str]:
+    """The commands of a help text, each on a line of two blanks, its name and its sentence."""
+    return re.findall(r"^  ([a-z]+) {2,}[a-z]", printed, re.MULTILINE)
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_of_a_command(command: CommandEntry) -> None:
     printed = tachograph("help", command.name)

@@ -16,7 +16,6 @@ from typing import Protocol, cast
 
 from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
-from tachograph.cli.extras import missing_extra
 from tachograph.cli.narrate import remark
 from tachograph.cli.options import Arguments, Parser, add_common, configuration_of, sentence
 
@@ -93,6 +92,14 @@ COMMANDS: tuple[CommandEntry, ...] = (
 )
 
 
+# What `tachograph help` shows: what people meet first. The others are listed by `tachograph help --all`.
+_FRONT_NAMES = (
+    *("demo", "init", "ingest", "analyze", "collect", "status"),
+    *("jobs", "job", "waste", "watch", "serve", "advise"),
+)
+FRONT = tuple(command for command in COMMANDS if command.name in _FRONT_NAMES)
+
+
 class CommandModule(Protocol):
     """Interface of a command's module."""
 
@@ -139,6 +146,8 @@ def execute(argv: Sequence[str]) -> int:
     try:
         return _run(command, argv[1:])
     except ModuleNotFoundError as problem:
+        from tachograph.cli.extras import missing_extra
+
         needed = missing_extra(command.name, problem)
         if needed is None:
             raise
