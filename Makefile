@@ -68,7 +68,7 @@ lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 bench: $(VENV)/dev.stamp ## measure; each benchmark prints its numbers as JSON
 	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
-month: $(VENV)/dev.stamp ## fill, analyze and draw SAMPLES=1.92e9 of 7,168 GPUs in FOLDER (50 GB, an hour; continues; ARGS=--from-raw ingests)
+month: $(VENV)/dev.stamp ## ingest, analyze and draw SAMPLES=1.92e9 of 7,168 GPUs in FOLDER (50 GB, hours; continues)
 	$(BIN)/python benchmarks/month.py --samples $(SAMPLES) --folder $(FOLDER) $(ARGS)
 
 chaos: $(VENV)/dev.stamp ## kill every command KILLS=1000 times, fill its disk, and compare (half an hour and more)

@@ -1,15 +1,12 @@
-"""Prints what a month of a large cluster costs: filling a lake, analyzing it, all figures, one day more.
+"""Prints what a month of a large cluster costs, from raw files to figures.
 
 The whole month: 7,168 GPUs, 31 days, a sample every 10 s (1.92e9), jobs with the shapes of the published study. Fewer
-`--samples`: fewer days of the same GPUs, below one day fewer nodes. Every step is a process of its own whose time,
+`--samples`: fewer days of the same GPUs, below one day fewer nodes. Samples come as a site has them: Parquet files of
+LDMS, one per day and some nodes, rows in the order of time. They are written some nodes at a time, ingested with
+`tachograph ingest ldms` and deleted; then accounting is ingested, and `tachograph compact`, `analyze` and `figures`
+run. Writing the files is simulation and no part of what is measured. Every step is a process of its own whose time,
 processor time and peak memory (of its largest process) are taken; the figures are those that `tachograph figures`
-draws. `one more day` fills the next day of the same plan and analyzes again, which looks only at what is new.
-Killed, it is run again with the same folder and goes on where it was; a step that was done is not done again, and a
-fill's speed is that of what its last process landed.
-With `--from-raw` samples come as a site has them: Parquet files of LDMS, one per day and some nodes, rows in the order
-of time. They are written some nodes at a time, ingested with `tachograph ingest ldms` and deleted; then accounting is
-ingested, and `tachograph compact`, `analyze` and `figures` run. Writing the files is simulation and no part of what is
-compared.
+draws. Killed, it is run again with the same folder and goes on where it was; a step that was done is not done again.
 With `--linearity 1e7,1e8` it prints the processor time of a sample for each size, and how far they are apart.
 """
 
@@ -27,7 +24,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,18 +40,15 @@ from tachograph.simulate.workload import place_runs, sample_requests
 PER_NODE_DAY = 4 * 8640
 BYTES_A_SAMPLE = 26  # 20 of samples, 3 of minutes, and some to spare
 SECONDS_A_MILLION = 1.6  # all steps, two cores
-STEPS = ("fill", "analyze", "figures", "more_fill", "more_analyze")
-RAW_STEPS = ("accounting", "compact", "analyze", "figures")  # after the batches of files
+STEPS = ("compact", "analyze", "figures")  # after the files and the accounting
 COSTS = ("wall_s", "cpu_s")
 FILES_AT_ONCE = 2  # parts of nodes whose raw files lie on the disk together, all days
-STAGES = {"fill": STEPS[:1], "analyze": STEPS[:2], "figures": STEPS[:3], "all": STEPS}
+STAGES = {"compact": 1, "analyze": 2, "figures": 3}  # steps
 OF_EACH_SIZE = (
-    *("samples", "jobs_summarized", "fill_samples_per_s", "fill_cpu_us_per_sample", "analyze_cpu_us_per_sample"),
+    *("samples", "jobs_summarized", "ingest_cpu_us_per_sample", "analyze_cpu_us_per_sample"),
     *("analyze_cpu_s", "analyze_samples_per_s", "analyze_peak_mib", "bytes_per_sample"),
 )
-GOAL_FILL_SAMPLES_PER_S = 1.5e6
 GOAL_BYTES_A_SAMPLE = 31  # of samples: 60 GB for the month
-TELL_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +62,15 @@ class Cost:
 
 
 def plan_of(samples: int) -> SimulationPlan:
-    """Return the month's plan at the size of `samples`, and one day more."""
+    """Return the month's plan at the size of `samples`."""
     month = SimulationPlan.month()
     per_day = month.gpus * month.samples_per_day
-    days = min(month.days, -(-samples // per_day))
     if samples >= per_day:
-        return replace(month, days=days + 1)
+        return replace(month, days=min(month.days, -(-samples // per_day)))
     nodes = max(7, -(-samples // PER_NODE_DAY))
     large = nodes // 7
     groups = (NodeGroup(nodes - large, 4, "A100 SXM 40GB"), NodeGroup(large, 4, "A100 SXM 80GB"))
-    return replace(month, days=2, groups=groups)
+    return replace(month, days=1, groups=groups)
 
 
 class Run:
@@ -108,10 +101,9 @@ class Run:
         half.write_text(json.dumps({"samples": self.samples, "steps": steps}, indent=1))
         half.replace(self.file)
 
-    def from_raw(self) -> None:
-        """Write raw files of some nodes, ingest and delete them, until all are done; then everything else."""
-        plan = replace(self.plan, days=self.plan.days - 1)
-        parts = len(parts_of_nodes(plan, plan.nodes()))
+    def until(self, stage: str) -> None:
+        """Write raw files of some nodes, ingest and delete them, until all are done; then the steps up to a stage."""
+        parts = len(parts_of_nodes(self.plan, self.plan.nodes()))
         size = ["--samples", str(self.samples), "--folder", str(self.folder), "--processes", str(self.processes)]
         self.step("cluster", [[sys.executable, __file__, *size, "--raw-child", "cluster"]])
         for first in range(0, parts, FILES_AT_ONCE):
@@ -127,28 +119,34 @@ class Run:
             ("ingest", "allocation-map", str(cluster / "gpu_map.csv")),
         )
         self.step("accounting", [self._tachograph(*words) for words in accounting])
-        for name in RAW_STEPS[1:]:
+        for name in STEPS[: STAGES[stage]]:
             self.step(name)
 
-    def report_raw(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return what the way from raw files cost."""
         ingests = [cost for name, cost in self.done.items() if name.startswith("ingest_")]
         steps = {"raw": [cost for name, cost in self.done.items() if name.startswith("raw_")], "ingest": ingests}
-        steps |= {name: [self.done[name]] for name in RAW_STEPS if name in self.done}
+        steps |= {name: [self.done[name]] for name in ("accounting", *STEPS) if name in self.done}
         costs = {name: summed(of) for name, of in steps.items() if of}
         files = Lake.open(str(self.lake)).files(GPU_SAMPLES)
         rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-        found = costs["analyze"].printed
+        analyze = costs.get("analyze")
+        found = analyze.printed if analyze else None
         wall, cpu = (sum(getattr(cost, what) for name, cost in costs.items() if name != "raw") for what in COSTS)
         return {
-            "benchmark": "month_from_raw",
+            "benchmark": "month",
             "gpus": self.plan.gpus,
-            "days": self.plan.days - 1,
+            "days": self.plan.days,
             "processes": self.processes,
             "samples": rows,
-            "jobs_summarized": found["jobs"],
-            "findings": found["findings"],
+            "jobs_summarized": found["jobs"] if found else None,
+            "findings": found["findings"] if found else None,
+            "attributed_share": _ratio(found["attributed"], found["samples"], 3) if found else None,
+            "bytes_of_samples": size,
             "bytes_per_sample": _ratio(size, rows, 2),
+            "bytes_of_lake": _bytes(self.lake),
+            "analyze_samples_per_s": _ratio(rows, analyze.wall_s, 0) if analyze else None,
+            "goal_bytes_per_sample": GOAL_BYTES_A_SAMPLE,
             **{f"{name}_{what}": value for name, cost in costs.items() for what, value in _told(cost).items()},
             **{f"{name}_cpu_us_per_sample": _ratio(cost.cpu_s * 1e6, rows, 3) for name, cost in costs.items()},
             "raw_files_to_figures_s": round(wall, 1),
@@ -160,44 +158,11 @@ class Run:
         return [sys.executable, "-m", "tachograph", *words, *where]
 
     def _command(self, name: str) -> list[str]:
-        days = self.plan.days - (0 if name.startswith("more") else 1)
-        if name.endswith("fill"):
-            size = ["--samples", str(self.samples), "--folder", str(self.folder)]
-            return [sys.executable, __file__, "--child", str(days), *size, "--processes", str(self.processes)]
         if name == "figures":
             return self._tachograph("figures", "-o", str(self.folder / "figures"))
         if name == "compact":
             return self._tachograph("compact")
-        end = self.plan.start + timedelta(days=days)
-        return self._tachograph("analyze", "--as-of", end.isoformat(), "--threads", str(self.processes))
-
-    def report(self) -> dict[str, Any]:
-        """Return what was measured so far; what was not is null."""
-        fill, analyze, more = (self.done.get(name) for name in ("fill", "analyze", "more_analyze"))
-        rows = fill.printed["rows_there"] if fill else None
-        found = analyze.printed if analyze else None
-        return {
-            "benchmark": "month",
-            "gpus": self.plan.gpus,
-            "days": self.plan.days - 1,
-            "processes": self.processes,
-            "samples": rows,
-            "runs_of_jobs": fill.printed["jobs"] if fill else None,
-            "jobs_summarized": found["jobs"] if found else None,
-            "findings": found["findings"] if found else None,
-            "attributed_share": _ratio(found["attributed"], found["samples"], 3) if found else None,
-            "bytes_of_samples": fill.printed["bytes"] if fill else None,
-            "bytes_per_sample": _ratio(fill.printed["bytes"], rows, 2) if fill else None,
-            "bytes_of_lake": _bytes(self.lake),
-            "fill_samples_per_s": _ratio(fill.printed["rows"], fill.printed["samples_s"], 0) if fill else None,
-            **{f"{name}_{what}": value for name in STEPS for what, value in _told(self.done.get(name)).items()},
-            "fill_cpu_us_per_sample": _ratio(fill.cpu_s * 1e6, fill.printed["rows"], 3) if fill else None,
-            "analyze_cpu_us_per_sample": _ratio(analyze.cpu_s * 1e6, rows, 3) if analyze else None,
-            "analyze_samples_per_s": _ratio(rows, analyze.wall_s, 0) if analyze else None,
-            "more_day_over_whole": _ratio(more.wall_s, analyze.wall_s, 3) if more and analyze else None,
-            "goal_fill_samples_per_s": GOAL_FILL_SAMPLES_PER_S,
-            "goal_bytes_per_sample": GOAL_BYTES_A_SAMPLE,
-        }
+        return self._tachograph("analyze", "--as-of", self.plan.end.isoformat(), "--threads", str(self.processes))
 
 
 def cost_of(command: list[str]) -> Cost:
@@ -234,7 +199,7 @@ def summed(costs: Sequence[Cost]) -> Cost:
 
 def write_cluster(run: Run) -> None:
     """Write accounting, map of GPUs, devices and configuration as of the plan's end."""
-    plan = replace(run.plan, days=run.plan.days - 1)
+    plan = run.plan
     folder = run.folder / "cluster"
     folder.mkdir(parents=True, exist_ok=True)
     runs = place_runs(plan, sample_requests(plan))
@@ -249,10 +214,9 @@ def write_raw(run: Run, parts: Sequence[int]) -> None:
     """Write the raw files of some parts of the nodes, each part in a process of its own."""
     folder = run.folder / f"raw-{parts[0]:04d}"
     shutil.rmtree(folder, ignore_errors=True)
-    plan = replace(run.plan, days=run.plan.days - 1)
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(run.processes, fresh) as pool:
-        for done in [pool.submit(_write_part, plan, folder, part) for part in parts]:
+        for done in [pool.submit(_write_part, run.plan, folder, part) for part in parts]:
             done.result()
 
 
@@ -260,32 +224,6 @@ def _write_part(plan: SimulationPlan, folder: Path, part: int) -> None:
     runs = place_runs(plan, sample_requests(plan))
     held = allocations_of(runs)
     write_telemetry(plan, folder, runs, held, by_gpu(held), None, {part}, by_time=True)
-
-
-def fill_now(run: Run, days: int) -> dict[str, Any]:
-    """Fill the lake, telling how it goes; return what landed."""
-    from tachograph.service.fill import fill
-
-    began = time.perf_counter()
-    first: list[float] = []
-    told = [began]
-
-    def tell(done: int, total: int) -> None:
-        now = time.perf_counter()
-        first.append(now) if not first else None
-        if now - told[0] >= TELL_EVERY_S or done == total:
-            told[0] = now
-            speed = done / (now - began)
-            print(f"  {done:,} of {total:,} samples, {speed:,.0f}/s", file=sys.stderr, flush=True)
-
-    filled = fill(run.plan, str(run.lake), run.folder / "cluster", days=days, processes=run.processes, progress=tell)
-    files = Lake.open(str(run.lake)).files(GPU_SAMPLES)
-    return {
-        **asdict(filled),
-        "samples_s": round(told[0] - began, 1),
-        "rows_there": sum(file.rows for file in files),
-        "bytes": sum(file.size for file in files),
-    }
 
 
 def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> dict[str, Any]:
@@ -296,8 +234,7 @@ def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> 
     measured: list[dict[str, Any]] = []
     for samples in sizes:
         run = Run(folder / f"{samples}", samples, processes)
-        for name in STAGES["analyze"]:
-            run.step(name)
+        run.until("analyze")
         told = run.report()
         measured.append({name: told[name] for name in OF_EACH_SIZE})
         if not keep:
@@ -348,20 +285,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=float, default=2e6, help="the whole month: 1.92e9 (default 2e6)")
     parser.add_argument("--folder", type=Path, help="where; goes on with what is there (default: a temporary folder)")
     parser.add_argument("--keep", action="store_true", help="leave the lake there when all is done")
-    parser.add_argument("--stage", choices=STAGES, default="all", help="up to which step (default all)")
+    parser.add_argument("--stage", choices=STAGES, default="figures", help="up to which step (default figures)")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="for each step (default 2)")
     parser.add_argument("--linearity", metavar="N,N", help="processor time of a sample at these numbers of samples")
-    parser.add_argument("--from-raw", action="store_true", help="ingest raw files in place of filling the lake")
     parser.add_argument("--raw-child", metavar="PART,PART", help=argparse.SUPPRESS)
-    parser.add_argument("--child", type=int, metavar="DAYS", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool]:
     """Return what is to be printed, and whether the goals were reached."""
     run = Run(folder, int(options.samples), options.processes)
-    if options.child:
-        return fill_now(run, options.child), True
     if options.raw_child:
         if options.raw_child == "cluster":
             write_cluster(run)
@@ -373,14 +306,9 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
     _say_what_it_takes(max(sizes, default=run.samples), folder, begun=run.lake.exists())
     if sizes:
         return linearity(sizes, folder, options.processes, keep=options.keep), True
-    if options.from_raw:
-        run.from_raw()
-        told = run.report_raw()
-    else:
-        for name in STAGES[options.stage]:
-            run.step(name)
-        told = run.report()
-    if options.stage == "all" and not options.keep:
+    run.until(options.stage)
+    told = run.report()
+    if options.stage == "figures" and not options.keep:
         shutil.rmtree(run.lake, ignore_errors=True)
     return told, (told["bytes_per_sample"] or 0) <= GOAL_BYTES_A_SAMPLE
 

@@ -31,7 +31,7 @@ NEVER_BACK = ("hung", "busy_waiting")
 def made_lake(folder: Path, seed: int, nodes: int, days: int) -> tuple[Lake, dict[str, str | None]]:
     """Simulate and analyze a cluster; return its lake and {job id: planted problem}."""
     location, made = str(folder / "lake"), folder / "cluster"
-    size = ("--days", str(days), "--interval", "60", "--nodes", str(nodes), "--seed", str(seed), "--processes", "1")
+    size = ("--days", str(days), "--interval", "60", "--nodes", str(nodes), "--seed", str(seed))
     with contextlib.redirect_stdout(sys.stderr):
         command(["simulate", str(made), *size, "--lake", location, "--quiet"])
         command(["analyze", "--lake", location, "--quiet"])

@@ -154,11 +154,6 @@ def test_no_command_runs_one_for_its_help(planted: PlantedFolder) -> None:
     assert "tachograph" in planted.run("help", "--man")  # which imports the modules of all
 
 
-@pytest.mark.slow
-def test_no_worker_of_a_simulation_runs_one(planted: PlantedFolder) -> None:
-    planted.run("simulate", "direct", *SMALL, "--lake", "direct-lake", "--processes", 2)
-
-
 def test_no_child_of_the_collector_runs_one(planted: PlantedFolder) -> None:
     with exporter({"n1": {0: {"DCGM_FI_DEV_GPU_UTIL": 50}}}) as server:
         file = planted.folder / "site.toml"

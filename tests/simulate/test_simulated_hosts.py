@@ -10,7 +10,15 @@ import polars as pl
 import pytest
 
 from tachograph.catalog.config import load
-from tachograph.catalog.tables import HOST_CHARACTERISTICS, NODE_SAMPLES
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    DEVICES,
+    GPU_SAMPLES,
+    HOST_CHARACTERISTICS,
+    JOBS,
+    NODE_SAMPLES,
+    REJECTS,
+)
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -159,17 +167,22 @@ def test_without_defects_nothing_is_missing(tmp_path: Path) -> None:
     assert pl.read_parquet(made.folder / "truth" / "hosts.parquet").is_empty()
 
 
-@pytest.mark.slow
 def test_a_lake_is_filled_with_what_the_files_hold(small: SimulatedCluster, tmp_path: Path) -> None:
-    files, straight = Lake.create(str(tmp_path / "files")), tmp_path / "straight"
-    ingest(files, (chunk for file in small.hosts for chunk in ldms.read_file(file)), now=SMALL.end)
-    fill(SMALL, str(straight), tmp_path / "site", days=1)
-    fill(SMALL, str(straight), tmp_path / "site")
-    filled = Lake.open(str(straight))
-    assert filled.latest(NODE_SAMPLES).drop("seq").equals(files.latest(NODE_SAMPLES).drop("seq"))
-    version = filled.version(NODE_SAMPLES)
-    fill(SMALL, str(straight), tmp_path / "site")
-    assert filled.version(NODE_SAMPLES) == version
-    assert not list((tmp_path / "site" / "state").glob("hosts*"))
-    reported = pl.read_parquet(tmp_path / "site" / "truth" / "hosts.parquet")
-    assert reported.equals(pl.read_parquet(small.folder / "truth" / "hosts.parquet"))
+    files = Lake.create(str(tmp_path / "files"))
+    for file in (*small.telemetry, *small.hosts):
+        ingest(files, ldms.read_file(file), now=SMALL.end)
+    cluster = fill(SMALL, str(tmp_path / "lake"), tmp_path / "site")
+    filled = Lake.open(str(tmp_path / "lake"))
+    for table in (GPU_SAMPLES, NODE_SAMPLES):
+        assert filled.latest(table).drop("seq").equals(files.latest(table).drop("seq"))
+    counts = ("target", "reason", "column", "removed")
+    assert filled.latest(REJECTS).select(counts).sort(counts).equals(files.latest(REJECTS).select(counts).sort(counts))
+    assert filled.latest(DEVICES).height == SMALL.gpus
+    assert set(filled.latest(ALLOCATIONS)["provenance"]) == {"node_list", "explicit"}
+    assert set(filled.latest(JOBS)["job_id"]) >= set(small.jobs["job_id"])
+    assert cluster.rows == small.rows
+    assert (cluster.telemetry, cluster.hosts) == ((), ())
+    assert not (tmp_path / "site" / "telemetry").exists()
+    for name in ("hosts", "jobs", "gpus", "defects"):
+        truths = [pl.read_parquet(folder / "truth" / f"{name}.parquet") for folder in (cluster.folder, small.folder)]
+        assert truths[0].equals(truths[1])

@@ -1,25 +1,22 @@
-"""Scores, intervals and splits against plain recomputation."""
+"""Scores and intervals against plain recomputation."""
 
 from __future__ import annotations
 
 import doctest
 import math
 import random
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
-from tachograph.catalog.errors import UsageError
 from tachograph.judge import accuracy as scoring
 from tachograph.judge.accuracy import VerdictScore, score_verdicts, wilson
 from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
-from tachograph.judge.tune import configuration, labels, search
-from tachograph.judge.tune.search import by_time, by_user
+from tachograph.judge.tune import configuration, labels
 from tachograph.simulate import truth
 
 
-@pytest.mark.parametrize("module", [configuration, truth, labels, scoring, search])
+@pytest.mark.parametrize("module", [configuration, truth, labels, scoring])
 def test_examples_hold(module: object) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     results = doctest.testmod(module, optionflags=flags)  # type: ignore[arg-type]
@@ -71,29 +68,3 @@ def test_confusion_is_counted_job_by_job() -> None:
 def test_nothing_decided_has_no_accuracy() -> None:
     found = score_verdicts(np.array([UNDECIDED], np.int8), np.array([True]))
     assert (found.accuracy, found.interval, found.unknown) == (None, None, 1)
-
-
-def test_no_user_is_on_both_sides_and_order_of_jobs_is_irrelevant() -> None:
-    rng = random.Random(5)
-    users = [f"user{min(int(rng.expovariate(0.2)), 40)}" for _ in range(1000)]
-    test = by_user(users)
-    assert not {u for u, t in zip(users, test, strict=True) if t} & {
-        u for u, t in zip(users, test, strict=True) if not t
-    }
-    assert 0.2 < test.mean() <= 0.3
-    turned = by_user(users[::-1])
-    assert turned[::-1].tolist() == test.tolist()
-
-
-def test_two_users_are_one_on_each_side_and_one_is_an_error() -> None:
-    assert by_user(["a", "a", None]).tolist() == [False, False, True]
-    with pytest.raises(UsageError, match="one user"):
-        by_user(["a", "a"])
-
-
-def test_later_jobs_are_measured_on() -> None:
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    starts = [begin + timedelta(hours=n) for n in (3, 1, 2, 9, 4, 5, 6, 7, 8, 10)]
-    assert by_time(starts).tolist() == [False, False, False, True, False, False, False, False, True, True]
-    with pytest.raises(UsageError, match="do not differ"):
-        by_time([begin, begin])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,8 @@ from tachograph.cli.options import Arguments, Parser, add_json, seed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import polars as pl
-
     from tachograph.catalog.config import Configuration
     from tachograph.judge.accuracy import ClassAccuracy, VerdictScore
-    from tachograph.judge.culprit import Culprit
     from tachograph.lake.delta import Lake
     from tachograph.simulate.plan import SimulationPlan
 
@@ -30,9 +26,6 @@ def add_arguments(parser: Parser) -> None:
     """Declare the jobs, the seed, and where to leave them."""
     parser.add_argument("--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)")
     parser.add_argument("--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)")
-    parser.add_argument(
-        "--culprits", action="store_true", help="jobs that stop on several GPUs: how often the planted culprit is named"
-    )
     parser.add_argument("--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder")
     add_json(parser)
 
@@ -48,8 +41,6 @@ def run(arguments: Arguments) -> int:
     narrator = Narrator.of(arguments)
     if arguments.seed == CHOSEN_ON:
         narrator.say(f"the built-in thresholds were chosen on seed {CHOSEN_ON}: use another seed")
-    if arguments.culprits:
-        return _run_culprits(arguments, settings, narrator)
     with _folder(arguments.keep) as folder:
         found, known, ambiguous = _measured(arguments, folder, settings, narrator)
     if arguments.json:
@@ -90,7 +81,7 @@ def _measured(
         lake, configuration = _analyzed(plan, folder, settings, progress)
         jobs = read_summaries(lake)
         verdicts = classified(lake, jobs, configuration, progress)
-    truth: pl.DataFrame = with_keys(pl.read_parquet(folder / "cluster" / "truth" / CLASSES_FILE), jobs)
+    truth = with_keys(pl.read_parquet(folder / "cluster" / "truth" / CLASSES_FILE), jobs)
     known = truth.filter(pl.col("known"))
     return accuracies(known, verdicts), known.height, truth.height - known.height
 
@@ -108,85 +99,12 @@ def _analyzed(
     from tachograph.service.fill import fill
 
     cluster, location = folder / "cluster", str(folder / "lake")
-    processes = min(os.cpu_count() or 1, 4) if max(plan.judged_jobs, plan.stopped_jobs) >= 1000 else 1
-    fill(plan, location, cluster, processes=processes, progress=lambda done, total: progress("simulate", done, total))
+    fill(plan, location, cluster, lambda done, total: progress("simulate", done, total))
     site = config.load(str(cluster / "tachograph.toml"), {})
     lake = Lake.open(location)
     configuration = msgspec.structs.replace(site, classes=settings.classes)
     analyze(lake, configuration, judge=JobJudge, now=plan.end, progress=progress)
     return lake, configuration
-
-
-def _run_culprits(arguments: Arguments, settings: Configuration, narrator: Narrator) -> int:
-    """Simulate jobs that stop, analyze, name culprits, compare with the planted ones, print."""
-    import polars as pl
-
-    from tachograph.judge.accuracy import culprit_scores, with_keys
-    from tachograph.lake.query import read_summaries
-    from tachograph.simulate.plan import SimulationPlan
-    from tachograph.simulate.truth import CULPRITS_FILE
-
-    plan = SimulationPlan.stopping(arguments.jobs, seed=arguments.seed)
-    with _folder(arguments.keep) as folder, narrator.steps() as progress:
-        lake, _ = _analyzed(plan, folder, settings, progress)
-        jobs = read_summaries(lake)
-        truth = with_keys(pl.read_parquet(folder / "cluster" / "truth" / CULPRITS_FILE), jobs).filter(pl.col("known"))
-        named = culprits(lake, jobs.join(truth, on="job_key", how="semi"), progress)
-    scores = culprit_scores(truth, named)
-    planted, others = ([each for each in scores if each.planted is which] for which in (True, False))
-    right, wrong = sum(each.right for each in planted), sum(each.wrong for each in planted)
-    counted, without = sum(each.jobs for each in planted), sum(each.jobs for each in others)
-    wrongly = sum(each.named for each in others)
-    if arguments.json:
-        output.print_json(
-            {
-                "jobs": arguments.jobs,
-                "seed": arguments.seed,
-                "planted": counted,
-                "right": right,
-                "wrong": wrong,
-                "right_share": right / counted if counted else None,
-                "not_planted": without,
-                "named_without": wrongly,
-                "named_without_share": wrongly / without if without else None,
-                "scenarios": scores,
-            }
-        )
-        return 0
-    output.print_text(
-        f"{arguments.jobs:,} simulated jobs that stop, seed {arguments.seed}; {truth.height:,} with known GPUs.\n"
-        f"Culprit planted: {counted:,} jobs, right {percent(right / counted if counted else None)}, "
-        f"another one named {wrong:,}.\n"
-        f"None planted: {without:,} jobs, one named in {percent(wrongly / without if without else None)}.\n\n"
-    )
-    headings = ("scenario", "culprit", ">jobs", ">right", ">wrong", ">none named")
-    rows = [
-        [each.scenario, "planted" if each.planted else "none", f"{each.jobs:,}"]
-        + ([each.right, each.wrong, each.missed] if each.planted else ["–", each.named, each.none])
-        for each in scores
-    ]
-    output.print_table(headings, [[str(cell) for cell in row] for row in rows], no_color=arguments.no_color)
-    return 0
-
-
-def culprits(
-    lake: Lake, jobs: pl.DataFrame, progress: Callable[[str, int, int], None], *, batch: int = 200
-) -> dict[str, Culprit]:
-    """Return {job_key: likely culprit} of jobs that stopped, from their stored minutes."""
-    import polars as pl
-
-    from tachograph.judge.culprit import find_culprit
-    from tachograph.lake.query import read_gpus, read_minutes
-
-    found: dict[str, Culprit] = {}
-    for at in range(0, jobs.height, batch):
-        some = jobs.slice(at, batch)
-        gpus, minutes = read_gpus(lake, some), read_minutes(lake, some)
-        for key, held in some.select("job_key", "gpus").iter_rows():
-            own = pl.col("job_key") == key
-            found[key] = find_culprit(gpus.filter(own), minutes.filter(own), held=held)
-        progress("culprits", min(at + batch, jobs.height), jobs.height)
-    return found
 
 
 def _as_json(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> dict[str, Any]:
@@ -272,7 +190,17 @@ def _cells(each: ClassAccuracy) -> list[str | None]:
 
 
 def _matrix(each: ClassAccuracy) -> list[str | None]:
-    score = each.score
-    yes = (score.true_positives, score.false_negatives, score.undecided_positives)
-    no = (score.false_positives, score.true_negatives, score.undecided_negatives)
-    return [each.code, *(f"{count:,}" for count in (*yes, *no, each.too_near))]
+    return [each.code, *confusion_cells(each.score), f"{each.too_near:,}"]
+
+
+def confusion_cells(score: VerdictScore) -> list[str]:
+    """Return counts as text: verdicts yes, no, unknown on jobs that are of the class, then on the others."""
+    counts = (
+        score.true_positives,
+        score.false_negatives,
+        score.undecided_positives,
+        score.false_positives,
+        score.true_negatives,
+        score.undecided_negatives,
+    )
+    return [f"{count:,}" for count in counts]

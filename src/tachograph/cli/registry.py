@@ -63,7 +63,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "classify", "classify", "judge job classes again from stored minutes; print verdicts and intervals", "look"
     ),
-    CommandEntry("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
+    CommandEntry("tune", "tune", "compare thresholds of job classes with labelled jobs, or propose some", "look"),
     CommandEntry("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
     CommandEntry("figures", "figures", "write the published study for this system: figures, numbers, answers", "look"),
     CommandEntry("waste", "waste", "account for unused GPU time: by cause and user, with its cost", "look"),

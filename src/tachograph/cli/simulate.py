@@ -1,16 +1,14 @@
 """`tachograph simulate DIR`: write a simulated cluster with its ground truth, in the formats of real recordings.
 
-With `--lake` its samples are committed to a lake directly, as ingest and compaction would leave them.
+With `--lake` each file of samples is ingested into a lake and removed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
-from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json, seed
@@ -32,30 +30,24 @@ def add_arguments(parser: Parser) -> None:
         "--job-groups", type=int, default=0, metavar="N", help="users repeat N jobs (default: each job is another)"
     )
     parser.add_argument("--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples")
-    direct = parser.add_argument_group("directly into the lake of --lake, without telemetry files")
-    direct.add_argument(
-        "--fill-days", type=int, metavar="N", help="only the first N days; a later run with more continues"
-    )
-    direct.add_argument("--processes", type=int, metavar="N", help="processes that simulate (default: one per core)")
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Write the cluster; print its size."""
-    plan = _plan(arguments)
-    if arguments.lake is not None:
-        return _fill(plan, arguments)
-    if arguments.fill_days is not None or arguments.processes is not None:
-        raise UsageError("--fill-days and --processes need --lake", do="name a lake with --lake, or leave them out")
-    return _write(plan, arguments)
-
-
-def _write(plan: SimulationPlan, arguments: Arguments) -> int:
-    """Write files."""
+    """Write the cluster, into files or into a lake; print its size."""
+    from tachograph.service.fill import fill
     from tachograph.simulate.cluster import simulate
 
+    plan = _plan(arguments)
     with Narrator.of(arguments).steps() as progress:
-        cluster = simulate(plan, arguments.folder, lambda done, total: progress("simulate", done, total))
+
+        def tell(done: int, total: int) -> None:
+            progress("simulate", done, total)
+
+        if arguments.lake is None:
+            cluster = simulate(plan, arguments.folder, tell)
+        else:
+            cluster = fill(plan, str(arguments.lake), arguments.folder, tell)
     problems = cluster.jobs.get_column("problem").drop_nulls().len()
     if arguments.json:
         output.print_json(
@@ -68,39 +60,14 @@ def _write(plan: SimulationPlan, arguments: Arguments) -> int:
                 "end": plan.end,
             }
         )
-    else:
-        output.print_text(
-            f"{cluster.folder}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of them "
-            f"with a planted problem, from {plan.start:%Y-%m-%d} to {plan.end:%Y-%m-%d} UTC\n"
-        )
-    return 0
-
-
-def _fill(plan: SimulationPlan, arguments: Arguments) -> int:
-    """Commit to the lake."""
-    from tachograph.service.fill import fill
-
-    lake = str(arguments.lake)
-    processes = arguments.processes if arguments.processes is not None else os.cpu_count() or 1
-    with Narrator.of(arguments).steps() as progress:
-        filled = fill(
-            plan,
-            lake,
-            arguments.folder,
-            days=arguments.fill_days,
-            processes=max(1, processes),
-            progress=lambda done, total: progress("simulate", done, total),
-        )
-    if arguments.json:
-        output.print_json({"lake": lake, "folder": str(arguments.folder), **dataclasses.asdict(filled)})
-    else:
-        were = "was" if filled.chunks == 1 else "were"
-        known = f" ({filled.chunks_known} of {plural(filled.chunks, 'chunk')} {were} already in the lake)"
-        output.print_text(
-            f"{lake}: {filled.rows:,} samples committed{known if filled.chunks_known else ''}, "
-            f"{filled.jobs:,} job runs; "
-            f"configuration, accounting and ground truth in {arguments.folder}\n"
-        )
+        return 0
+    place = cluster.folder if arguments.lake is None else arguments.lake
+    output.print_text(
+        f"{place}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of them "
+        f"with a planted problem, from {plan.start:%Y-%m-%d} to {plan.end:%Y-%m-%d} UTC\n"
+    )
+    if arguments.lake is not None:
+        output.print_text(f"configuration, accounting and ground truth in {cluster.folder}\n")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
-from tachograph.judge.culprit import Culprit
 from tachograph.judge.job_classes import CLASS_CODES
 
 Z95 = 1.959963984540054  # of the normal distribution: 95 % lie within
@@ -147,42 +145,6 @@ class ClassAccuracy:
     def published(self) -> PublishedAccuracy | None:
         """What was published of the class."""
         return PUBLISHED_ACCURACY.get(self.code.removesuffix(HOST_SUFFIX))
-
-
-@dataclass(frozen=True, slots=True)
-class CulpritScore:
-    """Jobs of one scenario: with a planted culprit `right`, `wrong`, `missed`; without one `named`, `none`."""
-
-    scenario: str
-    planted: bool
-    right: int = 0
-    wrong: int = 0
-    missed: int = 0
-    named: int = 0
-    none: int = 0
-
-    @property
-    def jobs(self) -> int:
-        """All jobs."""
-        return self.right + self.wrong + self.missed + self.named + self.none
-
-
-def culprit_scores(truth: pl.DataFrame, named: Mapping[str, Culprit]) -> tuple[CulpritScore, ...]:
-    """Return how often the planted culprit was named, by scenario, those with a culprit first.
-
-    `truth`: one row per job (`with_keys`) with `scenario`, `culprit_node`, `culprit_gpu`, null where none is planted.
-    """
-    counts: dict[tuple[bool, str], Counter[str]] = {}
-    for key, scenario, node, gpu in truth.select("job_key", "scenario", "culprit_node", "culprit_gpu").iter_rows():
-        culprit = named[key]
-        right = (culprit.node, culprit.gpu) == (node, gpu)
-        of_planted = "right" if right else "wrong" if culprit.named else "missed"
-        result = ("named" if culprit.named else "none") if node is None else of_planted
-        counts.setdefault((node is None, scenario), Counter())[result] += 1
-    return tuple(
-        CulpritScore(scenario, planted=not without, **counted)
-        for (without, scenario), counted in sorted(counts.items())
-    )
 
 
 def with_keys(truth: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:

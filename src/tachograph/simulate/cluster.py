@@ -14,7 +14,7 @@ from tachograph.simulate.hosts import write_hosts
 from tachograph.simulate.plan import SimulationPlan
 from tachograph.simulate.samples import allocations_of, by_gpu
 from tachograph.simulate.telemetry import write_telemetry
-from tachograph.simulate.truth import CLASSES_FILE, CULPRITS_FILE, classes_frame, culprits_frame, gpus_frame, jobs_frame
+from tachograph.simulate.truth import CLASSES_FILE, classes_frame, gpus_frame, jobs_frame
 from tachograph.simulate.workload import place_runs, sample_requests
 
 
@@ -58,35 +58,45 @@ class SimulatedCluster:
 
 
 def simulate(
-    plan: SimulationPlan, folder: str | Path, progress: Callable[[int, int], None] | None = None
+    plan: SimulationPlan,
+    folder: str | Path,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    take: Callable[[Path], None] | None = None,
 ) -> SimulatedCluster:
     """Write the simulated cluster into `folder` and return it with its truth.
 
     Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length of the recording. The same plan
-    gives the same files. `progress(samples done, samples in all)` is called after each file.
+    gives the same files. `progress(samples done, samples in all)` is called after each file of GPUs. `take` is called
+    with each file of telemetry, which is its own from then on: the cluster lists none.
     Errors: UsageError when the folder already holds something; LakeError when it cannot be written.
     """
     root = Path(folder)
     try:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UsageError("not an empty folder", where=str(root), do="name a new folder")
-        return _simulate(plan, root, progress)
+        return _simulate(plan, root, progress, take)
     except OSError as problem:
         raise LakeError(
             problem.strerror or str(problem), where=str(root), do="name a folder that can be written"
         ) from None
 
 
-def _simulate(plan: SimulationPlan, root: Path, progress: Callable[[int, int], None] | None) -> SimulatedCluster:
+def _simulate(
+    plan: SimulationPlan,
+    root: Path,
+    progress: Callable[[int, int], None] | None,
+    take: Callable[[Path], None] | None,
+) -> SimulatedCluster:
     for part in ("telemetry", "accounting", "allocations", "truth"):
         (root / part).mkdir(parents=True, exist_ok=True)
     runs = place_runs(plan, sample_requests(plan))
     allocations = allocations_of(runs)
     held = by_gpu(allocations)
-    files, rows, sums, log = write_telemetry(plan, root / "telemetry", runs, allocations, held, progress)
+    files, rows, sums, log = write_telemetry(plan, root / "telemetry", runs, allocations, held, progress, take=take)
     hosts: list[Path] = []
     if plan.hosts:
-        hosts, _, of_hosts = write_hosts(plan, root / "telemetry", runs, allocations, held)
+        hosts, of_hosts = write_hosts(plan, root / "telemetry", runs, allocations, held, take=take)
         of_hosts.write_parquet(root / "truth" / "hosts.parquet")
     defects = log.frame()
     gpus = gpus_frame(plan, runs, allocations, sums, defects)
@@ -97,10 +107,10 @@ def _simulate(plan: SimulationPlan, root: Path, progress: Callable[[int, int], N
     accounting.write_devices(plan, cluster.devices)
     accounting.write_devices_mapping(cluster.devices.with_suffix(".toml"))
     accounting.write_configuration(plan, cluster.configuration)
+    if take is not None:
+        (root / "telemetry").rmdir()
     for name, frame in (("jobs", cluster.jobs), ("gpus", cluster.gpus), ("defects", cluster.defects)):
         frame.write_parquet(root / "truth" / f"{name}.parquet")
     if plan.judged_jobs:
         classes_frame(plan, runs).write_parquet(root / "truth" / CLASSES_FILE)
-    if plan.stopped_jobs:
-        culprits_frame(plan, runs).write_parquet(root / "truth" / CULPRITS_FILE)
     return cluster

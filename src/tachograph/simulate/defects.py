@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -13,17 +12,14 @@ import polars as pl
 
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.tables import TIME
-from tachograph.simulate.hangs import HangBehaviour
 from tachograph.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
 from tachograph.simulate.samples import F64, I64, Array
-from tachograph.simulate.workload import SimulatedRun
 
 
 class DefectKind(StrEnum):
     """What a planted defect does to the samples in its window."""
 
     GAP = "gap"  # no samples of the node
-    GPU_GAP = "gpu_gap"  # no samples of one GPU
     DUPLICATE = "duplicate"  # rows written twice
     DUPLICATE_NULLS = "duplicate_nulls"  # rows written again with part of the counters absent
     OUT_OF_ORDER = "out_of_order"  # rows of a GPU written backwards
@@ -50,9 +46,7 @@ _RATES: Mapping[DefectKind, float] = MappingProxyType(
     }
 )
 _OF_WHOLE_NODE = frozenset({DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.CLOCK_SKEW})
-_ROWS_CHANGE = frozenset(
-    {DefectKind.GAP, DefectKind.GPU_GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.OUT_OF_ORDER}
-)
+_ROWS_CHANGE = frozenset({DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.OUT_OF_ORDER})
 _VALUES_CHANGE = frozenset({DefectKind.SENTINEL, DefectKind.UTIL_OVERFLOW, DefectKind.SM_OVER_ONE})
 _LENGTH_S: Mapping[DefectKind, tuple[int, int]] = MappingProxyType(
     {
@@ -142,68 +136,6 @@ def sample_defects(
         if defect is not None:
             drawn.setdefault((index, day), []).append(defect)
     return {key: sorted(defects, key=lambda defect: defect.begin_ns) for key, defects in sorted(drawn.items())}
-
-
-_LOST_WINDOWS, _LOST_S = 6, (20, 200)  # of a GPU while a job runs that stops: samples that got lost, s
-
-
-def with_gaps(
-    plan: SimulationPlan, drawn: Mapping[tuple[int, int], list[TelemetryDefect]], runs: Sequence[SimulatedRun]
-) -> dict[tuple[int, int], list[TelemetryDefect]]:
-    """Return the defects of `drawn` with those of GPUs that report nothing any more, or not now and then.
-
-    They are those of jobs that stop (`plan.stopped_jobs`). What they would overlap with is left out, but for clocks.
-    """
-    found = {key: list(defects) for key, defects in drawn.items()}
-    for number, run in enumerate(runs):
-        if not isinstance(run.behaviour, HangBehaviour) or run.start_s is None or run.end_s is None:
-            continue
-        rng = np.random.default_rng([plan.seed, 13, number])
-        held = [(node, gpu) for node, gpus in run.places for gpu in gpus]
-        for slot, (node, gpu) in enumerate(held):
-            dark_s = run.behaviour.dark.get(slot)
-            spans = [] if dark_s is None else [(run.start_s + dark_s, run.end_s)]
-            for _ in range(int(rng.poisson(_LOST_WINDOWS)) if plan.defects else 0):
-                begin = int(rng.uniform(run.start_s, run.end_s))
-                spans.append((begin, min(run.end_s, begin + int(rng.uniform(*_LOST_S)))))
-            for span in _apart(spans):
-                _add_gap(plan, found, node, gpu, span, replaces=span == spans[0] and dark_s is not None)
-    return {key: sorted(defects, key=lambda defect: defect.begin_ns) for key, defects in sorted(found.items())}
-
-
-def _apart(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those that do not overlap with an earlier one of the sequence."""
-    kept: list[tuple[int, int]] = []
-    for begin, end in spans:
-        if begin < end and all(end < other or begin > until for other, until in kept):
-            kept.append((begin, end))
-    return kept
-
-
-def _add_gap(
-    plan: SimulationPlan,
-    found: dict[tuple[int, int], list[TelemetryDefect]],
-    node: int,
-    gpu: int,
-    span: tuple[int, int],
-    *,
-    replaces: bool,
-) -> None:
-    """Add a gap of one GPU, a day at a time; where it `replaces` others, those it overlaps with go, else it does."""
-    for day in range(max(0, span[0] // 86400), min(plan.days - 1, (span[1] - 1) // 86400) + 1):
-        begin, end = max(span[0], 86400 * day), min(span[1], 86400 * (day + 1))
-        begin_ns, end_ns = ((plan.start_s + edge) * 10**9 for edge in (begin, end))
-        gap = TelemetryDefect(DefectKind.GPU_GAP, node, day, gpu, None, begin_ns, end_ns, None)
-        there = found.setdefault((node, day), [])
-        meets = [each for each in there if _overlap(each, gap)]
-        if replaces or not meets:
-            found[node, day] = [*(each for each in there if each not in meets), gap]
-
-
-def _overlap(one: TelemetryDefect, other: TelemetryDefect) -> bool:
-    if one.kind is DefectKind.CLOCK_SKEW or (one.gpu is not None and one.gpu != other.gpu):
-        return False
-    return one.begin_ns <= other.end_ns and other.begin_ns <= one.end_ns
 
 
 def measured(plan: SimulationPlan, group: NodeGroup) -> tuple[str, ...]:
@@ -336,29 +268,6 @@ def apply_rows(
     return pl.concat(pieces, rechunk=True)
 
 
-def windows(
-    frame: pl.DataFrame, block: SampleBlock, columns: Sequence[str], log: DefectLog
-) -> list[tuple[int, int, pl.DataFrame]]:
-    """Return (begin row, end row, rows instead) for each stretch of `frame` that defects touch, in order of rows.
-
-    `frame` holds the rows of one block after `apply_values`. What no reader sees once the counter is corrected for
-    resets is no stretch; a clock that is wrong moves rows among those around them: then all of the block is one.
-    """
-    if any(defect.kind is DefectKind.CLOCK_SKEW for defect in block.defects):
-        return [(block.first, block.first + frame.height, apply_rows(frame, [replace(block, first=0)], columns, log))]
-    found: list[tuple[int, int, pl.DataFrame]] = []
-    alone = replace(block, first=0)
-    for defect in block.defects:
-        if defect.kind in _ROWS_CHANGE:
-            edits = _edit(frame, alone, defect, columns, log)
-            found += [(begin, end, pl.concat([frame.clear(), *instead])) for begin, end, instead in edits]
-        elif defect.kind in _VALUES_CHANGE:
-            low, high = (int(edge) for edge in np.searchsorted(block.times, [defect.begin_ns, defect.end_ns]))
-            begin = (defect.gpu or 0) * block.times.size + low
-            found.append((begin, begin + high - low, frame.slice(begin, high - low)))
-    return sorted(((block.first + begin, block.first + end, rows) for begin, end, rows in found), key=itemgetter(0))
-
-
 def _edit(
     frame: pl.DataFrame, block: SampleBlock, defect: TelemetryDefect, columns: Sequence[str], log: DefectLog
 ) -> list[tuple[int, int, list[pl.DataFrame]]]:
@@ -378,7 +287,7 @@ def _edit(
 
 def _instead(rows: pl.DataFrame, kind: DefectKind, columns: Sequence[str]) -> list[pl.DataFrame]:
     match kind:
-        case DefectKind.GAP | DefectKind.GPU_GAP:
+        case DefectKind.GAP:
             return []
         case DefectKind.DUPLICATE:
             return [rows, rows]

@@ -6,7 +6,7 @@ those that busy-wait: such a process spins on its CPUs, without network traffic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -123,21 +123,23 @@ def write_hosts(
     runs: Sequence[SimulatedRun],
     allocations: Sequence[SimulatedAllocation],
     held: Mapping[tuple[int, int], list[int]],
-) -> tuple[list[Path], int, pl.DataFrame]:
-    """Write the host samples, one file per day and part of the nodes; return files, rows and what was broken."""
-    files, rows, defects = [], 0, [pl.DataFrame(schema=DEFECTS)]
+    *,
+    take: Callable[[Path], None] | None = None,
+) -> tuple[list[Path], pl.DataFrame]:
+    """Write the host samples, one file per day and part of the nodes; return the files and what was broken.
+
+    `take` is called with each file, which is then not among those that are returned.
+    """
+    files, defects = list[Path](), [pl.DataFrame(schema=DEFECTS)]
     for day in host_days(plan, runs, allocations, held):
         file = folder / day.name(plan)
-        write_day(day, file)
-        files.append(file)
-        rows += day.frame.height
+        day.frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False)
+        if take is None:
+            files.append(file)
+        else:
+            take(file)
         defects.append(day.defects)
-    return sorted(files), rows, pl.concat(defects)
-
-
-def write_day(day: HostDay, file: Path) -> None:
-    """Write one file."""
-    day.frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False)
+    return sorted(files), pl.concat(defects)
 
 
 def _lacking(plan: SimulationPlan) -> dict[int, str]:

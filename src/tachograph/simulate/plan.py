@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -98,7 +98,6 @@ class SimulationPlan:
     digits that dcgm-exporter prints. `as_in_study`: a population with the shapes of the published study.
     `job_groups`: jobs repeat those of so many groups, by load; 0: each job is another.
     `judged_jobs`: so many jobs to measure judgement with (`judging`), at any load; 0: jobs by load.
-    `stopped_jobs`: so many jobs on several GPUs that stop working, some with a culprit (`stopping`), likewise.
     `hosts`: what the hosts count is written, too, once a minute.
     """
 
@@ -120,7 +119,6 @@ class SimulationPlan:
     as_printed: bool = False
     as_in_study: bool = False
     judged_jobs: int = 0
-    stopped_jobs: int = 0
     job_groups: int = 0
     hosts: bool = False
 
@@ -136,7 +134,6 @@ class SimulationPlan:
             ),
             (not 0 <= self.load <= 2, "load must lie between 0 and 2"),
             (not 0 <= self.judged_jobs <= 100_000, "judged_jobs must lie between 0 and 100000"),
-            (not 0 <= self.stopped_jobs <= 100_000, "stopped_jobs must lie between 0 and 100000"),
             (not 0 <= self.job_groups <= 100_000, "job_groups must lie between 0 and 100000"),
             (not (0 <= self.shared <= 1 and 0 <= self.unmapped <= 1), "shares must lie between 0 and 1"),
             (self.start.tzinfo is None or self.start.timestamp() % 86400 != 0, "start must be a midnight in UTC"),
@@ -214,12 +211,6 @@ class SimulationPlan:
             judged_jobs=jobs,
             hosts=True,
         )
-
-    @classmethod
-    def stopping(cls, jobs: int = 1000, *, seed: int = 1) -> SimulationPlan:
-        """Jobs on several GPUs that stop working, to measure how often their culprit is named."""
-        judging = cls.judging(2 * jobs, seed=seed)  # they are larger than those, so there are nodes for twice as many
-        return replace(judging, judged_jobs=0, stopped_jobs=jobs, hosts=False)
 
     @property
     def end(self) -> datetime:

@@ -186,8 +186,7 @@ class Segments:
 def sample_times(plan: SimulationPlan, node: int, day: int) -> I64:
     """Return when a node samples on a day: ns since 1970, every interval with a phase of its own and some jitter."""
     rng = np.random.default_rng([plan.seed, 5, node])
-    latest_ns = (plan.interval_s - 1) * 1_000_000_000 if plan.stopped_jobs and plan.interval_s > 1 else 700_000_000
-    phase_ns = int(rng.integers(40_000_000, latest_ns))
+    phase_ns = int(rng.integers(40_000_000, 700_000_000))
     steps = np.arange(plan.samples_per_day, dtype=np.int64) * (plan.interval_s * 1_000_000_000)
     times = steps + (plan.start_s + 86400 * day) * 1_000_000_000 + phase_ns
     if plan.defects:

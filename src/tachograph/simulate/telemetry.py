@@ -78,14 +78,16 @@ def write_telemetry(
     parts: Collection[int] | None = None,
     *,
     by_time: bool = False,
+    take: Callable[[Path], None] | None = None,
 ) -> tuple[list[Path], int, TruthSums, DefectLog]:
     """Write all telemetry; return the files, the rows in them, the sums per allocation and what was broken.
 
     `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in the order of time, all its nodes mixed.
+    `take` is called with each file, which is then not among those that are returned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
-    drawn = faults.with_gaps(plan, faults.sample_defects(plan, nodes), runs)
+    drawn = faults.sample_defects(plan, nodes)
     log, sums = DefectLog(), TruthSums.none(len(allocations))
     files: list[Path] = []
     rows, done = 0, 0
@@ -99,15 +101,18 @@ def write_telemetry(
             date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
             file = folder / (f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet")
             rows += _write_day(plan, file, sources, day, drawn, sums, log, by_time=by_time)
-            files.append(file)
+            if take is None:
+                files.append(file)
+            else:
+                take(file)
             done += len(part) * gpus * plan.samples_per_day
             if progress is not None:
                 progress(done, plan.samples)
-    note_missing(plan, nodes, log)
+    _note_missing(plan, nodes, log)
     return sorted(files), rows, sums, log
 
 
-def note_missing(plan: SimulationPlan, nodes: Sequence[SimulatedNode], log: DefectLog) -> None:
+def _note_missing(plan: SimulationPlan, nodes: Sequence[SimulatedNode], log: DefectLog) -> None:
     """Note the counters that are not measured on some nodes."""
     for defect in faults.missing_counters(plan, nodes):
         span = np.array([defect.begin_ns, defect.end_ns])
@@ -127,8 +132,8 @@ def _write_day(
     by_time: bool,
 ) -> int:
     """Write one file; return its rows."""
-    values, times, blocks = day_of_nodes(plan, sources, day, drawn, log, sums)
-    frame = as_written(sources, blocks[0].gpus, plan.samples_per_day, times, values)
+    values, times, blocks = _day_of_nodes(plan, sources, day, drawn, log, sums)
+    frame = _as_written(sources, blocks[0].gpus, plan.samples_per_day, times, values)
     frame = faults.apply_rows(frame, blocks, [column_name(name) for name in values], log)
     if by_time:
         frame = frame.sort("ts_ns", maintain_order=True)
@@ -136,13 +141,13 @@ def _write_day(
     return frame.height
 
 
-def day_of_nodes(
+def _day_of_nodes(
     plan: SimulationPlan,
     sources: Sequence[NodeTelemetry],
     day: int,
     drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
     log: DefectLog,
-    sums: TruthSums | None = None,
+    sums: TruthSums,
 ) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
     """Return counters, times and blocks of nodes of one group on one day, with defects of values, not yet of rows."""
     group = plan.groups[sources[0].node.group]
@@ -169,7 +174,7 @@ def _fill_block(
     defects: Sequence[TelemetryDefect],
     first: int,
     out: Mapping[str, Array],
-    sums: TruthSums | None,
+    sums: TruthSums,
 ) -> SampleBlock:
     """Fill `out` with the counters of one node and day, still without defects, and add them to the sums."""
     node, group = source.node, plan.groups[source.node.group]
@@ -177,12 +182,11 @@ def _fill_block(
     segments = cut_segments(plan, source.lines, times)
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day])))
     fill_values(plan, group, segments, times, source.state, rng, out)
-    if sums is not None:
-        sums.add(segments, times, out)
+    sums.add(segments, times, out)
     return SampleBlock(first, node, group.gpus, times, defects)
 
 
-def as_written(
+def _as_written(
     sources: Sequence[NodeTelemetry], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
 ) -> pl.DataFrame:
     """Return the samples of some nodes as LDMS writes them: one row per (node, GPU, time), node behind node."""

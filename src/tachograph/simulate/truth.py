@@ -20,7 +20,6 @@ import polars as pl
 from tachograph.catalog.tables import TIME
 from tachograph.simulate.behaviours import JOB_KINDS, ActivityLevel, ActivityPhase
 from tachograph.simulate.defects import measured
-from tachograph.simulate.hangs import HangBehaviour
 from tachograph.simulate.plan import SimulationPlan
 from tachograph.simulate.samples import F64, I64, SUMMED, Array, Segments, SimulatedAllocation
 from tachograph.simulate.workload import SimulatedRequest, SimulatedRun
@@ -283,27 +282,6 @@ def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.Data
     return pl.DataFrame(
         [_class_row(plan, run) for run in runs if _is_over(plan, run)], schema=CLASS_TRUTH_SCHEMA, orient="row"
     )
-
-
-CULPRITS_FILE = "culprits.parquet"  # in the folder of the truth
-CULPRIT_TRUTH_SCHEMA = {
-    **{name: CLASS_TRUTH_SCHEMA[name] for name in ("job_id", "display_id", "submit_s", "user", "scenario", "known")},
-    "gpus": pl.Int64(),
-    "culprit_node": pl.String(),
-    "culprit_gpu": pl.Int16(),
-}
-
-
-def culprits_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.DataFrame:
-    """Return one row per run that stops (`hangs`) and is over, with the culprit planted in it; null: none is."""
-    names, rows = [node.name for node in plan.nodes()], list[tuple[Any, ...]]()
-    for run in runs:
-        if not _is_over(plan, run) or not isinstance(run.behaviour, HangBehaviour):
-            continue
-        held = [(names[node], gpu) for node, gpus in run.places for gpu in gpus]
-        culprit = (None, None) if run.behaviour.culprit is None else held[run.behaviour.culprit]
-        rows.append((*_course_keys(plan, run), run.gpus, *culprit))
-    return pl.DataFrame(rows, schema=CULPRIT_TRUTH_SCHEMA, orient="row")
 
 
 def _course_keys(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:

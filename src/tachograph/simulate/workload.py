@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from tachograph.simulate import behaviours
 from tachograph.simulate.behaviours import JOB_KINDS, LONGEST_S, JobBehaviour, JobKind, behave, follow
-from tachograph.simulate.hangs import HangCourse, follow_hang, hang_population
 from tachograph.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
 
 # (nodes, share of the jobs); 0: a part of a shared node
@@ -142,8 +141,6 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
     rng = np.random.default_rng([plan.seed, 1])
     if plan.judged_jobs:
         return _numbered(_draw_courses(plan, behaviours.accuracy_population(plan.judged_jobs, rng), rng))
-    if plan.stopped_jobs:
-        return _numbered(_draw_courses(plan, hang_population(plan.stopped_jobs, rng), rng))
     if plan.job_groups:
         return _numbered(_draw_repeated(plan, rng))
     budget = plan.load * plan.gpus * plan.seconds
@@ -588,9 +585,6 @@ def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator)
     if request.course is not None:
         course = np.random.default_rng([plan.seed, 11, request.serial])
         per_node = [len(gpus) for _, gpus in run.places]
-        if isinstance(request.course, HangCourse):
-            behaviour = follow_hang(behaviour, request.course, course, per_node=per_node)
-        else:
-            behaviour = follow(behaviour, request.course, course, per_node=per_node)
+        behaviour = follow(behaviour, request.course, course, per_node=per_node)
     shared = request.nodes == 0
     return replace(run, request=request, behaviour=behaviour, mapped=shared and bool(rng.random() >= plan.unmapped))

@@ -1,1 +1,1 @@
-"""Thresholds from labelled jobs, or proposed from history: population, search, configuration."""
+"""Thresholds proposed from history, compared with labelled jobs, and written as a configuration."""
