@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from own_time import own_seconds
-from tachograph.sources.exposition import PageLayouts, PageSamples, labels_of, parse_page
+from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 
 Read = tuple[str, dict[str, str], float, float | None]
 
@@ -186,61 +186,6 @@ def test_the_recorded_page_is_read_as_the_reference_reads_it(recorded: Path) -> 
     assert same(ours(page), reference(page))
     assert len(ours(page)) == 30
     assert parse_page(page.encode()).rejects == ()
-
-
-def whole(found: PageSamples) -> str:
-    return repr((list(found), found.rejects, dict(found.unread)))
-
-
-@given(
-    st.lists(st.one_of(good_lines(), broken_lines), min_size=1, max_size=8),
-    st.lists(st.tuples(st.integers(0, 7), st.one_of(good_lines(), broken_lines, fragments)), max_size=3),
-    st.sets(names, max_size=3),
-)
-def test_pages_with_known_series_are_read_as_others(
-    lines: list[str], changes: list[tuple[int, str]], wanted: set[str]
-) -> None:
-    layouts = PageLayouts(wanted)
-    page = "".join(f"{line}\n" for line in lines).encode()
-    for number, change in changes:
-        place = number % len(lines)
-        head = lines[place].rpartition(" ")[0]
-        lines[place] = f"{head} {change}" if number % 2 else change
-    changed = "".join(f"{line}\n" for line in lines).encode()
-    for one in (page, page, page, changed, changed, changed, page):
-        assert whole(layouts.parse(one)) == whole(parse_page(one, wanted=wanted))
-
-
-HEAD = 'a{gpu="0"} 1\nb 2\nother{x="y"} 3\nothers 4\n'
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        'a{gpu="0"} 7\nb NaN\nother{x="y"} 3e5\nothers -4\n',
-        'a{gpu="0"} 7 1700000000000\nb 2\nother{x="y"} 3\nothers 4\n',
-        'a{gpu="0"} 1_0\nb 2\nother{x="y"} 3\nothers 4\n',
-        'a{gpu="0"} 1\nb \nother{x="y"} 3\nothers 4\n',
-        'a{gpu="0"} 1\nb 2\nother{x="y"} \nothers  \n',
-        'a{gpu="0"} 1\nb 2} 5\nother{x="y"} 3\nothers {z="} 4\n',
-        'a{gpu="0"} 1\r\nb 2\r\nother{x="y"} 3\r\nothers 4\r\n',
-        'a{gpu="0"} 1\nb 2\nother{x="y"} 3\nothers 4',
-        'a{gpu="0"} 1\nb 2\nother{x="z"} 3\nothers 4\n',
-    ],
-)
-def test_what_differs_in_more_than_values_is_read_anew(page: str) -> None:
-    layouts = PageLayouts({"a", "b"})
-    for one in (HEAD, HEAD, page, page, HEAD):
-        assert whole(layouts.parse(one.encode())) == whole(parse_page(one.encode(), wanted={"a", "b"}))
-
-
-def test_a_page_with_known_series_gives_the_same_lists() -> None:
-    page = "".join(f'a{{gpu="{gpu}",Hostname="n",UUID="GPU-{gpu:060}"}} 0.5\n' for gpu in range(20_000)).encode()
-    layouts = PageLayouts({"a"})
-    layouts.parse(page)
-    second = layouts.parse(page)
-    assert layouts.parse(page).labels is second.labels
-    assert layouts.parse(page.replace(b"0.5", b"0.25")).values == [0.25] * 20_000
 
 
 def test_lines_of_other_metrics_are_counted() -> None:

@@ -19,12 +19,11 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.prometheus import read_saved
-from tachograph.sources.prometheus_query import matchers, numbers, read_export, read_result
+from tachograph.sources.prometheus_query import matchers, numbers, points, read_export, read_result
 from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import series_parts
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-numbers(b"[1]")  # compiled now: hypothesis has no patience
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 written = st.one_of(
@@ -59,8 +58,9 @@ def test_numbers_are_those_of_python_to_the_last_bit(texts: list[str], quoted: b
 
 @given(st.binary(max_size=30))
 def test_no_bytes_make_it_stumble(text: bytes) -> None:
-    with suppress(ValueError):
-        numbers(text)
+    for read in (numbers, points):
+        with suppress(ValueError):
+            read(text)
 
 
 def answer(document: object) -> HttpAnswer:

@@ -80,7 +80,7 @@ class ScrapeFeed:
         for endpoint, page in self._pages(began):
             t = now + timedelta(seconds=page.at_s - began)
             pin = self._pins.get(endpoint.label)
-            if not rows.add_page(page.answer.content, t=t, node=endpoint.node, exporter=endpoint.label, pin=pin):
+            if not rows.add_page(page.answer.content, t=t, node=endpoint.node, pin=pin):
                 self.outcome.unreachable[endpoint.label] = _no_metric(page.answer.kind)
             if pin is not None and pin.refused is not None:
                 self.outcome.other_nodes[endpoint.label] = pin.refused

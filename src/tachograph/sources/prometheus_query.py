@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from tachograph.catalog.arrays import Bytes, Floats
-from tachograph.catalog.compiled import compiled
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import ConfigError
 from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.http import LEAST_ACCESS, HttpAnswer, HttpServer, RequestError, ServerAccess, read_json
@@ -73,114 +73,43 @@ def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
     refuse_unknown_metrics(settings.metrics, where=where)
 
 
-_EXACT = 1 << 53
-_SPLIT = 134217729.0  # 2**27 + 1: halves of 26 bits
-_POWERS = np.array([10.0**power for power in range(23)])
-_COMMA = 0x2C
-_AROUND = b'[]" \t\r\n'
+_NUMBERS = msgspec.json.Decoder(list[float | None], strict=False)
+_POINTS = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+# as Go writes them: +Inf in quotes is no number to the decoders above
+_WRITTEN_NUMBERS = msgspec.json.Decoder(list[float | str | None])
+_WRITTEN_POINTS = msgspec.json.Decoder(list[tuple[float, float | str]])
 
 
 def numbers(text: bytes) -> Floats:
-    """Return the numbers of a JSON array, nested ones one after the other; null is NaN, numbers in quotes are numbers.
+    """Return the numbers of a JSON array; null is NaN, numbers in quotes are numbers.
 
-    >>> numbers(b'[[1790000000.123,"0.95"],[1790000015,"NaN"]]').tolist()
-    [1790000000.123, 0.95, 1790000015.0, nan]
+    >>> numbers(b'[1790000000.123,"0.95","+Inf",null]').tolist()
+    [1790000000.123, 0.95, inf, nan]
 
     Errors: ValueError for anything else.
     """
-    characters = np.frombuffer(text, np.uint8)
-    found = np.empty(np.count_nonzero(characters == _COMMA) + 1)
-    count = int(_scan(characters, _POWERS, found))
-    if count >= 0:
-        return found[:count]
-    written = text.translate(None, _AROUND).split(b",")
-    return np.array([float("nan" if one == b"null" else one) for one in written if one])
+    try:
+        values: Sequence[float | str | None] = _NUMBERS.decode(text)
+    except msgspec.ValidationError:
+        values = _WRITTEN_NUMBERS.decode(text)
+    return np.array(values, np.float64)
 
 
-@compiled
-def _product_error(a: float, b: float, product: float) -> float:
-    """Rounding error of a * b."""
-    t = _SPLIT * a
-    a_high = t - (t - a)
-    t = _SPLIT * b
-    b_high = t - (t - b)
-    a_low, b_low = a - a_high, b - b_high
-    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+def points(text: bytes) -> tuple[Floats, Floats]:
+    """Return the times and the values of a JSON array of pairs of them.
 
+    >>> times, values = points(b'[[1790000000.123,"0.95"],[1790000015,"NaN"]]')
+    >>> times.tolist(), values.tolist()
+    ([1790000000.123, 1790000015.0], [0.95, nan])
 
-@compiled
-def _scaled(mantissa: int, exponent: int, powers: Floats) -> float:
-    """mantissa * 10**exponent, rounded once."""
-    high = float(mantissa)
-    low = float(mantissa - np.int64(high))
-    if exponent >= 0:
-        power = float(powers[exponent])
-        product = high * power
-        return (
-            product
-            if low == 0 and mantissa <= _EXACT
-            else product + (_product_error(high, power, product) + low * power)
-        )
-    power = float(powers[-exponent])
-    quotient = high / power
-    if mantissa <= _EXACT:
-        return quotient
-    product = quotient * power
-    rest = (high - product) - _product_error(quotient, power, product)
-    return quotient + (rest + low) / power
-
-
-@compiled
-def _digits(text: Bytes) -> int:
-    """How many digits there are, without zeros before the first other one."""
-    digits = 0
-    for c in text:
-        digits += (c > 0x30 or (c == 0x30 and digits > 0)) and c != 0x2E
-    return digits
-
-
-@compiled
-def _scan(text: Bytes, powers: Floats, found: Floats) -> int:
-    """Fill `found`, return how many; -1 for what this reader leaves to another."""
-    count = 0
-    i = 0
-    end = text.size
-    while i < end:
-        c = text[i]
-        if c == 0x22 or c == 0x2C or c == 0x5B or c == 0x5D or c <= 0x20:  # " , [ ] and white space
-            i += 1
-            continue
-        negative = c == 0x2D
-        i += negative
-        begin, mantissa, point = i, 0, -1
-        while i < end:
-            c = text[i]
-            if 0x30 <= c <= 0x39:
-                mantissa = mantissa * 10 + (c - 0x30)
-            elif c == 0x2E and point < 0:
-                point = i
-            else:
-                break
-            i += 1
-        if point == i - 1 or text[i - 1] == 0x2D or (i - begin > 18 and _digits(text[begin:i]) > 18):
-            return -1  # no digit, or more than 64 bits hold
-        exponent = point + 1 - i if point >= 0 else 0
-        if i < end and (text[i] | 0x20) == 0x65:  # e, E
-            i += 1
-            down = i < end and text[i] == 0x2D
-            i += i < end and (text[i] == 0x2D or text[i] == 0x2B)
-            written = 0
-            while i < end and 0x30 <= text[i] <= 0x39 and written < 1000:
-                written = written * 10 + (text[i] - 0x30)
-                i += 1
-            exponent += -written if down else written
-        ended = i == end or text[i] == 0x22 or text[i] == 0x2C or text[i] == 0x5D or text[i] <= 0x20
-        if not ended or exponent > 22 or exponent < -22:
-            return -1
-        value = _scaled(mantissa, exponent, powers)
-        found[count] = -value if negative else value
-        count += 1
-    return count
+    Errors: ValueError for anything else.
+    """
+    try:
+        pairs: Sequence[tuple[float, float | str]] = _POINTS.decode(text)
+    except msgspec.ValidationError:
+        pairs = _WRITTEN_POINTS.decode(text)
+    flat = np.fromiter(chain.from_iterable(pairs), np.float64, 2 * len(pairs))
+    return flat[0::2], flat[1::2]
 
 
 EXPECTED = "an answer of Prometheus"
@@ -242,7 +171,7 @@ def read_result(answer: HttpAnswer) -> SeriesAnswer:
         runs = [SeriesRun(labels, times[i : i + 1], vector.values[i : i + 1]) for i, labels in enumerate(vector.labels)]
         return SeriesAnswer(runs, instant=True, warnings=warnings)
     try:
-        runs = [_run(one.metric, numbers(bytes(one.values))) for one in result.result]
+        runs = [_run(series) for series in result.result]
     except ValueError as problem:
         raise _no_number(problem, answer.where) from None
     return SeriesAnswer([run for run in runs if run.t.size], warnings=warnings)
@@ -258,7 +187,7 @@ class InstantVector:
 
 
 def read_vector(answer: HttpAnswer) -> InstantVector:
-    """Return the series of an instant query; no compiled code is loaded for them.
+    """Return the series of an instant query.
 
     Errors: RequestError for an error, a partial answer, or any result that is no vector.
     """
@@ -340,11 +269,9 @@ def _as_json(line: bytes) -> bytes:
     return labels + values + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
 
 
-def _run(labels: msgspec.Raw, flat: Floats) -> SeriesRun:
-    """Points written as time, value, time, value."""
-    if flat.size % 2:
-        raise ValueError("a time without a value")
-    return SeriesRun(bytes(labels), np.rint(flat[0::2] * 1000).astype(np.int64), flat[1::2])
+def _run(series: _Series) -> SeriesRun:
+    times, values = points(bytes(series.values))
+    return SeriesRun(bytes(series.metric), np.rint(times * 1000).astype(np.int64), values)
 
 
 POINTS_PER_SERIES = 10_000  # Prometheus gives 11,000

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.sources.exporter_mapping import USUAL_LABELS, LabelNames, joined_labels
-from tachograph.sources.exposition import PageLayouts, PageSamples, labels_of
+from tachograph.sources.exposition import PageSamples, labels_of
 from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu
 from tachograph.sources.metrics import (
     NO_SITE_METRICS,
@@ -103,7 +103,7 @@ def labelled_gpu(node: str, location: SeriesLocation) -> LabelledGpu | None:
 class SeriesVocabulary:
     """Meaning of metrics and labels at a site; remembers labels, which are the same in every scrape.
 
-    `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address. `pages` reads pages.
+    `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class SeriesVocabulary:
         self._most_characters = characters
         self.names = (*metric_names(own=metrics), NODE_INFO)
         self.wanted = frozenset(self.names)
-        self.pages = PageLayouts(self.wanted)
         self._identities: dict[bytes, SeriesIdentity | UnusableLabels | None] = {}
         self._targets: dict[tuple[str, str], MetricTarget | None] = {}
         self._locations: dict[tuple[LabelNames, str, str], SeriesLocation | UnusableLabels] = {}

@@ -19,7 +19,7 @@ from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import CAPACITY, DEVICE, HOLDER, INDEX, OF_CAPACITY, LabelNames
-from tachograph.sources.exposition import PageSamples, at_places
+from tachograph.sources.exposition import PageSamples, at_places, parse_page
 from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import (
     DCGM_INDEX,
@@ -111,16 +111,14 @@ class SeriesRows:
         for warning in dict.fromkeys(answer.warnings):
             self.reject("gpu_samples", "server_warning", None, 0, warning)
 
-    def add_page(
-        self, page: bytes, *, t: datetime, node: str | None, exporter: str = "", pin: NodePin | None = None
-    ) -> int:
+    def add_page(self, page: bytes, *, t: datetime, node: str | None, pin: NodePin | None = None) -> int:
         """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
 
-        A time written behind a value replaces `t`; a host that the page names replaces `node`. `exporter`: its address;
-        `pin`: nodes that it may name, values of others are `other_node`.
+        A time written behind a value replaces `t`; a host that the page names replaces `node`. `pin`:
+        nodes that it may name, values of others are `other_node`.
         """
         vocabulary, before = self.memory.vocabulary, self.known
-        samples = vocabulary.pages.parse(page, exporter=exporter)
+        samples = parse_page(page, wanted=vocabulary.wanted)
         self.unread.update(samples.unread)
         for reject in samples.rejects:
             self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
