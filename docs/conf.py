@@ -33,13 +33,13 @@ CONTENTS = {
     ),
     "Project": (
         *("../README", "../CONTRIBUTING", "../CHANGELOG"),
-        *("../benchmarks/README", "../benchmarks/RESULTS", "../benchmarks/day/README"),
+        *("../benchmarks/README", "../benchmarks/RESULTS"),
     ),
 }
 
 project = html_title = "Tachograph"
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "benchmarks/*.md", "benchmarks/*/*.md"]
+include_patterns = ["*.md", "docs/*.md", "benchmarks/*.md"]
 exclude_patterns = [".*", "tachograph-*", "site", "dist"]
 extensions = ["myst_parser"]
 myst_heading_anchors = 4

@@ -1,18 +1,14 @@
-"""Upper values: the margin, what was not measured, and what advice makes of them."""
+"""Upper values: the margin, and what was not measured."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from day.jobs import Application, SharedDay
-from day.schedule import POLICIES, PolicyKnowledge, known_of
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.sharing.accuracy import estimator_accuracy
 from tachograph.sharing.demand import CYCLES, H100_NVL, Demand, Footprint, Sharing
@@ -88,33 +84,3 @@ def test_who_is_alone_has_no_margin_and_what_is_not_known_no_upper() -> None:
     assert estimate([sees], gpu=H100_NVL).members[0].upper == 1.0
     assert estimate([sees, unmeasured], gpu=H100_NVL).members[0].upper is None
     assert math.isnan(matrix([sees], [unmeasured], gpu=H100_NVL).upper[0, 0])
-
-
-def test_advice_decides_by_what_phases_may_come_to_at_most() -> None:
-    """Recomputed phase by phase: both are slowed while both have a kernel on the GPU, each pair by its upper value."""
-    found = known_of_two()
-    demands = [demand for one in found.seen for _, demand in one.phases]
-    whole = matrix(demands, gpu=H100_NVL, sharing=Sharing(mode="mps", lasting=True))
-    shares = [share for one in found.seen for share, _ in one.phases]
-    of = [place for place, one in enumerate(found.seen) for _ in one.phases]
-    for i, j in ((0, 1), (1, 0)):
-        expected = 1 + sum(
-            shares[a] * shares[b] * (whole.upper[a, b] - 1)
-            for a, b in itertools.product(range(len(of)), repeat=2)
-            if (of[a], of[b]) == (i, j)
-        )
-        assert found.upper[i, j] == pytest.approx(expected)
-    (advice,) = (policy for policy in POLICIES if policy.code == "advice")
-    limit = max(found.upper[0, 1], found.upper[1, 0])
-    for allowed, may in ((limit + 1e-9, True), (limit - 1e-9, False)):
-        chosen = replace(found, safe=found.safe < 0, settings=InterferenceOptions(max_slowdown=allowed))
-        assert bool(advice.permits(chosen).may[0, 1]) is may
-
-
-def known_of_two() -> PolicyKnowledge:
-    applications = tuple(
-        Application(name, phases, 1e9, 1.0)
-        for name, phases in (("a", ((0.5, "dmul-ilp1"), (0.2, "stencil"))), ("b", ((0.4, "decode"),)))
-    )
-    day = SharedDay(applications, np.array([0, 1]), np.zeros(2), np.ones(2), np.ones(2, np.int64))
-    return known_of(day, np.ones((2, 2)), seed=1, profiles="measured", settings=InterferenceOptions())

@@ -1,1 +1,0 @@
-"""A simulated day of jobs that share GPUs."""
