@@ -30,26 +30,18 @@ from tachograph.sources.columns import (
 
 _UNIT_WORDS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("%", "pct", "perc", "percent", "percentage", "prozent"), "percent"),
-        **dict.fromkeys(("ratio", "fraction", "0-1", "0..1"), "fraction"),
-        **dict.fromkeys(("°c", "celsius", "degc", "deg_c", "degrees_c", "degree_c"), "C"),
+        **dict.fromkeys(("%", "pct", "percent", "percentage"), "percent"),
+        **dict.fromkeys(("ratio", "fraction"), "fraction"),
+        **dict.fromkeys(("°c", "celsius", "degc", "degrees_c"), "C"),
         **dict.fromkeys(("watt", "watts"), "W"),
         **dict.fromkeys(("milliwatt", "milliwatts"), "mW"),
-        **dict.fromkeys(("kilowatt", "kilowatts"), "kW"),
         **dict.fromkeys(("joule", "joules"), "J"),
         **dict.fromkeys(("millijoule", "millijoules"), "mJ"),
         **dict.fromkeys(("byte", "bytes"), "B"),
-        **dict.fromkeys(("kibibyte", "kibibytes"), "KiB"),
-        **dict.fromkeys(("mebibyte", "mebibytes"), "MiB"),
-        **dict.fromkeys(("gibibyte", "gibibytes"), "GiB"),
-        **dict.fromkeys(("kilobyte", "kilobytes"), "kB"),
         **dict.fromkeys(("megabyte", "megabytes"), "MB"),
         **dict.fromkeys(("gigabyte", "gigabytes"), "GB"),
         **dict.fromkeys(("sec", "second", "seconds"), "s"),
-        **dict.fromkeys(("msec", "millisecond", "milliseconds"), "ms"),
         **dict.fromkeys(("jiffy", "jiffies"), "jiffy"),
-        **dict.fromkeys(("hertz",), "Hz"),
-        **dict.fromkeys(("megahertz",), "MHz"),
     }
 )
 _LOWER_UNITS: Mapping[str, str] = MappingProxyType({unit.lower(): unit for unit in sorted(UNITS)})
@@ -83,6 +75,10 @@ _SIGNS = " _.-:/"  # between words
 _WORD_END = re.compile(r"[ _.\-/:]+|(?<=[a-z0-9])(?=[A-Z])")
 _TOTAL = re.compile(r"(?i)[ _.\-]total$")
 _MOST_WORDS_OF_UNIT = 3  # bytes per second
+# words that do not change what a counter is; not "max" or "min"
+_FILLERS = frozenset(
+    {"nvidia", "nvml", "smi", "dcgm", "rocm", "amd", "gpu", "card", "avg", "mean", "average", "current", "value"}
+)
 
 
 def _key(name: str) -> str:
@@ -102,27 +98,21 @@ def _readings(name: str) -> Iterator[tuple[str, str]]:
     yield text, behind
 
 
-# words before and behind the name of a counter that do not change what it is; not "max" or "min"
-_BEFORE = ("nvidia", "nvml", "nvsmi", "smi", "dcgm", "dcgmfidev", "dcgmfiprof", "rocm", "amd", "gpu", "card", "device")
-_BEFORE_MEANS = ("avg", "mean", "average")
-_BEHIND = ("avg", "mean", "average", "current", "instant", "value", "gpu")
-
-
 def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """What `index` has under one of the readings of a name; the unit in the name wins.
+    """What `index` has under one of the readings of a name, with or without fillers; the unit in the name wins.
 
     A reading whose unit the column can have comes before one whose unit it cannot.
     """
     total = _TOTAL.search(name)  # Prometheus: a counter, which no rate is made of here
     odd: tuple[str, str] | None = None
     for bare, unit in _readings(name[: total.start()] if total else name):
-        for key in _without_affixes(_key(bare)):
-            to, usual = index.get(key, ("", ""))
-            if not to or (total and to.endswith("_per_s")):
-                continue
-            if not unit or is_convertible(unit, column_unit(to)):
-                return to, unit or usual
-            odd = odd or (to, unit)
+        words = [word for word in _WORD_END.split(bare) if word.lower() not in _FILLERS]
+        to, usual = index.get(_key(bare)) or index.get(_key("".join(words))) or ("", "")
+        if not to or (total and to.endswith("_per_s")):
+            continue
+        if not unit or is_convertible(unit, column_unit(to)):
+            return to, unit or usual
+        odd = odd or (to, unit)
     return odd
 
 
@@ -134,17 +124,6 @@ def column_unit(name: str) -> str:
 _FACT_UNITS = MappingProxyType({column.name: column.unit for column in DEVICES.columns})
 
 
-def _without_affixes(key: str) -> Iterator[str]:
-    """Yield a key, and the key without up to two words before it and one behind it."""
-    yield key
-    for before in (*_BEFORE_MEANS, *_BEFORE):
-        if key.startswith(before) and len(key) > len(before):
-            rest = key.removeprefix(before)
-            yield rest
-            yield from (rest.removeprefix(other) for other in _BEFORE if rest.startswith(other))
-    yield from (key.removesuffix(behind) for behind in _BEHIND if key.endswith(behind))
-
-
 def _index(synonyms: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """{key: (column, "")} of a table {column: names, a comma between}."""
     return {_key(name): (to, "") for to, names in synonyms.items() for name in names.split(",")}
@@ -152,59 +131,50 @@ def _index(synonyms: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 _COUNTERS_SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
-        "gpu_util": "util,utilization,utilisation,usage,load,utilization.gpu,gpu utilisation,utilization gpu rates,"
-                    "gpu busy,busy,use,gpu use,gpu usage,gpu load,auslastung",
-        "mem_copy_util": "utilization.memory,mem util,memory util,memory utilization,memory utilisation,mem copy util,"
-                         "memory activity,mem busy",
-        "sm_active": "sm active,sm activity,sm util,sm utilization,sm efficiency",
-        "sm_occupancy": "sm occupancy,occupancy,sm occ",
-        "gr_engine_active": "gr engine active,graphics engine active,gr active,graphics util",
-        "fp16_active": "fp16 active,fp16 util,pipe fp16 active,fp16 activity",
-        "fp32_active": "fp32 active,fp32 util,pipe fp32 active,fp32 activity",
-        "fp64_active": "fp64 active,fp64 util,pipe fp64 active,fp64 activity",
-        "tensor_active": "tensor active,tensor util,tensor activity,tensor core active,tensor core util,"
-                         "pipe tensor active",
-        "dram_active": "dram active,dram util,dram activity,dram bw util,memory bandwidth util,mem bw util,"
-                       "memory bandwidth utilization",
-        "hbm_used_mib": "mem,memory,memory.used,mem used,memory usage,mem usage,used memory,fb used,hbm used,vram used,"
-                        "vram,framebuffer used,used gpu memory",
+        "gpu_util": "util,utilization,utilisation,usage,load,utilization.gpu,utilization gpu rates,busy,use",
+        "mem_copy_util": "utilization.memory,mem util,memory util,memory utilization,mem copy util",
+        "sm_active": "sm active,sm activity,sm util,sm utilization",
+        "sm_occupancy": "sm occupancy,occupancy",
+        "gr_engine_active": "gr engine active,graphics engine active,gr active",
+        "fp16_active": "fp16 active,fp16 util,pipe fp16 active",
+        "fp32_active": "fp32 active,fp32 util,pipe fp32 active",
+        "fp64_active": "fp64 active,fp64 util,pipe fp64 active",
+        "tensor_active": "tensor active,tensor util,tensor core active,pipe tensor active",
+        "dram_active": "dram active,dram util,mem bw util,memory bandwidth util,memory bandwidth utilization",
+        "hbm_used_mib": "mem,memory,memory.used,mem used,memory usage,mem usage,used memory,fb used,hbm used,vram used",
         "hbm_free_mib": "memory.free,mem free,free memory,fb free,hbm free,vram free",
-        "power_w": "power,power.draw,power.draw.instant,power.draw.average,power usage,watts,power consumption,"
-                   "board power,socket power,average socket power,average graphics package power,"
-                   "current socket graphics package power,leistung",
-        "energy_j": "energy,total energy,energy consumption,total energy consumption,energy consumed,energie",
-        "gpu_temp_c": "temp,temperature,temperature.gpu,gpu temp,gpu temperature,core temp,temperature (sensor edge),"
-                      "temperatur",
-        "mem_temp_c": "temperature.memory,mem temp,memory temp,memory temperature,hbm temp,hbm temperature,"
-                      "temperature (sensor memory)",
-        "sm_clock_mhz": "clocks.sm,clocks.current.sm,sm clock,clock sm,core clock,graphics clock,gpu clock,sclk",
+        "power_w": "power,power.draw,power.draw.instant,power.draw.average,power usage,power consumption,board power,"
+        "socket power,graphics package power,current socket graphics package power",
+        "energy_j": "energy,total energy,energy consumption,total energy consumption",
+        "gpu_temp_c": "temp,temperature,temperature.gpu,gpu temp,gpu temperature,temperature (sensor edge)",
+        "mem_temp_c": "temperature.memory,mem temp,memory temp,memory temperature,hbm temp,temperature (sensor memory)",
+        "sm_clock_mhz": "clocks.sm,clocks.current.sm,sm clock,clock sm,graphics clock,gpu clock,sclk",
         "mem_clock_mhz": "clocks.mem,clocks.current.memory,mem clock,memory clock,clock mem,mclk",
-        "throttle_reasons": "clocks_throttle_reasons.active,clocks_event_reasons.active,throttle reasons,"
-                            "clock event reasons",
-        "pcie_tx_bytes_per_s": "pcie tx,pcie tx bytes,pcie tx throughput,pcie sent",
-        "pcie_rx_bytes_per_s": "pcie rx,pcie rx bytes,pcie rx throughput,pcie received",
-        "nvlink_tx_bytes_per_s": "nvlink tx,nvlink tx bytes,nvlink tx throughput,nvlink sent",
-        "nvlink_rx_bytes_per_s": "nvlink rx,nvlink rx bytes,nvlink rx throughput,nvlink received",
-        "xid": "xid,xid error,xid errors,last xid",
+        "throttle_reasons": "clocks_throttle_reasons.active,clocks_event_reasons.active,throttle reasons",
+        "pcie_tx_bytes_per_s": "pcie tx,pcie tx bytes,pcie tx throughput",
+        "pcie_rx_bytes_per_s": "pcie rx,pcie rx bytes,pcie rx throughput",
+        "nvlink_tx_bytes_per_s": "nvlink tx,nvlink tx bytes,nvlink tx throughput",
+        "nvlink_rx_bytes_per_s": "nvlink rx,nvlink rx bytes,nvlink rx throughput",
+        "xid": "xid,xid error,xid errors",
         "pcie_replays": "pcie replay,pcie replays,pcie replay counter",
     }
-)  # fmt: skip
+)
 _HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
-        "cpu_user_s": "cpu user,user cpu,cpu usr,cpu time user",
-        "cpu_nice_s": "cpu nice,nice cpu,cpu time nice",
-        "cpu_system_s": "cpu system,cpu sys,cpu time system",
-        "cpu_iowait_s": "cpu iowait,cpu wait,cpu time iowait",
-        "cpu_idle_s": "cpu idle,idle cpu,cpu time idle",
-        "load_average": "load,load1,load 1m,loadavg,load average",
+        "cpu_user_s": "cpu user,cpu usr",
+        "cpu_nice_s": "cpu nice",
+        "cpu_system_s": "cpu system,cpu sys",
+        "cpu_iowait_s": "cpu iowait,cpu wait",
+        "cpu_idle_s": "cpu idle",
+        "load_average": "load,load1,loadavg,load average",
         "memory_total_mib": "mem total,memory total,total memory",
         "memory_available_mib": "mem available,mem avail,memory available,available memory",
-        "network_rx_bytes": "rx,rx bytes,network rx,net rx,bytes recv,bytes received,network receive",
-        "network_tx_bytes": "tx,tx bytes,network tx,net tx,bytes sent,network transmit",
+        "network_rx_bytes": "rx,rx bytes,network rx,net rx,bytes recv,bytes received",
+        "network_tx_bytes": "tx,tx bytes,network tx,net tx,bytes sent",
         "network_rx_packets": "rx packets,packets recv,packets received",
         "network_tx_packets": "tx packets,packets sent",
-        "fs_read_bytes": "lustre read,fs read,lustre read bytes",
-        "fs_write_bytes": "lustre write,fs write,lustre write bytes",
+        "fs_read_bytes": "lustre read,fs read",
+        "fs_write_bytes": "lustre write,fs write",
     }
 )
 
@@ -279,14 +249,14 @@ def wide_meaning(template: str) -> tuple[str, str] | None:
 
 _DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
-        "model": "model,gpu name,gpu type,gpu product,product name,card model,card series,device name,accelerator",
+        "model": "model,gpu name,gpu type,gpu model,product name,device name",
         "uuid": "uuid,gpu uuid,device uuid",
-        "pci": "pci,pci bus id,pci.bus_id,bus id,gpu bus id,pci address,pci bus",
-        "hbm_mib": "memory.total,mem total,memory total,total memory,fb total,hbm total,vram total,hbm,gpu memory size",
+        "pci": "pci,pci bus id,pci.bus_id,bus id,pci address",
+        "hbm_mib": "memory.total,mem total,memory total,total memory,fb total,hbm total,vram total",
     }
 )
 # a model where the values are models
-MAYBE_MODELS = frozenset({"name", "type", "product", "device", "gpu", "card", "title"})
+MAYBE_MODELS = frozenset({"name", "type", "product", "gpu", "card"})
 
 
 @cache
@@ -329,13 +299,13 @@ def job_meaning(name: str) -> str | None:
 # in order of preference
 _KEY_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "time": (*TIME_NAMES, "date", "when", "epoch", "datum", "zeit", "zeitstempel", "uhrzeit"),
-        "node": (*NODE_NAMES, "node name", "host name", "instance", "server", "machine", "rechner", "knoten"),
-        "gpu": (*GPU_NAMES, "idx", "gpu number", "gpu nr", "device", "device id", "minor number", "card", "index"),
+        "time": (*TIME_NAMES, "date", "epoch"),
+        "node": (*NODE_NAMES, "node name", "host name", "instance", "server", "machine"),
+        "gpu": (*GPU_NAMES, "idx", "device", "device id", "minor number", "card", "index"),
         "mig": MIG_NAMES,
         "job": JOB_NAMES,
         "step": STEP_NAMES,
-        "metric": ("metric", "metric name", "counter", "field", "measurement", "name"),
+        "metric": ("metric", "metric name", "counter", "field", "name"),
         "value": ("value", "values", "val"),
     }
 )
