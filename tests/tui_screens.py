@@ -1,7 +1,7 @@
 """Screens as text: an app with a clock that tests move, a fleet that is simulated, keys pressed one by one.
 
 def test_it() -> None:
-    lines = screen("p", size=(80, 24), gpus=8)          # named as Textual does
+    lines = screen("j", size=(80, 24), gpus=8)          # named as Textual does
     async with watching(gpus=8) as pilot: ...           # for more than keys; await settled(pilot); lines_of(pilot.app)
 """
 
@@ -23,7 +23,7 @@ from tachograph.judge.workload.classes import RULED
 from tachograph.live.feed import SnapshotJudge
 from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import EventKind, History, LiveEvent, View
+from tachograph.live.view import History, View
 from tachograph.tui.app import WatchApp
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
@@ -46,10 +46,9 @@ class StandIn:
     def __init__(self, about: SourceInfo) -> None:
         self.about = about
         self.history = History(600)
-        self.events: tuple[LiveEvent, ...] = ()
 
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
-        """Return a view; GPU 5 is hot, GPU 7 has lost rows, and every step tells an event."""
+        """Return a view; GPU 5 is hot, GPU 7 has lost rows."""
         self.about = about or self.about
         self.history.add(snapshot)
         names = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
@@ -59,8 +58,6 @@ class StandIn:
         real = np.clip(seen @ np.array([0.35, 0.35, 0.2, 0.1]), 0, 1)
         health: Bytes = np.full(len(snapshot.gpus), STATES.index(OK), np.uint8)
         health[5:6], health[7:8] = STATES.index(HOT), STATES.index(CRIT)
-        gpu = snapshot.gpus[0] if snapshot.gpus else None
-        self.events = (*self.events, LiveEvent(snapshot.t, EventKind.CLASS, gpu, "now tensor compute"))
         reported = ~np.isnan(snapshot.measured)
         return View(
             self.about,
@@ -72,7 +69,6 @@ class StandIn:
             reported,
             snapshot.t - snapshot.measured,
             self.history,
-            self.events,
         )
 
 

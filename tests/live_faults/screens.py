@@ -1,13 +1,13 @@
 """Screens of exporters at which everything goes wrong: `make screens` (SCREENS=10000). Prints JSON; 1 on failure.
 
-Pages go through the exporters' own reading, the monitor and the app; between two of them terminal, keys, commands and
+Pages go through the exporters' own reading, the monitor and the app; between two of them terminal, keys, filters and
 mouse do what they like. All of it is decided by the seed. After each refresh the text on the screen is taken, and:
 
 - nothing was raised, in the app or in the feed; no traceback is on the screen, and nothing that steers a terminal
 - every line is as long as the terminal is wide, at most
 - numbers of the fleet's table are those of the snapshot; what is not reported is "-"
 - every value of the snapshot is within the range of its counter
-- events are no more than are kept, and memory stays what it was
+- memory stays what it was
 
     python tests/live_faults/screens.py --screens 500 --seed 1
 """
@@ -46,9 +46,8 @@ from tachograph.live.selection import GpuSelection, SelectedSource
 from tachograph.live.snapshot import Snapshot
 from tachograph.tui import keys
 from tachograph.tui.app import WatchApp
-from tachograph.tui.commands import COMMANDS
 from tachograph.tui.fleet import FleetScreen
-from tachograph.tui.fleet_table import SORTED_BY
+from tachograph.tui.fleet_table import COLUMNS
 from tui_screens import lines_of
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 SEED = 20261121
 LIFE = 1000  # screens of one app; the fleet goes on from one to the next
-KEPT_EVENTS = 1000
 HISTORY_S = 60.0
 # a screen, of a process whose fleet has been through everything once: objects of Python, memory
 GROWTH_BLOCKS, GROWTH_BYTES = 5.0, 4000.0
@@ -71,7 +69,7 @@ OTHER_KEYS = ("tab", "shift+tab", "x", "ö", "f5", "delete", "ctrl+l", "ctrl+u",
 QUITS = {"q", "f10", "ctrl+c", "ctrl+q"}
 WORDS = (
     *(
-        *SORTED_BY,
+        *(column.name for column in COLUMNS),
         *COUNTER_NAMES[:12],
         *HOSTS,
         *JOBS,
@@ -221,19 +219,15 @@ async def _act(pilot: Pilot[int], random_: random.Random, outcome: Outcome) -> N
     app = pilot.app
     assert isinstance(app, Driven)
     for _ in range(random_.choice([0, 1, 1, 2, 4])):
-        action = random_.choice(
-            [*["key"] * 5, *["open"] * 2, "command", "command", "typed", "click", "wheel", "resize", "back"]
-        )
+        action = random_.choice([*["key"] * 5, *["open"] * 2, "typed", "typed", "click", "wheel", "resize", "back"])
         outcome.actions[action] += 1
         match action:
             case "key":
                 _press(app, _key(random_))
             case "open":
-                _press(app, random_.choice(["f", "enter", "p", "j", "e", "question_mark"]))
+                _press(app, random_.choice(["escape", "enter", "j", "question_mark"]))
             case "back":
                 _press(app, "escape")
-            case "command":
-                app.command(_line(random_))
             case "typed":
                 await _type(pilot, random_)
             case "click" | "wheel":
@@ -261,7 +255,7 @@ async def _type(pilot: Pilot[int], random_: random.Random) -> None:
     """Write a line as people do: begin, letters, perhaps Tab, end or give up."""
     app = pilot.app
     assert isinstance(app, Driven)
-    _press(app, random_.choice(["colon", "slash", "f3", "f4"]))
+    _press(app, random_.choice(["slash", "f4"]))
     for letter in _line(random_)[:20]:
         event = events.Key(events.Key(letter, letter).key, letter)
         event.set_sender(app)
@@ -275,11 +269,8 @@ async def _type(pilot: Pilot[int], random_: random.Random) -> None:
 
 
 def _line(random_: random.Random) -> str:
-    """A command that may be one."""
-    name = random_.choice(
-        [*(command.name for command in COMMANDS if command.name != "quit"), "q?", "", "s", "plo", "x"]
-    )
-    return " ".join([name, *random_.choices(WORDS, k=random_.choice([0, 1, 1, 2, 3]))])
+    """A filter that may be one."""
+    return " ".join(random_.choices(WORDS, k=random_.choice([0, 1, 1, 2, 3])))
 
 
 def _mouse(app: Driven, random_: random.Random, action: str) -> None:
@@ -315,8 +306,6 @@ def _check(app: Driven, outcome: Outcome) -> None:
     if app.view is None:
         return
     outcome.most_gpus = max(outcome.most_gpus, len(app.view.snapshot.gpus))
-    if len(app.view.events) > KEPT_EVENTS:
-        outcome.fail("more events than are kept", str(len(app.view.events)))
     _check_ranges(app.view.snapshot, outcome)
     if isinstance(app.seen, FleetScreen):
         for what, detail in _wrong_cells(app.seen, app.view.snapshot, outcome):
@@ -335,7 +324,7 @@ def _check_ranges(snapshot: Snapshot, outcome: Outcome) -> None:
 
 def _wrong_cells(fleet: FleetScreen, snapshot: Snapshot, outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Cells of the table that do not say what the snapshot does."""
-    if fleet.heat or not fleet._places:
+    if not fleet._places:
         return
     top = int(fleet.scroll_offset.y)
     for y in range(fleet._titles, len(fleet.lines)):

@@ -18,7 +18,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import GONE_S, Monitor
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import EventKind, History, View, gpu_reasons
+from tachograph.live.view import History, View, gpu_reasons
 
 ABOUT = SourceInfo("made", "made for tests")
 BUSY = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
@@ -44,8 +44,8 @@ def snapshot(
     return Snapshot(t, gpus, np.array(when), values, devices or {}, problems=tuple(problems))
 
 
-def monitor(settings: WorkloadSettings | None = None, *, keep_events: int = 1000) -> Monitor:
-    return Monitor(ABOUT, settings=settings or WorkloadSettings(), history=History(50), keep_events=keep_events)
+def monitor(settings: WorkloadSettings | None = None) -> Monitor:
+    return Monitor(ABOUT, settings=settings or WorkloadSettings(), history=History(50))
 
 
 def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
@@ -131,7 +131,7 @@ def test_a_fleet_that_is_gone_and_another_one() -> None:
     view = made.step(snapshot(2, {B: IDLE, GpuId("n1", 0, 3): IDLE}))
     assert view.snapshot.gpus == (B, GpuId("n1", 0, 3), A)
     empty = monitor().step(snapshot(0, {}))
-    assert (empty.snapshot.gpus, empty.events) == ((), ())
+    assert empty.snapshot.gpus == ()
 
 
 def test_the_slowdown_temperature_of_the_device_counts() -> None:
@@ -195,7 +195,7 @@ def test_views_stay_as_they_were() -> None:
 def test_faults_at_random() -> None:
     """GPUs, counters, clocks and values come and go as they please: every view is whole, and nothing is invented."""
     rng = np.random.default_rng(11)
-    made, gpus, t = monitor(keep_events=40), [GpuId(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
+    made, gpus, t = monitor(), [GpuId(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
     for _ in range(200):
         t += float(rng.choice([0.0, 1.0, 1.0, 5.0, 400.0, -50.0], p=[0.05, 0.4, 0.4, 0.1, 0.02, 0.03]))
         here = [gpu for gpu in gpus if rng.random() < 0.9]
@@ -211,14 +211,12 @@ def test_faults_at_random() -> None:
         assert set(here) <= set(view.snapshot.gpus)
         assert {len(array) for array in (view.labels, view.raw, view.real, view.health, view.reported)} == {size}
         assert all(len(column) == size for column in view.snapshot.values.values())
-        assert len(view.events) <= 40
         for row, gpu in enumerate(view.snapshot.gpus):
             has_values = any(value == value for value in reported.get(gpu, {}).values())
             assert view.reported[row] == has_values
             if not has_values:
                 assert (view.label(row), view.state(row), math.isnan(view.real[row])) == (UNKNOWN, "unknown", True)
             gpu_reasons(view, row)
-    assert {event.kind for event in view.events} >= {EventKind.CLASS}
 
 
 def test_history_is_a_ring_of_single_precision() -> None:

@@ -1,4 +1,4 @@
-"""One view in every form: table, JSON, CSV, fleet, heat map, focus, plot, job; subtotals and evenness redone."""
+"""One view in every form: table, JSON, CSV, fleet, focus, job; subtotals and evenness redone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from tachograph.live.view import History, View
 from tachograph.tui.fleet_table import fit, pieces
 from tachograph.tui.focus import focus
 from tachograph.tui.header import HeaderState, header
-from tachograph.tui.heat import HeatMap
 from tachograph.tui.job import job_lines
 from tachograph.tui.job_table import job_facts
 from tachograph.tui.page import Row
-from tachograph.tui.plot import PlotChoice, plots
 
 BEGIN = 1_800_000_000.0
 LOOKS = 200
@@ -199,39 +197,6 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
     found = {name: int(count) for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)}
     assert found == Counter(str(one["health"]) for one in REPORTED)
     assert health.endswith(" 1 without values")
-
-
-@pytest.mark.parametrize(("by", "name"), [("sm", "sm_active"), ("power", "power_w"), ("dram", "dram_active")])
-def test_levels_of_the_heat_map(by: str, name: str) -> None:
-    made = HeatMap(FleetRows(VIEW), range(24), by=by, width=120)
-    values = [one[name] for one in PLAIN]
-    known = [value for value in values if value is not None]
-    low, high = (0.0, 1.0) if name.endswith("_active") else (min(known), max(known))
-    for row, value in enumerate(values):
-        spot = made.spot(row)
-        assert spot is not None
-        mark = "".join(text for text, _ in made.pieces(spot.y, None))[spot.x]
-        if REPORTED[row]["health"] == "CRIT":
-            assert mark == "!"
-        else:
-            assert mark == ("-" if value is None else str(min(9, int((value - low) / (high - low) * 10))))
-    assert "- not reported" in "".join(text for text, _ in made.legend())
-
-
-def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
-    gpus = (0, 9, 5)
-    choice = PlotChoice(("sm_active", "power_w"), gpus, 300.0)
-    drawn = [written(row) for row in plots(VIEW, choice, width=120, height=40)]
-    for name, unit, factor in (("sm_active", "%", 100), ("power_w", "W", 1)):
-        title = next(line for line in drawn if line.startswith(name))
-        message = re.findall(rf"[A-H] (?:-|([\d.]+) {unit})", title)
-        plain = [PLAIN[row][name] for row in gpus]
-        assert [bool(one) for one in message] == [value is not None for value in plain]
-        for one, value in zip(message, plain, strict=True):
-            assert value is None or float(one) == pytest.approx(factor * value, abs=0.51)
-    scale = [line for line in drawn if line.startswith((" ", "1", "7")) and re.match(r" *\d+ (%|W)", line)]
-    assert any(re.match(r" *100 %", line) for line in scale)
-    assert any(re.match(r" *700 W", line) for line in scale)  # board power of an H100 SXM
 
 
 # --- one job: imbalance and stragglers, redone from the samples

@@ -1,4 +1,4 @@
-"""What --once says of a source in trouble; the configuration that judges jobs on their screen; `:events KIND`."""
+"""What --once says of a source in trouble; the configuration that judges jobs on their screen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from servers.process import free_port
 from tachograph.catalog.config import Configuration
 from tachograph.cli import main
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import EventKind
 from tachograph.tui.app import WatchApp
-from tachograph.tui.commands import completion_names, completions
-from tachograph.tui.events import EventsScreen
 from tachograph.tui.job import JobScreen
-from tui_screens import Clock, app_of, lines_of, settled, watching
+from tui_screens import Clock, app_of, settled, watching
 
 SERVED = {"DCGM_FI_DEV_GPU_UTIL": 50.0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3.0}
 
@@ -61,24 +58,3 @@ def test_jobs_are_judged_by_the_configuration_of_the_site() -> None:
             return seen._judge._configuration
 
     assert asyncio.run(judged()) is site
-
-
-def test_events_of_one_kind_are_asked_for_by_command() -> None:
-    async def test() -> None:
-        app = app_of(8)
-        async with watching(app=app) as pilot:
-            app.command("events xid")
-            await settled(pilot)
-            seen = app.seen
-            assert isinstance(seen, EventsScreen)
-            kinds = [seen.only]
-            assert "only xid" in "\n".join(lines_of(app))
-            app.command("events")
-            await settled(pilot)
-            assert [*kinds, seen.only] == [EventKind.XID, None]
-            app.command("events nothing")
-            await settled(pilot)
-            assert "unknown event type 'nothing'" in "\n".join(lines_of(app))
-            assert completions("events th", completion_names(app)) == ["events throttle"]
-
-    asyncio.run(test())

@@ -1,4 +1,4 @@
-"""The fleet as people see it: at three sizes, grouped, as a map, by keys, by commands, by mouse."""
+"""The fleet as people see it: at three sizes, grouped, by keys, by mouse."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ SIZES = ((80, 24), (120, 40), (200, 50))
 VIEWS: dict[str, tuple[str, ...]] = {
     "fleet": (),
     "grouped": ("g", "g", "down"),
-    "folded": ("g", "z"),
-    "heat": ("h",),
-    "heat by number": ("v", "v", "v"),
+    "folded": ("enter",),
     "help": ("question_mark",),
 }
 
@@ -53,14 +51,13 @@ def test_the_fleet_is_drawn(size: tuple[int, int], snapshot: SnapshotAssertion) 
     asyncio.run(used())
 
 
-@pytest.mark.parametrize("heat", ["", "h"])
-def test_every_letter_in_view_is_named_at_80_columns(heat: str) -> None:
-    lines = screen(*heat, gpus=1000, polls=1)
+def test_every_letter_in_view_is_named_at_80_columns() -> None:
+    lines = screen(gpus=1000, polls=1)
     assert lines[1].startswith("1,000 GPUs  │ CRIT !! 1  HOT ^ 1  OK 998")
     found = dict(re.findall(r"(\S) [\d,]+ (held idle|\S+)", lines[2]))
     assert found == {"_": "free", "H": "held idle", "C": "compute", "I": "I/O", "M": "memory", "X": "mixed"}
-    assert lines[3].endswith("^ hot  ! !! fault" if heat else "20 % DRAM + 10 % GR activity")
-    assert heat or lines[3].startswith("real utilisation = ")
+    assert lines[3].startswith("real utilisation = ")
+    assert lines[3].endswith("20 % DRAM + 10 % GR activity")
 
 
 def test_sizes_that_nobody_likes_are_drawn() -> None:
@@ -68,7 +65,7 @@ def test_sizes_that_nobody_likes_are_drawn() -> None:
         app = app_of(24)
         async with watching(app=app) as pilot:
             for width, height in ((20, 6), (1, 1), (400, 100), (40, 10)):
-                for pressed in ((), ("g",), ("h",), ("question_mark",), ("escape", "h")):
+                for pressed in ((), ("g",), ("question_mark",), ("escape",)):
                     await pilot.press(*pressed)
                     await pilot.resize_terminal(width, height)
                     await pilot.pause()
@@ -108,8 +105,7 @@ def test_a_term_that_is_wrong_leaves_the_filter_as_it_was() -> None:
         app = app_of(64)
         async with watching(app=app) as pilot:
             fleet = fleet_of(app)
-            app.command("filter user=ana")
-            await pilot.pause()
+            fleet.filter_by("user=ana")
             await pilot.press("slash", "ctrl+u", *typed("sm<x"), "enter")
             await settled(pilot)
             assert fleet.filter == "user=ana"
@@ -125,12 +121,13 @@ def test_the_column_sorted_by_is_marked_and_named() -> None:
             titles = next(line for line in lines_of(app) if line.startswith("gpu"))
             assert "MHz" not in titles
             assert titles.endswith("›")
-            app.command("sort -clock")
+            fleet = fleet_of(app)
+            fleet.sort_by("clock", reverse=True)
             await settled(pilot)
             lines = lines_of(app)
             assert "sorted by clock, smallest first" in lines[0]
             assert "MHz▲" in next(line for line in lines if line.startswith("gpu"))
-            app.command("sort clock")
+            await pilot.press("r")
             await settled(pilot)
             assert "sorted by clock, largest first" in lines_of(app)[0]
             await pilot.resize_terminal(260, 24)
@@ -143,54 +140,26 @@ def test_the_column_sorted_by_is_marked_and_named() -> None:
 @pytest.mark.parametrize("place", list(SCREENS))
 def test_how_to_quit_is_always_shown(place: str) -> None:
     for width in (20, 80):
-        for mapped in (False, True):
-            line = "".join(text for text, _ in footer(place, width=width, mapped=mapped))
-            assert "q quit" in line
-            assert len(line) <= width
-    assert line.startswith("h table  v colour") or place != "fleet"
+        line = "".join(text for text, _ in footer(place, width=width))
+        assert "q quit" in line
+        assert len(line) <= width
 
 
 WRONG = {
-    "sort powr": "unknown column 'powr'; did you mean power?",
-    "gpu sim001:99": "no GPU sim001:99; Tab lists them",
-    "interval 0": "invalid interval '0'; write a number above 0, for example :interval 5",
-    "qwerty": "no command :qwerty; Tab lists them",
-    "speed 8": "only a recording has a speed; + and - change the poll interval",
-    "filter sm<much": "invalid number 'much'; write sm<20, or sm=- for what is missing",
-    "group temp": "cannot group by 'temp'; write node, job, user or class",
-    "job 99": "no job 99 holds one of these GPUs; Tab lists those that do",
-    "table now": ":table takes no argument; write :table",
-    "s": ":s may be sort or search or speed or seek",
-    "seek 10:00": "only a recording can be moved to another time; start tachograph watch --recording PATH",
+    "sm<much": "invalid number 'much'; write sm<20, or sm=- for what is missing",
+    "powr>3": "unknown column 'powr'; did you mean power?",
+    "user<ana": "user is text and has no <; write user=ana or user!=ana",
 }
 
 
-def test_errors_of_a_command_are_shown() -> None:
+def test_errors_of_a_filter_are_shown() -> None:
     async def used() -> None:
         app = app_of()
         async with watching(app=app, size=(120, 24)) as pilot:
-            await pilot.press(*typed(":sort powr"), "enter")
-            await settled(pilot)
-            assert lines_of(app)[-1] == WRONG["sort powr"]
             for line, message in WRONG.items():
-                app.command(line)
+                app.filter_by(line)
                 await pilot.pause()
                 assert lines_of(app)[-1] == message
-
-    asyncio.run(used())
-
-
-def test_tab_completes_a_command_and_a_name() -> None:
-    async def used() -> None:
-        app = app_of(16)
-        async with watching(app=app) as pilot:
-            fleet = fleet_of(app)
-            await pilot.press(*typed(":so"), "tab", *typed("-pow"), "tab")
-            await settled(pilot)
-            assert ":sort -power" in lines_of(app)[-1]
-            await pilot.press("enter")
-            await settled(pilot)
-            assert (fleet.sort, fleet.reverse) == ("power", True)
 
     asyncio.run(used())
 
@@ -205,10 +174,7 @@ def test_the_cursor_stays_on_its_gpu() -> None:
             await pilot.press("P")
             await settled(pilot)
             assert fleet.chosen == before
-            await pilot.press("h")
-            await settled(pilot)
-            assert fleet.chosen == before
-            await pilot.press("h", "home")
+            await pilot.press("home")
             await settled(pilot)
             view = app.view
             assert view is not None
@@ -218,37 +184,24 @@ def test_the_cursor_stays_on_its_gpu() -> None:
     asyncio.run(used())
 
 
-def test_keys_of_nvitop() -> None:
+def test_columns_move_and_letters_sort() -> None:
     async def used() -> None:
         app = app_of(64)
         async with watching(app=app) as pilot:
             fleet = fleet_of(app)
-            for letter, column in (
-                ("g", "mem"),
-                ("u", "user"),
-                ("s", "sm"),
-                ("b", "dram"),
-                ("t", "held"),
-                ("n", "gpu"),
-            ):
-                await pilot.press("o", letter)
+            for letter, column in (("M", "mem"), ("U", "user"), ("S", "sm"), ("X", "health"), ("N", "gpu")):
+                await pilot.press(letter)
                 assert (fleet.sort, fleet.reverse) == (column, False)
-                await pilot.press("o", letter.upper())
+                await pilot.press(letter)
                 assert (fleet.sort, fleet.reverse) == (column, True)
-            await pilot.press("o", "n", "tab", "tab", "shift+tab")
+            await pilot.press("N", "tab", "tab", "shift+tab")
             assert fleet.chosen == GpuId("sim001", 1)
-            await pilot.press("o", "down", "g")  # another key has its own meaning
-            assert fleet.chosen == GpuId("sim001", 2)
-            assert fleet.group == "node"
-            await pilot.press("dollar_sign")
+            await pilot.press(*["right"] * 4)
             await settled(pilot)
-            assert "GPU%" not in lines_of(app)[4]
-            await pilot.press("circumflex_accent")
+            assert " SM " not in lines_of(app)[4]
+            await pilot.press(*["left"] * 4)
             await settled(pilot)
-            assert "GPU%" in lines_of(app)[4]
-            await pilot.press("ctrl+r")
-            await settled(pilot)
-            assert app.feed._wake.is_set()
+            assert " SM " in lines_of(app)[4]
 
     asyncio.run(used())
 

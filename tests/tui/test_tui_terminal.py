@@ -64,7 +64,7 @@ def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str)
     until(tmux, "Everywhere")
     call(tmux, "resize-window", "-t", "w", "-x", "120", "-y", "40")
     until(tmux, "Bottleneck and health")
-    call(tmux, "send-keys", "-t", "w", ":quit", "Enter")
+    call(tmux, "send-keys", "-t", "w", "q")
     until(tmux, "ended 0")
 
 

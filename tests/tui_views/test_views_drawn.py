@@ -1,4 +1,4 @@
-"""The screens of one GPU, of plots, of a job, of events, as text at three sizes; and with something missing."""
+"""The screens of one GPU and of a job, as text at three sizes; and with something missing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from tachograph.tui.header import HeaderState, header
 from tachograph.tui.help import help_rows
 from tachograph.tui.job import JobLines, job_lines, nothing
 from tachograph.tui.job_table import job_facts
-from tachograph.tui.plot import PlotChoice, plots
 from tui_screens import Clock
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
-VIEWS = [("focus", GpuId("sim001", 1)), ("plot", None), ("job", "1001"), ("events", None)]
+VIEWS = [("focus", GpuId("sim001", 1)), ("job", "1001")]
 PROFILING = ("sm_active", "fp64_active", "tensor_active", "sm_occupancy")
 
 
@@ -100,14 +99,6 @@ def test_a_gpu_that_is_named_no_more() -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock), clock)
     assert "not among the GPUs" in text_of(focus(view, GpuId("elsewhere", 0), width=79))
-
-
-@pytest.mark.parametrize("width", [79, 199])
-def test_plots_of_what_is_missing_break_or_say_why(width: int, snapshot: SnapshotAssertion) -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock, without=("sm_active",), lost=(1,)), clock, polls=40)
-    choice = PlotChoice(("sm_active", "gpu_util", "energy_j"), (0, 1, 2), 60.0)
-    assert text_of(plots(view, choice, width=width, height=30)) == snapshot
 
 
 def _lines(found: JobLines) -> str:

@@ -92,5 +92,4 @@ def view_of(
         reported=np.full(count, True),
         stale_s=np.array(stale or [0.0] * count, np.float64),
         history=History(2),
-        events=(),
     )

@@ -67,7 +67,7 @@ def test_a_manager_sees_jobs_of_the_account_but_not_an_old_job_of_that_number() 
 
 def _view(gpus: int = 64) -> View:
     source = SimulatedSource(gpus, faults=True)
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(2), keep_events=0)
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(2))
     monitor.step(source.read())
     problem = SourceProblem("no answer", "host-of-bo", "ask bo")
     return monitor.step(replace(source.read(), problems=(problem,)))

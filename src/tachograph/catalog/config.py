@@ -257,7 +257,7 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `tachograph watch` shows, and how often it looks."""
 
     interval_s: float = 1.0  # between two looks
-    history_s: float = 600.0  # so long the past of every counter is kept for plots
+    history_s: float = 600.0  # so long the past of every counter is kept for histories
     source: str = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
     exporter: str = "http://localhost:9400/metrics"  # of this node, where no [[sources]] names exporters
 

@@ -204,7 +204,7 @@ def _print(
     from tachograph.live.view import History
 
     interval_s = _interval_s(arguments, configuration)
-    monitor = Monitor(source.about, settings=settings, history=History(capacity=2), keep_events=0)
+    monitor = Monitor(source.about, settings=settings, history=History(capacity=2))
     narrator = Narrator.of(arguments)
     if columns is not None:
         output.print_data(csv_header(columns))

@@ -73,7 +73,7 @@ class FleetReport:
 def part_of(view: View, allocations: Mapping[GpuId, GpuAllocation]) -> View:
     """Return the view of the GPUs in `allocations` alone, allocated as these say: for who may see no others.
 
-    Processes, events and problems of the source name other GPUs and are left out.
+    Processes and problems of the source name other GPUs and are left out.
     """
     gpus = view.snapshot.gpus
     rows = np.array([row for row, gpu in enumerate(gpus) if gpu in allocations], np.int64)
@@ -100,7 +100,6 @@ def part_of(view: View, allocations: Mapping[GpuId, GpuAllocation]) -> View:
         means={name: column[rows] for name, column in view.means.items()},
         replays=None if view.replays is None else view.replays[rows],
         history=History(1),
-        events=(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Snapshots to views: smoothed classes, health, lost GPUs, events. One step costs some milliseconds per 1,000 GPUs.
+"""Snapshots to views: smoothed classes, health, lost GPUs. One step costs some milliseconds per 1,000 GPUs.
 
 Classes and health are from the functions that evaluate stored data.
 """
@@ -13,13 +13,12 @@ import numpy as np
 
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
 from tachograph.judge import health as of_health
-from tachograph.judge.health import INPUTS, STATES, health_reason, health_states, limit_columns, limits_of
+from tachograph.judge.health import INPUTS, STATES, health_states, limit_columns, limits_of
 from tachograph.judge.workload.arrays import COUNTERS, classify_rows
 from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.events import EventLog, Observation
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
-from tachograph.live.view import History, View, health_reading
+from tachograph.live.view import History, View
 
 _UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
 _FIRST_SLOTS = 64
@@ -247,13 +246,10 @@ _UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.HEALTH_UNKNOWN))
 class Monitor:
     """Makes views of snapshots, one after the other; memory does not grow with time."""
 
-    def __init__(
-        self, about: SourceInfo, *, settings: WorkloadSettings, history: History, keep_events: int = 1000
-    ) -> None:
+    def __init__(self, about: SourceInfo, *, settings: WorkloadSettings, history: History) -> None:
         self.about, self.settings, self.history = about, settings, history
         self._window = SmoothingWindow(settings)
         self._replays = RecentReplays(settings.event_memory_s)
-        self._event_log = EventLog(hold_s=settings.smoothing_s, keep=keep_events)
         self._gpus: tuple[GpuId, ...] = ()
         self._places: Mapping[GpuId, int] = {}
         self._lost_since: dict[GpuId, float] = {}  # of GPUs that the source no longer reports: when it did last
@@ -266,9 +262,8 @@ class Monitor:
     def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
         """Return the view of a snapshot. about: the current description of the source, where that is new."""
         self.about = about or self.about
-        listed = snapshot.gpus
         snapshot = self._with_lost(snapshot)
-        size, t = len(snapshot.gpus), snapshot.t
+        t = snapshot.t
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
             self._set_limits(snapshot)
@@ -284,10 +279,7 @@ class Monitor:
         shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
-        is_listed = np.ones(size, np.bool_)
-        if len(listed) < size:
-            is_listed[[self._places[gpu] for gpu in self._lost_since]] = False
-        view = View(
+        return View(
             about=self.about,
             snapshot=snapshot,
             labels=shown,
@@ -297,15 +289,10 @@ class Monitor:
             reported=reported,
             stale_s=np.maximum(t - self._measured, 0.0),
             history=self.history,
-            events=(),
             settings=self.settings,
             means=labels.means,
             replays=replays,
         )
-        events = self._event_log.step(
-            Observation(snapshot, reported, is_listed, shown, health), lambda row: _why(view, row)
-        )
-        return replace(view, events=events)
 
     def _with_lost(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot, with GPUs of recent ones that are missing in it: they report nothing."""
@@ -334,7 +321,7 @@ class Monitor:
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Other GPUs, or in another order: those that stay keep their state."""
         places = np.array([self._places.get(gpu, -1) for gpu in gpus], np.int64)
-        for part in (self._window, self._replays, self._event_log):
+        for part in (self._window, self._replays):
             part.rearrange(places)
         measured = np.full(len(gpus), np.nan)
         measured[places >= 0] = self._measured[places[places >= 0]]
@@ -347,11 +334,6 @@ class Monitor:
         self._devices = snapshot.devices
         devices = [snapshot.device(row) for row in range(len(snapshot.gpus))]
         self._limits = limit_columns([limits_of(device.model, device.slowdown_c) for device in devices])
-
-
-def _why(view: View, row: int) -> str:
-    """Why the health of a GPU is what it is."""
-    return health_reason(health_reading(view, row), view.limits(row), within_s=view.settings.event_memory_s)
 
 
 def _put(column: Floats, rows: Longs, size: int) -> Floats:

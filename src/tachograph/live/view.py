@@ -1,11 +1,10 @@
-"""The content of a screen at one moment: the snapshot, its classes and health, history, events, and reasons."""
+"""The content of a screen at one moment: the snapshot, its classes and health, history, and reasons."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 
@@ -106,29 +105,6 @@ class History:
         self._values, self._gpus = values, gpus
 
 
-class EventKind(StrEnum):
-    """Kinds of events of a GPU, or of the source."""
-
-    HEALTH = "health"
-    CLASS = "class"
-    XID = "xid"
-    THROTTLE = "throttle"
-    LOST = "lost"  # it no longer reports anything, or reports again
-    JOB = "job"  # another job holds it
-    SOURCE = "source"
-
-
-@dataclass(frozen=True, slots=True)
-class LiveEvent:
-    """Something that changed. gpu: None for an event of the source. text: a whole sentence. alarm: rings the bell."""
-
-    t: float
-    kind: EventKind
-    gpu: GpuId | None
-    text: str
-    alarm: bool = False
-
-
 _IDLE = WORKLOAD_CLASSES.index("idle")
 NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
 
@@ -139,8 +115,8 @@ class View:
 
     labels, raw: places in CLASSES, smoothed and of this reading alone. real: real utilisation 0..1, NaN unknown.
     health: places in STATES. reported: False of a GPU without values now. stale_s: age of its values, NaN where never.
-    events: oldest first, up to a limit. settings: those of the classes. means: of counters over the window
-    of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where they are not counted.
+    settings: those of the classes. means: of counters over the window of the label, NaN missing.
+    replays: new ones that are still visible, NaN unknown; None where they are not counted.
     """
 
     about: SourceInfo
@@ -152,7 +128,6 @@ class View:
     reported: Flags
     stale_s: Floats
     history: History
-    events: tuple[LiveEvent, ...]
     settings: WorkloadSettings = field(default_factory=WorkloadSettings)
     means: Mapping[str, Floats] = field(default_factory=dict)
     replays: Floats | None = None

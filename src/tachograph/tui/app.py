@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -16,22 +16,20 @@ from textual.message import Message
 from textual.widget import Widget
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import TachographError
+from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.feed import FeedFailure, SnapshotJudge, ViewFeed
-from tachograph.live.snapshot import GpuId, LiveSource, Playback, ReplaySource, SourceProblem
+from tachograph.live.snapshot import GpuId, LiveSource, SourceProblem
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.commands import completion_names, completions, filter_words, perform_command, preview_line
+from tachograph.tui.fleet import FleetScreen
 from tachograph.tui.header import HeaderState, Lines, Prompt, footer, header
 from tachograph.tui.screens import (
     ChoosesGpu,
     Dismissible,
-    OpenPrompt,
     OpenScreen,
     ShowNote,
     ShowsView,
-    TakesKeys,
     make_screen,
     subject_of,
 )
@@ -85,7 +83,7 @@ class WatchApp(App[int]):
         self._waiting = False
         self._note, self._noted = "", 0.0
         self._opened: list[tuple[str, GpuId | str | None, Widget]] = []
-        self._writing = ""  # kind of the line that is being written
+        self._writing = False  # whether a filter is being written
         self._takes_keys = True  # False while the line is not mounted yet, or is being removed
         self._typed_ahead: list[events.Key] = []
         self.filter_before = ""
@@ -259,10 +257,6 @@ class WatchApp(App[int]):
         self.feed.hold(self.paused)
         self.on_arrived()
 
-    def action_poll_now(self) -> None:
-        """Poll without waiting for the interval."""
-        self.feed.pace(self.feed.interval_s)
-
     def action_slower_polls(self) -> None:
         """Double the poll interval."""
         self.pace(self.feed.interval_s * 2)
@@ -276,32 +270,6 @@ class WatchApp(App[int]):
         self.feed.pace(min(SLOWEST_S, max(FASTEST_S, interval_s)))
         self.show_note(f"polls every {self.feed.interval_s:g} s")
 
-    def action_speed(self, factor: float) -> None:
-        """Multiply the speed of a recording."""
-        source = self.feed.source
-        self.play(source.speed * factor if isinstance(source, Playback) else 1.0)
-
-    def play(self, speed: float) -> None:
-        """Play a recording at a speed."""
-        plays = self.feed.play(speed)
-        self.show_note(
-            f"plays at {speed:g}x" if plays else "only a recording has a speed; + and - change the poll interval"
-        )
-
-    def action_restart(self) -> None:
-        """Play a recording from its start."""
-        source = self.feed.source
-        self.seek(source.start if isinstance(source, ReplaySource) else 0.0)
-
-    def seek(self, t: float) -> None:
-        """Continue from another time of a recording."""
-        if not self.feed.seek(t):
-            self.show_note("only a recording can be moved to another time")
-            return
-        if self.paused:
-            self.action_pause()
-        self.show_note(f"continues from {time.strftime('%H:%M:%S', time.localtime(t))}")
-
     def action_suspend(self) -> None:
         """Stop like other programs, with the whole process group; `fg` of the shell continues it."""
         if self._driver is None or not self._driver.can_suspend or not _has_shell():
@@ -314,34 +282,26 @@ class WatchApp(App[int]):
         """End."""
         self.exit(0)
 
-    # --- input lines
+    # --- the input line
 
-    def action_prompt(self, kind: str) -> None:
-        """Open the input line."""
-        self.on_open_prompt(OpenPrompt(kind))
+    @property
+    def _filtered(self) -> FleetScreen:
+        return cast("FleetScreen", self.fleet)
 
-    def on_open_prompt(self, message: OpenPrompt) -> None:
-        """Show the input line in place of the footer."""
+    def action_filter(self) -> None:
+        """Show the input line of the filter in place of the footer."""
         if self._writing:
             return
-        self._writing, self._takes_keys = message.kind, False
-        self.filter_before = getattr(self.fleet, "filter", "")
+        self._writing, self._takes_keys = True, False
+        self.filter_before = self._filtered.filter
         self.query_one("#footer").display = False
-        self.mount(Prompt(message.kind, message.text, self._complete))
-
-    def _complete(self, line: str) -> list[str]:
-        if self._writing == "command":
-            return completions(line, completion_names(self))
-        head, space, last = line.rpartition(" ")
-        return [f"{head}{space}{word}" for word in filter_words(last, completion_names(self))] if last else []
+        self.mount(Prompt(self.filter_before))
 
     async def on_event(self, event: events.Event) -> None:
         """Keep keys that are pressed before the input line is ready."""
         if isinstance(event, events.Key) and not event.is_forwarded:  # a forwarded key bubbles up a second time
             if not self._takes_keys:
                 self._typed_ahead.append(event)
-                return
-            if not self._writing and isinstance(self.seen, TakesKeys) and self.seen.take_key(event.key):
                 return
             ends = self._writing and event.key in ("enter", "escape")
             if ends or (not self._writing and event.key in keys.prompting(self.place)):
@@ -357,32 +317,28 @@ class WatchApp(App[int]):
         """Pass the keys typed meanwhile to the input line."""
         await self._take_keys()
 
-    def on_prompt_changed(self, message: Message) -> None:
-        """Show completions of the line; a filter applies while it is written."""
-        self.show_note(preview_line(self, message))
+    def on_prompt_changed(self, message: Prompt.Changed) -> None:
+        """Apply the filter while it is written; one that is invalid leaves the filter as it was."""
+        self.filter_by(message.text)
 
-    async def on_prompt_done(self, message: Message) -> None:
-        """Execute the written line, if any."""
-        kind, text = getattr(message, "kind", ""), getattr(message, "text", None)
+    async def on_prompt_done(self, message: Prompt.Done) -> None:
+        """Apply the written filter; the one before, where writing was cancelled."""
         await self.query("Prompt").remove()
         self.query_one("#footer").display = True
-        self._writing = ""
-        self.show_note("")
+        self._writing = False
         self.screen.set_focus(self.seen)
-        if text is None:
-            text = self.filter_before if kind == "filter" else ""
-            kind = kind if kind == "filter" else ""
-        line = f"{kind} {text}" if kind in ("filter", "search") else text
-        if line.strip():
-            self.command(line)
+        self.filter_by(self.filter_before if message.text is None else message.text)
         await self._take_keys()
 
-    def command(self, line: str) -> None:
-        """Execute a command; report its errors."""
+    def filter_by(self, written: str) -> None:
+        """Show only GPUs that match a filter; report why one is invalid."""
+        note = ""
         try:
-            perform_command(self, line)
-        except TachographError as error:
-            self.show_note(str(error))
+            self._filtered.filter_by(written)
+        except UsageError as error:
+            self._filtered.filter_by(self.filter_before)
+            note = str(error)
+        self.show_note(note)
 
     # --- header and footer
 
@@ -407,8 +363,7 @@ class WatchApp(App[int]):
         width = self.size.width
         if self._note and not self._writing and time.monotonic() - self._noted > _NOTE_S:
             self._note = ""
-        source = self.feed.source
-        pace = f"{source.speed:g}x" if isinstance(source, Playback) else f"every {self.feed.interval_s:g} s"
+        pace = f"every {self.feed.interval_s:g} s"
         summary = getattr(self.fleet, "summary", "") if self.place == "fleet" else self.place
         problems = [*([self.failure.problem] if self.failure else []), *self._problems()]
         reported = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
@@ -416,8 +371,7 @@ class WatchApp(App[int]):
         if self._note:
             above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
         self.query_one("#header", Lines).redraw(above)
-        mapped = self.place == "fleet" and bool(getattr(self.fleet, "heat", ""))
-        below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width, mapped=mapped)
+        below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width)
         self.query_one("#footer", Lines).redraw([below])
 
     def _problems(self) -> tuple[SourceProblem, ...]:

@@ -31,16 +31,6 @@ GROUP = Style(color="blue", bold=True)
 STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
     {limit: DIM if colour == "dim" else Style(color=colour) for limit, colour in COLOURS.items()}
 )
-# a cell of the heat map: the colour behind the letter
-CELL_STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
-    {
-        limit: DIM if colour == "dim" else Style(color="black", bgcolor=colour, bold=True)
-        for limit, colour in COLOURS.items()
-    }
-)
-LEVEL_STYLES = tuple(Style(color="black", bgcolor=name) for name in ("blue", "cyan", "green", "yellow", "red"))
-SIGN = Style(color="red", bold=True, reverse=True)
-CURSOR_CELL = Style(reverse=True, bold=True, underline=True)
 HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
     {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, HEALTH_UNKNOWN: DIM}
 )
@@ -52,20 +42,14 @@ STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
 
 @dataclass(frozen=True, slots=True)
 class StyledLook(Look):
-    """A look with its style as text and as a cell of the heat map."""
+    """A look with its style."""
 
     style: Style
-    cell: Style
 
 
-_OF_IDLE = {HELD: (Style(color="blue"), Style(color="white", bgcolor="blue", bold=True)), FREE: (DIM, DIM)}
+_OF_IDLE = {HELD: Style(color="blue"), FREE: DIM}
 LOOKS: tuple[StyledLook, ...] = tuple(
-    StyledLook(
-        look.mark,
-        look.name,
-        look.text,
-        *(_OF_IDLE.get(place) or (STYLES[CLASS_LIMITS[place]], CELL_STYLES[CLASS_LIMITS[place]])),
-    )
+    StyledLook(look.mark, look.name, look.text, _OF_IDLE.get(place) or STYLES[CLASS_LIMITS[place]])
     for place, look in enumerate(looks.LOOKS)
 )
 SHOWN_LOOKS = tuple(LOOKS[place] for place in looks.SHOWN_LOOKS)  # one of each letter, in the order of counts

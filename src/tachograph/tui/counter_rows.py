@@ -20,7 +20,6 @@ from tachograph.live.snapshot import GpuDevice
 from tachograph.live.view import View
 from tachograph.report.lines import bar
 from tachograph.tui import colours
-from tachograph.tui.chart import blocks, means
 from tachograph.tui.page import Row, cell, heading, quantity
 
 _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -48,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({_UNGRO
 # harmless reasons, and problems. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
+EIGHTHS = "▁▂▃▄▅▆▇█"
 _NAME, _VALUE, _BAR = 27, 10, 12
 _SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may stand for
 
@@ -109,6 +109,51 @@ def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
         case "gpu_temp_c" | "mem_temp_c":
             return CounterScale(20.0, 100.0)
     return CounterScale(0.0, None)
+
+
+def spark(times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float) -> str:
+    """Return the newest values as a line of blocks, the newest at the right; a space without values.
+
+    A block is the mean of the known values of `each` seconds; see `means`.
+
+    >>> spark(np.arange(5.0), np.array([0, 0.5, 1, np.nan, 1]), width=6, each=1, low=0, high=1)
+    ' ▁▅█ █'
+    """
+    return "".join(blocks(means(times, values, width=width, each=each), low=low, high=high))
+
+
+def blocks(values: Floats, *, low: float, high: float) -> list[str]:
+    """Return a block for each value, from the lowest to the full one; a space where it is missing.
+
+    >>> blocks(np.array([0, np.nan, 2]), low=0, high=1)
+    ['▁', ' ', '█']
+    """
+    known = np.isfinite(values)
+    span = high - low if high > low else 1.0
+    steps = np.floor((np.where(known, values, low) - low) / span * (len(EIGHTHS) - 1) + 0.5)
+    places = np.clip(steps, 0, len(EIGHTHS) - 1).astype(np.int64)
+    return [
+        EIGHTHS[place] if reported else " " for place, reported in zip(places.tolist(), known.tolist(), strict=True)
+    ]
+
+
+def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:
+    """Return means of the last `width` spans of `each` seconds, oldest first; NaN for a span without values.
+
+    Spans begin at whole multiples of `each`, so that a mean that was shown does not change later; only the
+    last one is incomplete.
+
+    >>> means(np.array([0.0, 1, 2, 3]), np.array([1.0, 3, 5, np.nan]), width=3, each=2).tolist()
+    [nan, 2.0, 5.0]
+    """
+    if not len(times) or width < 1:
+        return np.full(max(width, 0), np.nan)
+    span = np.floor(times / each)
+    place = (span - span[-1] + width - 1).astype(np.int64)
+    kept = (place >= 0) & np.isfinite(values)
+    count = np.bincount(place[kept], minlength=width)
+    total = np.bincount(place[kept], weights=np.asarray(values, np.float64)[kept], minlength=width)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def counters(view: View, row: int, *, width: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The fleet: every GPU a line or a cell; sorted, filtered, grouped. Only visible lines are made."""
+"""The fleet: every GPU a line; sorted, filtered, grouped. Only visible lines are made."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ from tachograph.live.fleet_rows import (
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, gpu_line, legend, pieces, titles
-from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
+from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, legend, pieces, titles
 from tachograph.tui.page import KeptLines, Pieces
-from tachograph.tui.screens import OpenPrompt, OpenScreen, ShowNote
+from tachograph.tui.screens import OpenScreen
 
-# second letter of `o`, as in nvitop -> column
-_ORDERS = {"n": "gpu", "u": "user", "g": "mem", "s": "sm", "b": "dram", "t": "held"}
 _EXPLAINED_FROM = 10  # lines of a screen that explains its columns
 
 
 class FleetScreen(KeptLines, can_focus=True):
-    """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of groups, or the heat map."""
+    """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of groups."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("fleet")]
     DEFAULT_CSS = "FleetScreen { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
@@ -50,18 +47,14 @@ class FleetScreen(KeptLines, can_focus=True):
     def __init__(self) -> None:
         super().__init__(self.line)
         self.sort, self.reverse, self.group, self.filter = "gpu", False, "", ""
-        self.heat = ""  # its quantity; empty: the table
         self._terms: tuple[FilterTerm, ...] = ()
         self._folded: set[str] = set()
         self._rows: FleetRows | None = None
         self._lines: list[Line] = []
         self._places: list[ColumnPlace] = []
-        self._map: HeatMap | None = None
         self._skip = 0
-        self._cursor = 0  # line of the table, or row on the map
+        self._cursor = 0  # a line
         self._target: GpuId | str | None = None  # target of the cursor: a GPU, a group; None: the first line
-        self._sought = ""
-        self._orders = False  # `o` was pressed, its second letter is expected
         self.filtered = 0
 
     # --- content
@@ -71,8 +64,6 @@ class FleetScreen(KeptLines, can_focus=True):
         """The GPU under the cursor; on a heading, the first of the group."""
         if self._rows is None:
             return None
-        if self._map is not None:
-            return self._rows.gpus[self._cursor] if self._map.spot(self._cursor) else None
         line = self._line_here()
         if isinstance(line, FleetGroup):
             line = int(line.rows[0])
@@ -85,11 +76,6 @@ class FleetScreen(KeptLines, can_focus=True):
         message += [f"by {self.group}"] if self.group else []
         message += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
         return ", ".join(message)
-
-    @property
-    def _listed(self) -> list[int]:
-        """The rows of the GPUs, in the order of their lines."""
-        return [line for line in self._lines if not isinstance(line, FleetGroup)]
 
     @property
     def _is_sorted(self) -> bool:
@@ -113,7 +99,7 @@ class FleetScreen(KeptLines, can_focus=True):
 
         Errors: UsageError for anything else.
         """
-        self.group, self._folded, self.heat = group_name(name), set(), ""
+        self.group, self._folded = group_name(name), set()
         self._change()
 
     def filter_by(self, written: str) -> None:
@@ -123,42 +109,6 @@ class FleetScreen(KeptLines, can_focus=True):
         """
         self._terms, self.filter = parse_filter(written), written
         self._change()
-
-    def heat_by(self, name: str) -> None:
-        """Show the heat map by class or a number; "" shows the table.
-
-        Errors: UsageError for an unknown number.
-        """
-        target = self.chosen
-        self.heat = shown_by(name) if name else ""
-        self._target = target
-        self._change()
-
-    def seek(self, written: str) -> bool:
-        """Put the cursor on the next GPU that matches a filter; False if there is none."""
-        terms = parse_filter(written)
-        self._sought = written
-        if self._rows is None:
-            return False
-        found = matching(self._rows, terms)
-        listed = self._listed
-        here = self._rows.gpus.index(self.chosen) if self.chosen else -1
-        start = listed.index(here) + 1 if here in listed else 0
-        for row in (*listed[start:], *listed[:start]):
-            if found[row]:
-                self._go_to_row(row)
-                return True
-        return False
-
-    def go_to(self, gpu: GpuId) -> bool:
-        """Put the cursor on a GPU; False if it is not shown."""
-        if self._rows is None or gpu not in self._rows.gpus:
-            return False
-        row = self._rows.gpus.index(gpu)
-        if row not in self._listed:
-            return False
-        self._go_to_row(row)
-        return True
 
     # --- lines
 
@@ -175,46 +125,31 @@ class FleetScreen(KeptLines, can_focus=True):
         self.filtered = len(self._rows) if shown is None else int(shown.sum())
         self._lines = fleet_lines(
             self._rows,
-            by="gpu" if self.heat else self.sort,
-            reverse=self.reverse and not self.heat,
+            by=self.sort,
+            reverse=self.reverse,
             shown=shown,
-            group="" if self.heat else self.group,
+            group=self.group,
             folded=self._folded,
         )
         width = self.line_width
-        if self.heat:
-            room = self.size.height - self._titles
-            self._map = HeatMap(self._rows, self._listed, by=self.heat, width=width, height=room)
-            height = self._map.height
-        else:
-            self._map = None
-            named = max((len(line.name) for line in self._lines if isinstance(line, FleetGroup)), default=0)
-            first = min(24, max(8, named + 8 if named else 0))
-            self._places = fit(
-                self._rows, width - len(MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
-            )
-            height = len(self._lines)
+        named = max((len(line.name) for line in self._lines if isinstance(line, FleetGroup)), default=0)
+        first = min(24, max(8, named + 8 if named else 0))
+        self._places = fit(
+            self._rows, width - len(MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
+        )
         self._find_cursor()
-        size = Size(width, height + self._titles)
+        size = Size(width, len(self._lines) + self._titles)
         if size != self.virtual_size:
             self.virtual_size = size
         self.draw()
 
     @property
     def _titles(self) -> int:
-        """Lines that stay: of the map legend and GPU, of the table what `real` is, and titles."""
-        return 2 if self.heat or self.size.height >= _EXPLAINED_FROM else 1
+        """Lines that stay: what `real` is, and titles."""
+        return 2 if self.size.height >= _EXPLAINED_FROM else 1
 
     def _find_cursor(self) -> None:
         """Move the cursor with its target; without the target it keeps its line."""
-        if self._rows is None:
-            return
-        if self._map is not None:
-            row = self._row_of(self._target)
-            if row is None or self._map.spot(row) is None:
-                row = next(iter(self._listed), 0)
-            self._cursor = row
-            return
         place = self._place_of(self._target)
         self._cursor = min(self._cursor if place is None else place, max(0, len(self._lines) - 1))
 
@@ -249,24 +184,9 @@ class FleetScreen(KeptLines, can_focus=True):
             self._target = line.name if isinstance(line, FleetGroup) else self._rows.gpus[line]
         self._follow()
 
-    def _go_to_row(self, row: int) -> None:
-        if self._rows is None:
-            return
-        if self._map is not None:
-            self._target, self._cursor = self._rows.gpus[row], row
-            self._follow()
-            return
-        place = self._place_of(self._rows.gpus[row])
-        if place is not None:
-            self._hold(place)
-
     def _follow(self) -> None:
         """Scroll until the cursor is visible."""
-        if self._map is not None:
-            spot = self._map.spot(self._cursor)
-            y = spot.y if spot else 0
-        else:
-            y = self._cursor
+        y = self._cursor
         room = max(1, self.size.height - self._titles)
         top = int(self.scroll_offset.y)
         if y < top:
@@ -278,14 +198,12 @@ class FleetScreen(KeptLines, can_focus=True):
     # --- drawing
 
     def line(self, y: int) -> Pieces:
-        """Return a line of titles, of the table, of the map."""
+        """Return a line of titles, or of the table."""
         if self._rows is None:
             return [("waiting for the first values", colours.DIM)] if y == 0 else []
         if y < self._titles:
             return self._title(y)
         place = y - self._titles + int(self.scroll_offset.y)
-        if self._map is not None:
-            return self._map.pieces(place, self._cursor) if place < self._map.height else []
         if place >= len(self._lines):
             nothing = place == 0 and not self._lines
             return [(self._nothing(), colours.NOTICE)] if nothing else []
@@ -298,25 +216,17 @@ class FleetScreen(KeptLines, can_focus=True):
         return f"no GPU matches {printable(self.filter)}; Esc shows all" if self.filter else "the source reports no GPU"
 
     def _title(self, y: int) -> Pieces:
-        if self._map is None and y < self._titles - 1:
+        if y < self._titles - 1:
             return legend(self._rows, width=self.line_width)
-        if self._map is None:
-            absent = absent_columns(self._rows.view) if self._rows else ()
-            return titles(
-                self._places,
-                sort=self.sort,
-                reverse=self.reverse,
-                group=self.group,
-                width=self.line_width,
-                absent=absent,
-            )
-        if y == 0:
-            return self._map.legend()
-        row = self._cursor
-        if self._rows is None or self._map.spot(row) is None:
-            return [(self._nothing(), colours.NOTICE)]
-        width = self.scrollable_content_region.width
-        return [(gpu_line(self._rows, row, width=width).ljust(width), colours.CURSOR)]
+        absent = absent_columns(self._rows.view) if self._rows else ()
+        return titles(
+            self._places,
+            sort=self.sort,
+            reverse=self.reverse,
+            group=self.group,
+            width=self.line_width,
+            absent=absent,
+        )
 
     def on_resize(self) -> None:
         """Fit columns to the new size."""
@@ -326,27 +236,21 @@ class FleetScreen(KeptLines, can_focus=True):
 
     # --- keys and mouse
 
-    def action_move(self, dx: int, dy: int) -> None:
-        """Move the cursor; in the table, right and left go through the columns."""
-        if self._map is not None:
-            self._go_to_row(self._map.moved(self._cursor, dx, dy))
-        elif dx:
-            self._skip = min(max(0, self._skip + dx), len(COLUMNS) - 5)
-            self._arrange()
-        else:
-            self._hold(self._cursor + dy)
+    def action_move(self, by: int) -> None:
+        """Move the cursor by so many lines."""
+        self._hold(self._cursor + by)
 
     def action_page(self, direction: int) -> None:
         """Move the cursor by a screen."""
-        self.action_move(0, direction * max(1, self.size.height - self._titles - 1))
+        self.action_move(direction * max(1, self.size.height - self._titles - 1))
 
     def action_end(self, direction: int) -> None:
         """Move the cursor to the first or the last line."""
-        self.action_move(0, direction * (len(self._lines) + 1))
+        self.action_move(direction * (len(self._lines) + 1))
 
     def action_choose(self) -> None:
         """Focus on the GPU, fold or unfold the group."""
-        line = None if self._map is not None else self._line_here()
+        line = self._line_here()
         if isinstance(line, FleetGroup):
             self._folded ^= {line.name}
             self._change()
@@ -367,85 +271,32 @@ class FleetScreen(KeptLines, can_focus=True):
         """Reverse the order."""
         self.sort_by(self.sort, reverse=not self.reverse)
 
-    def action_order(self) -> None:
-        """Sort by the column that the next letter names."""
-        self._orders = True
-        self.post_message(ShowNote("sort by: n name, u user, g memory, s SM, b DRAM, t time; N, U, ... reversed"))
-
-    def take_key(self, key: str) -> bool:
-        """Take the letter behind `o`; any other key has its own meaning."""
-        column = _ORDERS.get(key.lower()) if self._orders else None
-        self._orders = False
-        if column is not None:
-            self.sort_by(column, reverse=key.isupper())
-            self.post_message(ShowNote(""))
-        return column is not None
-
-    def action_columns(self, direction: int) -> None:
-        """Show the first columns, or the last ones."""
-        if self._map is None:
-            self._skip = 0 if direction < 0 else len(COLUMNS) - 5
-            self._arrange()
+    def action_columns(self, by: int) -> None:
+        """Move by so many columns; those on the left are hidden."""
+        self._skip = min(max(0, self._skip + by), len(COLUMNS) - 5)
+        self._arrange()
 
     def action_group(self) -> None:
         """Group by the next: node, job, user, class, nothing."""
         leaves = ("", *GROUPS)
         self.group_by(leaves[(leaves.index(self.group) + 1) % len(leaves)])
 
-    def action_fold_all(self) -> None:
-        """Fold all groups, or unfold them."""
-        names = {line.name for line in self._lines if isinstance(line, FleetGroup)}
-        self._folded = set() if self._folded else names
-        self._change()
-
-    def action_heat(self) -> None:
-        """Show the map, or the table."""
-        self.heat_by("" if self.heat else BY_CLASS)
-
-    def action_heat_next(self) -> None:
-        """Colour the map by the next."""
-        self.heat_by(next_by(self.heat) if self.heat else BY_CLASS)
-
-    def action_prompt(self, kind: str) -> None:
-        """Open the input line for a filter or a search; sorting opens a command to complete."""
-        written = {"filter": self.filter, "sort": "sort "}.get(kind, "")
-        self.post_message(OpenPrompt("command" if kind == "sort" else kind, written))
-
-    def action_seek_next(self) -> None:
-        """Search once more."""
-        if not self._sought:
-            self.action_prompt("search")
-        elif not self.seek(self._sought):
-            self.post_message(ShowNote(f"no GPU matches {self._sought}"))
-
     def dismiss(self) -> bool:
-        """Clear the filter, then the map; False where there is neither."""
-        if self.filter:
+        """Clear the filter; False where there is none."""
+        filtered = bool(self.filter)
+        if filtered:
             self.filter_by("")
-        elif self.heat:
-            self.heat_by("")
-        else:
-            return False
-        return True
+        return filtered
 
     def on_click(self, event: events.Click) -> None:
         """Select the clicked line; a click on the selected one opens it, one on a title sorts by it."""
         y = event.y - self._titles + int(self.scroll_offset.y)
         if event.y < self._titles:
-            self._click_title(event.x, event.y)
-        elif self._map is not None:
-            row = self._map.at(event.x, y)
-            if row == self._cursor:
-                self.action_choose()
-            elif row is not None:
-                self._go_to_row(row)
+            self._click_title(event.x)
         elif y < len(self._lines):
             self.action_choose() if y == self._cursor else self._hold(y)
 
-    def _click_title(self, x: int, y: int) -> None:
-        if self._map is not None:
-            self.action_heat_next() if y == 0 else self.action_choose()
-            return
+    def _click_title(self, x: int) -> None:
         for place in self._places:
             if place.at <= x <= place.at + place.width:
                 self.action_sort(place.column.name)

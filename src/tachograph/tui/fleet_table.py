@@ -30,7 +30,7 @@ _FURTHER = ("occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp
 
 @dataclass(frozen=True, slots=True)
 class FleetColumn:
-    """One column. name: as in `:sort`. of_gpu, of_group: its text for a row or a group. width: 0 from the data.
+    """One column. name: as it is sorted by. of_gpu, of_group: its text for a row or a group. width: 0 from the data.
 
     brief: its title where the column is narrower than `title`; empty: the first word.
     """
@@ -322,7 +322,6 @@ COLUMNS: tuple[FleetColumn, ...] = (
         "model", "model", 24, lambda rows, row: rows.text("model")[row] or MISSING, _of_all("model"), left=True
     ),
 )
-SORTED_BY = tuple(column.name for column in COLUMNS)
 
 
 def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]) -> list[tuple[str, Style]]:
@@ -343,23 +342,6 @@ def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace
             text = f" {text}" if its is colours.HEALTH_STYLES[CRIT] else text
         found.append((text, style))
     return found
-
-
-def gpu_line(rows: FleetRows, row: int, *, width: int) -> str:
-    """Return one GPU in a line that needs no headings, as much as fits."""
-    reported = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
-    reported += [_class(rows, row), colours.state_text(rows.view.state(row))]
-    absent = absent_columns(rows.view)
-    texts = ("gpu", "job", "user", "class", "health", "model")
-    named = [column for column in COLUMNS if column.name not in texts and column.name not in absent]
-    reported += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
-    line = ""
-    for one in reported:
-        longer = f"{line}  {one}" if line else one
-        if len(longer) > width:
-            break
-        line = longer
-    return line
 
 
 def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:

@@ -1,9 +1,8 @@
-"""Everything about one GPU: identity, class and health with reasons, counters, events, processes."""
+"""Everything about one GPU: identity, class and health with reasons, counters, processes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -19,7 +18,6 @@ from tachograph.live.snapshot import GpuId
 from tachograph.live.view import GpuReasons, View, gpu_reasons
 from tachograph.tui import colours, keys
 from tachograph.tui.counter_rows import counters, unsupported_sentences
-from tachograph.tui.events import event_row
 from tachograph.tui.page import Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
 
 RULES = tuple(one.name for one in RULED)
@@ -129,7 +127,6 @@ def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
 WIDE = 110  # characters from which there are two columns
 _COUNTERS_AT_MOST = 100  # characters: longer histories add nothing
 _STALE_S = 5.0  # from which on the age of values is shown
-_EVENTS = 12
 
 
 class FocusScreen(Page):
@@ -234,13 +231,9 @@ def _age(view: View, row: int) -> Row:
 
 
 def surroundings(view: View, row: int, *, width: int) -> list[Row]:
-    """Return processes, events of the GPU, and unsupported counters."""
+    """Return processes, and unsupported counters."""
     gpu = view.snapshot.gpus[row]
-    rows = [heading("Processes", width), *processes(view, gpu, width=width), heading("Events", width)]
-    happened = list(islice((event for event in reversed(view.events) if event.gpu == gpu), _EVENTS))
-    rows += [event_row(event, view.snapshot.t, width=width, with_gpu=False) for event in happened]
-    if not happened:
-        rows += paragraph("none since the start", width, colours.DIM)
+    rows = [heading("Processes", width), *processes(view, gpu, width=width)]
     found = gpu_reasons(view, row)
     message = (*found.classified.needs, *found.health.needs) if view.reported[row] else ()
     sentences = unsupported_sentences(view, but=message)

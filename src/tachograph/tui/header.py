@@ -1,9 +1,9 @@
-"""Lines around a screen: header, footer, and the input line for commands, filters and searches."""
+"""Lines around a screen: header, footer, and the input line of the filter."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,6 @@ from tachograph.live.unsupported import deciding_counters
 from tachograph.live.view import View
 from tachograph.report.tables import cut
 from tachograph.tui import colours, keys
-from tachograph.tui.commands import completed
 from tachograph.tui.page import Pieces
 
 _PROBLEMS = 2  # lines of problems, at most
@@ -73,9 +72,9 @@ def header(view: View | None, reported: HeaderState, *, width: int) -> list[Piec
     return [*lines, *([unsupported] if unsupported else []), *_problems(reported.problems, width=width)]
 
 
-def footer(place: str, *, width: int, mapped: bool = False) -> Pieces:
-    """Return the keys of a screen, as many as fit; how to quit always. mapped: of the heat map of the fleet."""
-    shown = [(key, key.shown.split()[0]) for key in keys.shown(place, mapped=mapped)]
+def footer(place: str, *, width: int) -> Pieces:
+    """Return the keys of a screen, as many as fit; how to quit always."""
+    shown = [(key, key.shown.split()[0]) for key in keys.shown(place)]
     left = width - sum(_room(key, name) for key, name in shown if key.action == "quit")
     found: Pieces = []
     for key, name in shown:
@@ -147,11 +146,8 @@ def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
     return shown
 
 
-SIGNS = {"command": ":", "filter": "filter ", "search": "search "}
-
-
 class Prompt(Horizontal):
-    """The input line. complete: returns completions. Reports `Changed` while it is written, `Done` at the end."""
+    """The input line of the filter. Reports `Changed` while it is written, `Done` at the end."""
 
     DEFAULT_CSS = """
     Prompt { height: 1; }
@@ -162,81 +158,63 @@ class Prompt(Horizontal):
         """The line takes keys."""
 
     class Changed(Message):
-        """The current text. candidates: its completions."""
+        """The current text."""
 
-        def __init__(self, kind: str, text: str, candidates: list[str]) -> None:
+        def __init__(self, text: str) -> None:
             super().__init__()
-            self.kind, self.text, self.candidates = kind, text, candidates
+            self.text = text
 
     class Done(Message):
         """The line is finished; `text` is None where it was cancelled."""
 
-        def __init__(self, kind: str, text: str | None) -> None:
+        def __init__(self, text: str | None) -> None:
             super().__init__()
-            self.kind, self.text = kind, text
+            self.text = text
 
-    def __init__(self, kind: str, text: str, complete: Callable[[str], list[str]]) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.kind, self._text, self._complete = kind, text, complete
-        self._candidates: list[str] = []
+        self._text = text
 
     def compose(self) -> ComposeResult:
         """Lay out sign and line."""
-        yield Static(SIGNS[self.kind])
-        yield Line(self._text, complete=self._tab)
+        yield Static("filter ")
+        yield Line(self._text)
 
     def on_mount(self) -> None:
         """Take the focus."""
         self.screen.set_focus(self.query_one(Line))
         self.post_message(self.Ready())
-        self._report(self._text)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Report."""
+        """Report the text so far."""
         event.stop()
-        self._report(event.value)
+        self.post_message(self.Changed(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Done."""
+        """Report the end."""
         event.stop()
-        self.post_message(self.Done(self.kind, event.value))
+        self.post_message(self.Done(event.value))
 
     def on_line_given_up(self) -> None:
-        """Cancelled."""
-        self.post_message(self.Done(self.kind, None))
-
-    def _report(self, text: str) -> None:
-        self._candidates = self._complete(text)
-        self.post_message(self.Changed(self.kind, text, self._candidates))
-
-    def _tab(self, line: str) -> str:
-        return completed(line, self._complete(line))
+        """Report that writing was cancelled."""
+        self.post_message(self.Done(None))
 
 
 class Line(Input):
-    """An input that is cancelled by Esc, or by Backspace where it is empty, and completed by Tab."""
+    """An input that is cancelled by Esc, or by Backspace where it is empty."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c,ctrl+g", "give_up", show=False),
-        Binding("tab", "complete", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+g", "give_up", show=False)]
 
     class GivenUp(Message):
         """The input is cancelled."""
 
-    def __init__(self, text: str, *, complete: Callable[[str], str]) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text, compact=True, select_on_focus=False)
         self.cursor_blink = False
-        self._complete = complete
 
     def action_give_up(self) -> None:
         """Cancel."""
         self.post_message(self.GivenUp())
-
-    def action_complete(self) -> None:
-        """Complete up to the common prefix."""
-        self.value = self._complete(self.value)
-        self.cursor_position = len(self.value)
 
     def action_delete_left(self) -> None:
         """Delete a letter; cancel where there is none."""

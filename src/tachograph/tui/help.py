@@ -1,4 +1,4 @@
-"""Help: keys and commands from their tables, signs and colours, unsupported counters and how to enable them."""
+"""Help: keys from their table, signs and colours, unsupported counters and how to enable them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tachograph.live.render import WEIGHED
 from tachograph.live.unsupported import missing_csv_lines, unsupported_lines
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.commands import COMMANDS
 from tachograph.tui.fleet_table import COLUMNS, OTHER_NOW
 from tachograph.tui.page import Page, Row, beside, heading, paragraph
 
@@ -23,9 +22,7 @@ PLACES = {
     "": "Everywhere",
     "fleet": "Fleet",
     "focus": "Focus on a GPU",
-    "plot": "Plot",
     "job": "Job",
-    "events": "Events",
 }
 # titles of columns that need an explanation -> explanation
 ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
@@ -47,7 +44,7 @@ ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 _TWO_COLUMNS = 110
-_KEY, _COMMAND = 9, 18
+_KEY, _FILTER = 9, 18
 
 
 class HelpScreen(Page):
@@ -68,7 +65,6 @@ def help_rows(view: View, *, width: int) -> list[Row]:
             *_all_keys(("", "fleet"), width),
             *_columns(view, width),
             *_all_keys(tuple(PLACES)[2:], width),
-            *_commands(width),
             *_filters(width),
         ]
     half = (width - 3) // 2
@@ -76,9 +72,8 @@ def help_rows(view: View, *, width: int) -> list[Row]:
     right = [
         *_signs(half),
         *_columns(view, half),
-        *_commands(half),
         *_filters(half),
-        *_all_keys(("focus", "plot", "job", "events"), half),
+        *_all_keys(tuple(PLACES)[2:], half),
     ]
     return [*troubles, *beside([left, right], [half, half], gap=3)]
 
@@ -93,14 +88,6 @@ def _all_keys(places: Sequence[str], width: int) -> list[Row]:
     return rows
 
 
-def _commands(width: int) -> list[Row]:
-    rows = [heading("Commands", width)]
-    for command in COMMANDS:
-        takes = f" [{command.takes.upper()}]" if command.optional else f" {command.takes.upper()}"
-        rows += _entry(f":{command.name}{takes if command.takes else ''}", command.text, _COMMAND, width)
-    return [*rows, []]
-
-
 def _filters(width: int) -> list[Row]:
     rows = [heading("Filters", width)]
     for written, meaning in (
@@ -110,7 +97,7 @@ def _filters(width: int) -> list[Row]:
         ("sm<20", "percent; also <= > >= = !=; mem>40 (GiB), power>500"),
         ("!nid00 health!=OK", "negation; all terms must match"),
     ):
-        rows += _entry(written, meaning, _COMMAND, width)
+        rows += _entry(written, meaning, _FILTER, width)
     return [*rows, []]
 
 

@@ -127,7 +127,7 @@ def past(view: View, job_id: str) -> Iterator[View]:
         snapshot = Snapshot(t, gpus, np.full(len(gpus), t), values, devices, allocations)
         reported = snapshot.has_values()
         snapshot = replace(snapshot, measured=np.where(reported, t, np.nan))
-        yield replace(view, snapshot=snapshot, reported=reported, events=())
+        yield replace(view, snapshot=snapshot, reported=reported)
 
 
 def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
@@ -162,14 +162,9 @@ class JobScreen(Page):
         self.cursor = 0
         self._lines = JobLines()
         self._judge: LiveJobJudge | None = None
-        self._shown_t = 0.0
 
     def show(self, view: View) -> None:
         """Show a new view, and queue it for evaluation."""
-        if self._judge is not None and view.snapshot.t < self._shown_t:  # a recording was set back
-            self._judge.stop()
-            self._judge = None
-        self._shown_t = view.snapshot.t
         if self._judge is None:
             found = getattr(self.app, "configuration", None)
             self._judge = LiveJobJudge(self.job_id, found if isinstance(found, Configuration) else Configuration())

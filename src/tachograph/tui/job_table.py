@@ -17,8 +17,7 @@ from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuAllocation, GpuProcess, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours
-from tachograph.tui.chart import blocks, spark
-from tachograph.tui.counter_rows import span
+from tachograph.tui.counter_rows import blocks, span, spark
 from tachograph.tui.fleet_table import percent
 from tachograph.tui.page import Row, cell, flow, heading, join_parts, paragraph, quantity
 

@@ -2,7 +2,7 @@
 
 A screen is a widget that fills the space between header and footer. The app makes it when it is opened, gives it the
 focus, calls `show` at once and at each new view, and keeps it until another is opened. Keys are those of its place in
-`keys.KEYS`: `BINDINGS = keys.bindings("plot")`. It opens another by `self.post_message(OpenScreen("focus", gpu))`.
+`keys.KEYS`: `BINDINGS = keys.bindings("job")`. It opens another by `self.post_message(OpenScreen("focus", gpu))`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ SCREENS: Mapping[str, ScreenEntry] = MappingProxyType(
     {
         "fleet": ScreenEntry("fleet", "FleetScreen"),
         "focus": ScreenEntry("focus", "FocusScreen", "gpu"),
-        "plot": ScreenEntry("plot", "PlotScreen"),
         "job": ScreenEntry("job", "JobScreen", "job"),
-        "events": ScreenEntry("events", "EventsScreen"),
         "help": ScreenEntry("help", "HelpScreen"),
     }
 )
@@ -52,29 +50,11 @@ class ShowsView(Protocol):
 
 @runtime_checkable
 class ChoosesGpu(Protocol):
-    """A screen with a GPU under the cursor, for which focus, plot and job are opened."""
+    """A screen with a GPU under the cursor, for which focus and job are opened."""
 
     @property
     def chosen(self) -> GpuId | None:
         """The GPU, or None."""
-        ...
-
-
-@runtime_checkable
-class TakesArguments(Protocol):
-    """A screen that accepts the words after a command: `:plot sm_active power_w`."""
-
-    def take(self, words: str) -> None:
-        """Apply the words. Errors: UsageError, which is shown."""
-        ...
-
-
-@runtime_checkable
-class TakesKeys(Protocol):
-    """A screen with keys of two letters."""
-
-    def take_key(self, key: str) -> bool:
-        """Take the second letter; False where none is expected."""
         ...
 
 
@@ -85,14 +65,6 @@ class Dismissible(Protocol):
     def dismiss(self) -> bool:
         """Clear it; False where there is none."""
         ...
-
-
-class OpenPrompt(Message):
-    """Opens the command line. kind: command, filter, search. text: its initial content."""
-
-    def __init__(self, kind: str, text: str = "") -> None:
-        super().__init__()
-        self.kind, self.text = kind, text
 
 
 class ShowNote(Message):

@@ -180,7 +180,7 @@ class FleetWatch:
         classes = LiveJobClasses(self._configuration)
         feed = ViewFeed(
             source,
-            lambda: Monitor(source.about, settings=settings, history=History(2), keep_events=0),
+            lambda: Monitor(source.about, settings=settings, history=History(2)),
             interval_s=self.interval_s,
             deliver=lambda _: None,
         )
