@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tachograph.catalog.spool import SpoolWriter
-from tachograph.live.snapshot import Snapshot, SourceInfo
+from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.service.record.foreground import CommandEnd
 from tachograph.service.record.sampler import SpoolSampler
@@ -60,11 +60,18 @@ class Faulty:
 
 
 def recorded(
-    folder: Path, looks: int, *, interval_s: float = 1.0, end: bool = True, anonymous: bool = False
+    folder: Path,
+    looks: int,
+    *,
+    interval_s: float = 1.0,
+    end: bool = True,
+    anonymous: bool = False,
+    clock: Clock | None = None,
+    source: LiveSource | None = None,
 ) -> tuple[Path, list[Snapshot]]:
     """Record so many looks; return the spool, and the snapshots as they were live."""
-    clock = Clock()
-    source = Faulty(clock)
+    clock = clock or Clock()
+    source = source or Faulty(clock)
     plan = RecordPlan(folder, JOB, BEGIN, interval_s, anonymous)
     plan.spool.parent.mkdir(parents=True, exist_ok=True)
     spool = SpoolWriter(plan.spool, _head(plan))

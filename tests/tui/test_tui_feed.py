@@ -1,4 +1,4 @@
-"""The thread that polls: slow sources, broken ones, recordings; keys work meanwhile."""
+"""The thread that polls: slow sources, broken ones; keys work meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from tachograph.catalog.errors import NotFoundError
 from tachograph.live.feed import FeedFailure, ViewFeed
@@ -31,11 +30,6 @@ class Scripted:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class Played(Scripted):
-    speed = 1.0
-    paused = False
 
 
 def raises(error: Exception) -> Callable[[Snapshot], Snapshot]:
@@ -95,64 +89,6 @@ def test_nothing_is_asked_after_the_end() -> None:
     came_of(source, 1)
     time.sleep(0.05)
     assert source.polls == 1
-
-
-def test_a_recording_is_paused_and_played_in_the_thread_that_reads_it() -> None:
-    source = Played()
-    feed = ViewFeed(source, lambda: StandIn(source.about), interval_s=1.0, deliver=lambda came: None)
-    feed.hold(True)
-    assert feed.play(4.0)
-    assert (source.paused, source.speed) == (False, 1.0)
-    feed.once()
-    assert (source.paused, source.speed) == (True, 4.0)
-
-
-class Moved(Played):
-    """A recording of ten minutes that ends at every look."""
-
-    start, end = 1_795_255_200.0, 1_795_255_800.0  # 10:00 to 10:10 UTC
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.t = self.end
-
-    def read(self) -> Snapshot:
-        reported = super().read()
-        problems = (SourceProblem("it ended", fatal=True),) if self.t >= self.end else ()
-        return replace(reported, t=self.t, problems=problems)
-
-    def seek(self, t: float) -> None:
-        self.t = t
-
-    def to_first(self, job: str) -> None:
-        """Not called."""
-
-    def to_last(self, job: str | None = None) -> None:
-        """Not called."""
-
-
-def test_a_recording_that_ended_goes_on_from_another_time() -> None:
-    source = Moved()
-    came: list[View | FeedFailure] = []
-    looked = threading.Semaphore(0)
-    judges: list[StandIn] = []
-
-    def judge() -> StandIn:
-        judges.append(StandIn(source.about))
-        return judges[-1]
-
-    def deliver(one: View | FeedFailure) -> None:
-        came.append(one)
-        looked.release()
-
-    feed = ViewFeed(source, judge, interval_s=60.0, deliver=deliver)
-    feed.start()
-    assert looked.acquire(timeout=60)
-    assert feed.seek(source.start + 60)
-    assert looked.acquire(timeout=60)
-    feed.stop()
-    assert [one.snapshot.t for one in came if isinstance(one, View)] == [source.end, source.start + 60]
-    assert len(judges) == 2  # what was remembered is of another time
 
 
 def test_keys_work_while_the_source_hangs() -> None:

@@ -263,7 +263,6 @@ def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: P
         (("--gpus", "0", "--all"), "not allowed with"),
         (("--url", "http://x", "--simulate", "2"), "not allowed with"),
         (("--once", "--json", "--csv"), "--json excludes --csv"),
-        (("--once", "--speed", "2"), "--speed"),
         (("--once", "--simulate", "2", "--source", "nvml"), "--source"),
         (("--once", "--simulate", "0"), "at least one GPU is needed"),
         (("--once", "--simulate", "2", "--csv", "nope"), "unknown column 'nope'"),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
-from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_raw, configuration_of, live_selection
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tachograph.judge.workload.settings import WorkloadSettings
     from tachograph.live.discovery import SourceRequest
     from tachograph.live.monitor import Monitor
-    from tachograph.live.selection import SelectedReplay
     from tachograph.live.snapshot import LiveSource
     from tachograph.live.view import View
 
@@ -28,7 +26,6 @@ LEAST_S = 0.1  # DCGM and GPM update no faster
 MOST_S = 3600.0
 AGAIN_S = 0.3  # between the two polls of --once
 FIRST_S = 3.5  # --once waits so long for values that a source reports late: dmon at its second tick
-_EARLY_S = 60.0  # before the end of a recording: then the distance is printed
 _UNBOUNDED = 100_000  # characters of a line without a terminal
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus", "pm-sampling")
 _PRESETS = ("ai", "hpc", "mem")
@@ -41,11 +38,8 @@ def add_arguments(parser: Parser) -> None:
     source.add_argument("--source", choices=_SOURCES, help="kind of the source")
     given = source.add_mutually_exclusive_group()
     given.add_argument("--url", action="append", default=[], help="an exporter's address; hostlist allowed; repeatable")
-    given.add_argument("--recording", metavar="PATH", help="replay a recording or a lake")
+    given.add_argument("--recording", metavar="PATH", help="the last instant of a recording or a lake, once")
     given.add_argument("--simulate", type=int, metavar="N", help="N simulated GPUs")
-    source.add_argument(
-        "--speed", type=_positive, default=1.0, metavar="X", help="replay speed of a recording: 10 is ten times as fast"
-    )
     gpus = parser.add_argument_group("GPUs (default: those of your job; outside of a job all of this node)")
     which = gpus.add_mutually_exclusive_group()
     which.add_argument("--gpus", metavar="LIST", help="0,1,3-5, NODE:0, UUIDs, PCI addresses")
@@ -75,12 +69,13 @@ def run(arguments: Arguments) -> int:
     """Show GPUs until the user or the source ends it."""
     from tachograph.live.discovery import choose_source
     from tachograph.live.render import csv_columns
-    from tachograph.live.selection import SelectedReplay
 
     columns = None if arguments.csv is None else csv_columns(arguments.csv)
     _check(arguments)
     configuration = configuration_of(arguments)
     settings = _settings(arguments, configuration)
+    if arguments.recording is not None:
+        arguments.once = True  # it has one instant
     wanted = _wanted(arguments, configuration)
     source = choose_source(configuration, wanted)
     printed = arguments.once or arguments.json or columns is not None
@@ -88,9 +83,6 @@ def run(arguments: Arguments) -> int:
         if not printed:
             _check_terminal()
         _narrate_source(source, Narrator.of(arguments))
-        if arguments.once and isinstance(source, SelectedReplay):
-            source.to_last(arguments.job)
-            Narrator.of(arguments).say(_instant(source, of_job=arguments.job is not None))
         if not printed:
             return _on_screen(source, arguments, configuration, settings)
         return _print(source, arguments, configuration, settings, columns)
@@ -102,8 +94,6 @@ def _check(arguments: Arguments) -> None:
     """Reject options that exclude each other, before any poll."""
     if arguments.json and arguments.csv is not None:
         raise UsageError("--json excludes --csv", do="give one of them")
-    if arguments.speed != 1.0 and arguments.recording is None:
-        raise UsageError("--speed needs a recording", do="name one with --recording")
     if arguments.source and (arguments.recording is not None or arguments.simulate is not None):
         raise UsageError("--source excludes --recording and --simulate", do="leave it out")
 
@@ -118,7 +108,7 @@ def _check_terminal() -> None:
 
 def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest:
     usual = live_selection(arguments, interval_s=_interval_s(arguments, configuration))
-    return replace(usual, everything=arguments.all, recording=arguments.recording, speed=arguments.speed)
+    return replace(usual, everything=arguments.all, recording=arguments.recording)
 
 
 def _interval_s(arguments: Arguments, configuration: Configuration) -> float:
@@ -166,16 +156,6 @@ def _narrate_source(source: LiveSource, narrator: Narrator) -> None:
         narrator.say(f"  {line}")
 
 
-def _instant(source: SelectedReplay, *, of_job: bool) -> str:
-    """Instant of a paused replay, its distance from the end, and the number of GPUs with values."""
-    now = source.read()
-    measured, count = sum(t == t for t in now.measured.tolist()), len(now.gpus)
-    early_s = source.end - now.t
-    before = f", {text(early_s, 's')} before its end" if early_s > _EARLY_S and not of_job else ""
-    some = "" if measured == count else f"; {measured:,} of {plural(count, 'GPU')} measured"
-    return f"as of {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now.t))} UTC{before}{some}"
-
-
 def _on_screen(
     source: LiveSource, arguments: Arguments, configuration: Configuration, settings: WorkloadSettings
 ) -> int:
@@ -213,7 +193,7 @@ def _print(
     while True:
         view = _poll(source, monitor)
         until = time.monotonic() + FIRST_S
-        moves = not getattr(source, "paused", False)  # the last instant of a recording does not change
+        moves = arguments.recording is None
         while arguments.once and moves and time.monotonic() < until and _needs_another_poll(view, columns):
             time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _poll(source, monitor)

@@ -31,13 +31,12 @@ from tachograph.live.allocations import (
 from tachograph.live.selection import (
     GpuSelection,
     GpuSelector,
-    SelectedReplay,
     SelectedSource,
     gpu_terms,
     select_job,
     select_named,
 )
-from tachograph.live.snapshot import LiveSource, ReplaySource, Snapshot, SourceInfo, closed_on_failure
+from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo, closed_on_failure
 from tachograph.sources.metrics import short_node
 
 QUICK_S: Final = 0.5  # within which an exporter of this node accepts a connection, else it counts as absent
@@ -55,7 +54,7 @@ _NAME_A_FLEET = (
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What was requested; None, empty: not requested. speed: of a recording. interval_s: between two polls."""
+    """What was requested; None, empty: not requested. interval_s: between two polls."""
 
     source: str | None = None
     urls: tuple[str, ...] = ()
@@ -63,7 +62,6 @@ class SourceRequest:
     job: str | None = None
     everything: bool = False
     recording: str | None = None
-    speed: float = 1.0
     simulate: int | None = None
     interval_s: float = 1.0
 
@@ -136,7 +134,7 @@ def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSour
 def _recording(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
     from tachograph.live.sources import recording
 
-    return recording.connect(configuration, path=wanted.recording or "", speed=wanted.speed)
+    return recording.connect(configuration, path=wanted.recording or "", job=wanted.job)
 
 
 def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
@@ -211,12 +209,7 @@ def choose_source(
             source.wait()
             pick = select_job(chosen.job, source.names)
         pick = _with_remark(pick, found.remark)
-        if isinstance(source, ReplaySource):
-            shown: SelectedSource = SelectedReplay(source, pick)
-            if chosen.job is not None:
-                source.to_first(chosen.job)
-        else:
-            shown = SelectedSource(source, pick)
+        shown = SelectedSource(source, pick)
         shown.poll()
     return shown
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tachograph.catalog.errors import TachographError
-from tachograph.live.snapshot import LiveSource, Playback, ReplaySource, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.view import View
 
 
@@ -52,7 +52,6 @@ class ViewFeed:
         self._deliver = deliver
         self._wake = threading.Event()
         self._ended = False
-        self._wanted: dict[str, Callable[[], None]] = {}  # calls to make in the thread that uses the source
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -65,36 +64,6 @@ class ViewFeed:
         self.interval_s = interval_s
         self._wake.set()
 
-    def hold(self, held: bool) -> None:
-        """Pause a recording, or continue; a live source is still polled, so that its history has no gap."""
-        source = self.source
-        if isinstance(source, Playback):
-            self._wanted["paused"] = lambda: setattr(source, "paused", held)
-            self._wake.set()
-
-    def play(self, speed: float) -> bool:
-        """Play a recording at a speed; False where the source is no recording."""
-        source = self.source
-        if not isinstance(source, Playback):
-            return False
-        self._wanted["speed"] = lambda: setattr(source, "speed", speed)
-        self._wake.set()
-        return True
-
-    def seek(self, t: float) -> bool:
-        """Continue from another time of a recording, and evaluate again; False where the source is no recording."""
-        source = self.source
-        if not isinstance(source, ReplaySource):
-            return False
-
-        def move() -> None:
-            source.seek(t)
-            self._judge = None  # its state is of another time
-
-        self._wanted["seek"] = move
-        self._wake.set()
-        return True
-
     def stop(self, wait_s: float = 1.0) -> None:
         """Stop polling. A source that hangs ends with the process."""
         self._ended = True
@@ -105,8 +74,6 @@ class ViewFeed:
     def once(self) -> View | FeedFailure:
         """Poll now, and return the result."""
         try:
-            while self._wanted:
-                self._wanted.popitem()[1]()
             snapshot = self.source.read()
             with self.lock:
                 if self._judge is None:
@@ -125,10 +92,7 @@ class ViewFeed:
             came = self.once()
             self._deliver(came)
             if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
-                self._wake.wait()  # a recording that ended may be set back
-                self._wake.clear()
-                due = time.monotonic()
-                continue
+                return
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # missed polls are skipped
             if self._wake.wait(due - now):

@@ -16,7 +16,6 @@ from tachograph.live.snapshot import (
     GpuDevice,
     GpuId,
     LiveSource,
-    ReplaySource,
     Snapshot,
     SourceInfo,
     SourceProblem,
@@ -298,54 +297,3 @@ class SelectedSource:
             self._picked = replace(self._picked, rows=rows)
             self._lost = SourceProblem(problem.what, do="the GPUs selected before stay shown")
         self._of = snapshot
-
-
-class SelectedReplay(SelectedSource):
-    """The same for a recording: speed, pause and position are those of the whole recording."""
-
-    def __init__(self, source: ReplaySource, pick: GpuSelector | None) -> None:
-        super().__init__(source, pick)
-        self._replay = source
-
-    @property
-    def speed(self) -> float:
-        """Seconds of the recording in a second."""
-        return self._replay.speed
-
-    @speed.setter
-    def speed(self, speed: float) -> None:
-        self._replay.speed = speed
-
-    @property
-    def paused(self) -> bool:
-        """Whether it is paused."""
-        return self._replay.paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        self._replay.paused = paused
-
-    @property
-    def start(self) -> float:
-        """When its first sample was measured (seconds since 1970)."""
-        return self._replay.start
-
-    @property
-    def end(self) -> float:
-        """When its last sample was measured."""
-        return self._replay.end
-
-    def seek(self, t: float) -> None:
-        """Continue from `t`."""
-        self._first = None
-        self._replay.seek(t)
-
-    def to_first(self, job: str) -> None:
-        """Continue from the start of a job."""
-        self._first = None
-        self._replay.to_first(job)
-
-    def to_last(self, job: str | None = None) -> None:
-        """Pause at the last instant at which GPUs reported something."""
-        self._first = None
-        self._replay.to_last(job)

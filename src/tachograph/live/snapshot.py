@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -210,41 +210,6 @@ class LiveSource(Protocol):
 
     def close(self) -> None:
         """Free all resources; may be called twice."""
-        ...
-
-
-@runtime_checkable
-class Playback(Protocol):
-    """A source that is a recording. speed: seconds of the recording in a second."""
-
-    speed: float
-    paused: bool
-
-
-@runtime_checkable
-class ReplaySource(LiveSource, Playback, Protocol):
-    """A recording with seek."""
-
-    @property
-    def start(self) -> float:
-        """When its first sample was measured (seconds since 1970)."""
-        ...
-
-    @property
-    def end(self) -> float:
-        """When its last sample was measured."""
-        ...
-
-    def seek(self, t: float) -> None:
-        """Continue from `t` (seconds since 1970), or from the closer end of the recording."""
-        ...
-
-    def to_first(self, job: str) -> None:
-        """Continue from the start of a job; from the current position, if this id is unknown."""
-        ...
-
-    def to_last(self, job: str | None = None) -> None:
-        """Pause at the last instant at which GPUs, of a job where one is named, reported something."""
         ...
 
 

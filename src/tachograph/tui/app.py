@@ -254,7 +254,6 @@ class WatchApp(App[int]):
     def action_pause(self) -> None:
         """Pause, or continue."""
         self.paused = not self.paused
-        self.feed.hold(self.paused)
         self.on_arrived()
 
     def action_slower_polls(self) -> None:

@@ -28,7 +28,7 @@ from tachograph.live.feed import FeedFailure, ViewFeed
 from tachograph.live.fleet_report import FleetChoice, FleetReport, build_fleet_report, part_of
 from tachograph.live.job_classes import LiveJobClasses
 from tachograph.live.monitor import Monitor
-from tachograph.live.selection import SelectedReplay, SelectedSource
+from tachograph.live.selection import SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
 from tachograph.live.view import History, View
 from tachograph.service.collect.collected_source import COLLECT, open_collected
@@ -167,8 +167,6 @@ class FleetWatch:
             if self._requested:
                 raise
             source = self._opener(SourceRequest(recording=self._lake))
-            if isinstance(source, SelectedReplay):
-                source.to_last()
             return source, True, SourceProblem(nothing.what.split(BREAK)[0].partition(";")[0])
 
     def _poll(self, source: SelectedSource, of_lake: bool, remark: SourceProblem | None) -> None:

@@ -5,7 +5,7 @@
     dmon          `dcgmi dmon`, a stream
     nvml          this node; with nvml_calls and nvml_devices
     pm_sampling   this node by CUPTI PM sampling, beside nvml
-    recording     a recording or a lake, at any speed
+    recording     the last instant of a recording or a lake
     simulated     simulated GPUs
 
 `series` builds the rows for sources that read text.

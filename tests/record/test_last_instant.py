@@ -1,0 +1,115 @@
+"""The last instant of a recording: its values are those that were live, and enough GPUs report at it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded_fleet import BEGIN, SILENT_FROM, SILENT_GPU, Clock, recorded
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import InputError, NotFoundError
+from tachograph.cli import main
+from tachograph.lake.delta import Lake
+from tachograph.live.discovery import SourceRequest, choose_source
+from tachograph.live.snapshot import GpuId, Snapshot, SourceInfo
+from tachograph.live.sources.recording import LAST_S, RecordingSource, connect
+from tachograph.service.record.commit import commit_spool
+
+EVERY_S = 10.0
+
+
+class EndingFleet:
+    """GPUs of one node; each reports its power, the seconds so far, up to an end of its own."""
+
+    about = SourceInfo("made", "made for tests")
+
+    def __init__(self, clock: Clock, *ends: float) -> None:
+        self._clock, self._ends = clock, np.array(ends)
+        self._gpus = tuple(GpuId("n1", number) for number in range(len(ends)))
+
+    def read(self) -> Snapshot:
+        passed = self._clock() - BEGIN
+        reports = passed <= self._ends
+        values = {"power_w": np.where(reports, passed, np.nan)}
+        return Snapshot(self._clock(), self._gpus, np.where(reports, self._clock(), np.nan), values)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "earliest", "latest", "reporting"),
+    [
+        ((2000, 2000, 2000, 2000), 2000, 2000, 4),
+        ((2000, 2000, 1900, 1800), 2000, 2000, 2),  # half of them: what is lost is news
+        ((2000, 1400, 1400, 1390), 1100, 1430, 4),  # most ended ten minutes before
+        ((2000, 1000, 1000, 1000), 1970, 2000, 1),  # too long ago
+        ((2000, 1900, 900, 800, 700), 1100, 1930, 2),  # never half of them: as many as there are
+    ],
+)
+def test_the_last_instant_with_enough_gpus_is_shown(
+    tmp_path: Path, ends: tuple[int, ...], earliest: int, latest: int, reporting: int
+) -> None:
+    clock = Clock()
+    looks = int(max(ends) / EVERY_S) + 1
+    spool, _ = recorded(tmp_path / "run", looks, interval_s=EVERY_S, clock=clock, source=EndingFleet(clock, *ends))
+    source = RecordingSource(commit_spool(spool, tmp_path / "run"))
+    now = source.read()
+    assert earliest <= now.t - BEGIN <= latest
+    watts = now.column("power_w")
+    assert np.isfinite(watts).sum() == reporting
+    assert np.nanmax(np.abs(watts - (now.t - BEGIN))) <= 3 * EVERY_S + 1
+    early_s = max(ends) - (now.t - BEGIN)
+    assert early_s <= LAST_S
+    assert ("before its end" in source.about.sentence) == (early_s > 60)
+    assert (f"{reporting} of {len(ends)} GPUs measured" in source.about.sentence) == (reporting < len(ends))
+
+
+def test_values_are_those_that_were_shown_live(tmp_path: Path) -> None:
+    looks = SILENT_FROM + 6  # by then the silent GPU counts no more
+    spool, live = recorded(tmp_path / "run", looks)
+    now = connect(Configuration(), path=commit_spool(spool, tmp_path / "run").location).read()
+    last = live[-1]
+    assert (now.t, now.gpus, now.devices) == (last.t, last.gpus, last.devices)
+    assert np.isnan(now.measured[SILENT_GPU])
+    assert np.array_equal(now.measured, last.measured, equal_nan=True)
+    for counter in COUNTERS:
+        stored = np.float32 if counter.storage == "f32" else np.float64
+        was, shown = (one.column(counter.name).astype(stored) for one in (last, now))
+        assert np.array_equal(was, shown, equal_nan=True), counter.name
+
+
+def test_a_job_is_shown_just_before_its_end(tmp_path: Path) -> None:
+    spool, live = recorded(tmp_path / "run", 50)
+    lake = commit_spool(spool, tmp_path / "run")
+    now = RecordingSource(lake, job="local-1").read()
+    assert {(one.job_id, one.user, one.since) for one in now.allocations.values()} == {("local-1", "ana", BEGIN)}
+    assert now.t == live[-1].t
+    with pytest.raises(NotFoundError, match="job 99 has no GPU in view"):
+        choose_source(Configuration(), SourceRequest(recording=lake.location, job="99"))
+
+
+def test_watch_prints_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spool, live = recorded(tmp_path / "run", 50)
+    run = commit_spool(spool, tmp_path / "run").location
+    assert main(["watch", "--recording", run, "--json", "--job", "local-1"]) == 0
+    out, err = capfd.readouterr()
+    rows = json.loads(out)
+    assert [(row["node"], row["gpu"], row["job_id"]) for row in rows] == [
+        (gpu.node, gpu.gpu, "local-1") for gpu in live[-1].gpus
+    ]
+    assert [row["power_w"] for row in rows] == pytest.approx(live[-1].column("power_w").tolist(), rel=1e-6)
+    assert "as of 2025-03-04 09:20:49 UTC" in err
+
+
+def test_what_is_no_recording_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such recording"):
+        connect(Configuration(), path=str(tmp_path / "none"))
+    with pytest.raises(InputError, match="no recording and no lake"):
+        connect(Configuration(), path=str(tmp_path))
+    with pytest.raises(InputError, match="no GPU samples"):
+        RecordingSource(Lake.create(str(tmp_path / "empty")))
