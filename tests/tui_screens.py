@@ -63,7 +63,6 @@ class StandIn:
             self.about,
             snapshot,
             labels,
-            labels,
             real,
             health,
             reported,

@@ -157,7 +157,7 @@ def of(t: float, reported: Mapping[str, float], since: float | None, job_id: str
     allocations = {GPUS[0]: GpuAllocation(job_id, None, since)} if job_id else {}
     shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, allocations)
     none, nothing = np.zeros(1, np.uint8), np.zeros(1)
-    return View(ABOUT, shot, none, none, nothing, none, np.ones(1, np.bool_), nothing, History(1))
+    return View(ABOUT, shot, none, nothing, none, np.ones(1, np.bool_), nothing, History(1))
 
 
 def test_minutes_are_counted_from_the_start_of_the_job() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from one_gpu import EventMemory, Smoothed, remember, smooth
 from tachograph.judge.health import HealthReading, health_of, limits_of
-from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
-from tachograph.judge.workload.rules import classify, reading_of
+from tachograph.judge.workload.classes import UNKNOWN
+from tachograph.judge.workload.rules import reading_of
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import GONE_S, Monitor
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
@@ -70,7 +70,7 @@ def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
                 values["row_remap_failure"], values["remapped_rows_uncorrectable"], memories[row].replays,
                 values["gpu_temp_c"], values["mem_temp_c"],
             )  # fmt: skip
-            assert (view.label(row), WORKLOAD_CLASSES[view.raw[row]]) == (one.shown.name, one.raw.name)
+            assert view.label(row) == one.shown.name
             assert view.real[row] == pytest.approx(one.raw.real_utilisation, abs=1e-12)
             assert view.state(row) == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
     assert view.reported.all()
@@ -96,7 +96,7 @@ def test_a_silent_gpu_is_unknown_and_its_label_comes_back() -> None:
     assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == ("unknown", True, [0.0, 3.0])
     assert gpu_reasons(view, 1).why == "no values now"
     view = made.step(snapshot(8, {A: BUSY, B: IDLE}))
-    assert (view.label(1), WORKLOAD_CLASSES[view.raw[1]]) == ("compute-heavy", "idle")  # smoothed on, the raw label new
+    assert view.label(1) == "compute-heavy"  # smoothed on
 
 
 def test_a_gpu_that_never_told_anything_has_no_age() -> None:
@@ -174,7 +174,6 @@ def test_reasons_say_why_a_class_stays() -> None:
     assert (
         gpu_reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy shown until the change lasts"
     )
-    assert gpu_reasons(view, 0).raw == classify(reading_of(IDLE))
 
 
 def test_views_stay_as_they_were() -> None:
@@ -185,9 +184,9 @@ def test_views_stay_as_they_were() -> None:
     for t in range(12):
         view = made.step(snapshot(t, {A: BUSY if t % 5 else IDLE, **({B: IDLE} if t % 3 else {})}))
         views.append(view)
-        kept.append([array.tolist() for array in (view.labels, view.raw, view.health, view.reported, view.stale_s)])
+        kept.append([array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)])
     for view, before in zip(views, kept, strict=True):
-        now = [array.tolist() for array in (view.labels, view.raw, view.health, view.reported, view.stale_s)]
+        now = [array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)]
         assert repr(now) == repr(before)
 
 
@@ -209,7 +208,7 @@ def test_faults_at_random() -> None:
         view = made.step(snapshot(t, reported, problems=[SourceProblem("x", "y")] if rng.random() < 0.3 else []))
         size = len(view.snapshot.gpus)
         assert set(here) <= set(view.snapshot.gpus)
-        assert {len(array) for array in (view.labels, view.raw, view.real, view.health, view.reported)} == {size}
+        assert {len(array) for array in (view.labels, view.real, view.health, view.reported)} == {size}
         assert all(len(column) == size for column in view.snapshot.values.values())
         for row, gpu in enumerate(view.snapshot.gpus):
             has_values = any(value == value for value in reported.get(gpu, {}).values())

@@ -140,9 +140,8 @@ def test_every_form_shows_the_same_numbers() -> None:
         assert on_screen["mem"] == ("-" if used is None else f"{used / 1024:.1f}/80")
         assert cells["mem_used_pct"] == ("" if used is None else f"{100 * used / 81559:.2f}")
         assert printed[row]["class"] == cells["status"]
-        now = " " if VIEW.raw[row] == VIEW.labels[row] else "~"
         shown = {"H": "idle, held", "_": "free"}.get(mark_of(row), cells["status"])
-        assert on_screen["class"] == f"{mark_of(row)}{now}{shown}"
+        assert on_screen["class"] == f"{mark_of(row)} {shown}"
         assert lines[row][head.index("CLASS") : head.index("REAL")].strip() == shown
         assert printed[row]["health"] == cells["health"]
         assert on_screen["health"] == SIGNS[cells["health"]].replace(" ?", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
 from tachograph.live.view import View
-from tachograph.tui.fleet_table import COLUMNS, class_cell, fit, pieces, span
+from tachograph.tui.fleet_table import COLUMNS, fit, pieces, span
 from tachograph.tui.header import HeaderState, header
 from tui_screens import Clock, StandIn, app_of
 
@@ -56,15 +55,6 @@ def test_names_with_numbers_are_sorted_as_numbers() -> None:
         "nid9:1",
         "nid10:0",
     ]
-
-
-def test_a_class_that_the_newest_reading_does_not_have_is_marked() -> None:
-    raw = ROWS.view.raw.copy()
-    raw[4] = (raw[4] + 1) % len(WORKLOAD_CLASSES)
-    marked = FleetRows(replace(ROWS.view, raw=raw))
-    cells = [class_cell(marked.view, row) for row in range(24)]
-    assert [row for row in range(24) if cells[row][1] == "~"] == [4]
-    assert cells[4][2:] == WORKLOAD_CLASSES[marked.view.labels[4]]
 
 
 def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:

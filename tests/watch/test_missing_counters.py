@@ -1,4 +1,4 @@
-"""How to enable what is missing: for every counter and source, true of the exporter's files, short for screens."""
+"""How to enable what is missing: for every counter and source, true of the exporter's files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from tachograph.live.snapshot import SourceInfo
 from tachograph.live.unsupported import (
     CounterFix,
     absent_counters,
-    brief_fix,
-    brief_reason,
     counter_fix,
-    exporter_csv_lines,
     has_profiling,
     how_to_enable,
-    missing_csv_lines,
     unsupported_counters,
     unsupported_lines,
     unsupported_summary,
@@ -50,7 +46,6 @@ NOT_BY_DEFAULT = frozenset(
 def test_every_counter_has_its_words(source: str) -> None:
     for counter in COUNTER_NAMES:
         for mig in (False, True):
-            assert 0 < len(brief_fix(counter, source, mig=mig)) <= 14
             message = how_to_enable(counter, source, mig=mig)
             assert bool(message) == (counter_fix(counter, source, mig=mig) is not CounterFix.NONE)
             assert "{" not in message
@@ -73,7 +68,6 @@ def test_prometheus_may_have_dropped_it() -> None:
 
 def test_of_slices_nothing_can_be_done_about_whole_gpus() -> None:
     assert how_to_enable("gpu_util", "dcgm-exporter", mig=True) == ""
-    assert brief_fix("pcie_rx_bytes_per_s", "nvml", mig=True) == "not for MIG"
     assert counter_fix("sm_active", "nvml", mig=True) is CounterFix.HOPPER
 
 
@@ -81,15 +75,6 @@ def test_nvml_needs_newer_gpus_for_some_counters_only() -> None:
     assert "Hopper" in how_to_enable("tensor_active", "nvml")
     assert "dcgm-exporter" in how_to_enable("tensor_active", "nvml")
     assert how_to_enable("power_w", "nvml") == ""
-
-
-def test_lines_of_the_csv_file_have_three_fields() -> None:
-    for line in exporter_csv_lines(COUNTER_NAMES):
-        field, kind, help_text = line.split(", ", 2)
-        assert field.startswith("DCGM_FI_")
-        assert kind in ("gauge", "counter")
-        assert "," not in help_text
-    assert exporter_csv_lines(["no_such"]) == ()
 
 
 def test_a_source_is_blind_to_what_it_does_not_tell() -> None:
@@ -120,7 +105,6 @@ def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: st
     assert "tensor_active" in line
     assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in line
     assert ("does not count" in line) == (source == "dmon")
-    assert brief_fix("tensor_active", source, profiles=True) == ("not counted" if source == "dmon" else "exporter CSV")
 
 
 def test_what_is_not_known_yet_says_nothing_of_profiling() -> None:
@@ -161,13 +145,6 @@ def test_a_source_without_gaps_has_no_summary() -> None:
     assert unsupported_summary(about) == ["1 counter unsupported, none that workload classes need"]
 
 
-def test_lines_for_classes_are_first_in_the_csv_file() -> None:
-    fields = [line.split(",")[0] for line in missing_csv_lines(stock())]
-    assert fields[:2] == ["DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_PIPE_FP64_ACTIVE"]
-    assert len(fields) == len(NOT_BY_DEFAULT)
-    assert missing_csv_lines(SourceInfo("nvml", "", unsupported=unsupported_counters([], "nvml"))) == ()
-
-
 @pytest.mark.parametrize("mapping", exporter_mappings(), ids=lambda mapping: mapping.name)
 def test_other_exporters_get_no_advice_for_dcgm(mapping: ExporterMapping) -> None:
     missing = unsupported_counters([], "dcgm-exporter", exporters=[mapping.name])
@@ -176,7 +153,6 @@ def test_other_exporters_get_no_advice_for_dcgm(mapping: ExporterMapping) -> Non
     assert not re.search("DCGM|dcgm-exporter|NVML|Hopper|CSV", said)
     unnamed = set(COUNTER_NAMES) - readable_of(mapping) - set(DECIDING)
     assert not unnamed & set(re.split(r"[^a-z0-9_]+", said))
-    assert missing_csv_lines(about) == ()
     readable = readable_of(mapping)
     assert {name for name, how in missing.items() if how} == readable
     assert all(mapping.name in missing[name] for name in readable)
@@ -216,6 +192,4 @@ def test_a_field_that_is_there_is_not_to_be_added() -> None:
     missing = unsupported_counters(["gpu_util"], "dcgm-exporter", named=["gpu_util", "sm_active"])
     assert missing["sm_active"] == "no usable value in its metric"
     about = SourceInfo("dcgm-exporter", "", unsupported=missing)
-    assert not any("DCGM_FI_PROF_SM_ACTIVE" in line for line in (*unsupported_lines(about), *missing_csv_lines(about)))
-    assert brief_reason(about, "sm_active") == "no value"
-    assert brief_reason(about, "fp64_active") == "exporter CSV"
+    assert not any("DCGM_FI_PROF_SM_ACTIVE" in line for line in unsupported_lines(about))

@@ -86,7 +86,6 @@ def view_of(
         about=about or SourceInfo("simulated", "simulated"),
         snapshot=snapshot,
         labels=places,
-        raw=places,
         real=np.array(real or [NAN] * count, np.float64),
         health=np.array([STATES.index(name) for name in states or ["unknown"] * count], np.uint8),
         reported=np.full(count, True),

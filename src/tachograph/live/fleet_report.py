@@ -92,7 +92,6 @@ def part_of(view: View, allocations: Mapping[GpuId, GpuAllocation]) -> View:
             free=frozenset(),
         ),
         labels=view.labels[rows],
-        raw=view.raw[rows],
         real=view.real[rows],
         health=view.health[rows],
         reported=view.reported[rows],

@@ -27,13 +27,12 @@ MOST_SLOTS = 1200  # polls that a window holds; of one with more, the newest: a 
 
 @dataclass(frozen=True, slots=True)
 class ClassLabels:
-    """One place per GPU. Classes as places in CLASSES: `shown` smoothed, `raw` of the last reading.
+    """One place per GPU. shown: smoothed classes, as places in CLASSES.
 
-    real: real utilisation then, NaN unknown. means: of each counter over the window, NaN missing.
+    real: real utilisation of the last reading, NaN unknown. means: of each counter over the window, NaN missing.
     """
 
     shown: Bytes
-    raw: Bytes
     real: Floats
     means: Mapping[str, Floats]
 
@@ -45,7 +44,6 @@ class _GpuStates:
     t: Floats
     real: Floats
     since: Floats
-    raw: Bytes
     shown: Bytes
     candidate: Bytes
     counts: Ints
@@ -54,8 +52,8 @@ class _GpuStates:
     def new(cls, size: int) -> _GpuStates:
         """GPUs without any reading."""
         t, real, since = (np.full(size, np.nan) for _ in range(3))
-        raw, shown, candidate = (np.full(size, _UNKNOWN, np.uint8) for _ in range(3))
-        return cls(t, real, since, raw, shown, candidate, np.zeros((len(COUNTERS), size), np.int32))
+        shown, candidate = (np.full(size, _UNKNOWN, np.uint8) for _ in range(2))
+        return cls(t, real, since, shown, candidate, np.zeros((len(COUNTERS), size), np.int32))
 
 
 @dataclass(slots=True)
@@ -103,9 +101,8 @@ class SmoothingWindow:
         """
         gpus, window_s = self._gpus, self.settings.smoothing_s
         fresh = ~np.isnan(measured) & (measured != gpus.t)
-        rows = classify_rows(values, len(measured), self.settings)
-        gpus.raw = np.where(fresh, rows.labels, gpus.raw)
-        gpus.real = np.where(fresh, rows.real, gpus.real)
+        real = classify_rows(values, len(measured), self.settings).real
+        gpus.real = np.where(fresh, real, gpus.real)
         passed = measured - gpus.t
         continues = fresh & (passed >= 0) & (passed < window_s)  # with NaN, or without a window, it begins again
         begins = fresh & ~continues
@@ -115,7 +112,7 @@ class SmoothingWindow:
         means = self._means()
         self._take_over(fresh, begins, measured, means)
         gpus.t = np.where(fresh, measured, gpus.t)
-        return ClassLabels(gpus.shown, gpus.raw, gpus.real, means)
+        return ClassLabels(gpus.shown, gpus.real, means)
 
     def rearrange(self, places: Longs) -> None:
         """Change the GPUs: `places` of each among those so far, -1 of a new one."""
@@ -283,7 +280,6 @@ class Monitor:
             about=self.about,
             snapshot=snapshot,
             labels=shown,
-            raw=np.where(reported, labels.raw, _UNKNOWN_CLASS),
             real=np.where(reported, labels.real, np.nan),
             health=health,
             reported=reported,

@@ -1,4 +1,4 @@
-"""How to enable unsupported counters: per counter and source, as a sentence and in short form for a screen.
+"""How to enable unsupported counters: per counter and source, as a sentence.
 
 Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's guide to DCGM
 (profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
@@ -7,11 +7,10 @@ Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, DCGM_PREFIX, CounterKind
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, DCGM_PREFIX
 from tachograph.catalog.units import plural
 from tachograph.judge.workload.classes import DECIDING
 from tachograph.sources.metrics import exporter_metrics
@@ -57,33 +56,18 @@ class CounterFix(StrEnum):
     NONE = "none"  # nothing
 
 
-@dataclass(frozen=True, slots=True)
-class _FixText:
-    """Texts of a fix: for a line with counters, for a screen. {lines}: names in DCGM or of metrics; {source}; {csv}."""
-
-    message: str
-    brief: str
-
-
-_CSV_FILE: Final = "lines of the CSV file of dcgm-exporter (option -f)"
-_FIX_TEXTS: Mapping[CounterFix, _FixText] = {
-    CounterFix.CSV: _FixText("add {lines} to the CSV file of dcgm-exporter (option -f) and restart it", "exporter CSV"),
-    CounterFix.METRIC: _FixText("have {source} report {lines}", "exporter field"),
-    CounterFix.PROFILING: _FixText(
+# {lines}: names in DCGM or of metrics; {source}; {csv}
+_FIX_TEXTS: Mapping[CounterFix, str] = {
+    CounterFix.CSV: "add {lines} to the CSV file of dcgm-exporter (option -f) and restart it",
+    CounterFix.METRIC: "have {source} report {lines}",
+    CounterFix.PROFILING: (
         "DCGM profiling reports nothing; it needs {csv}a data-centre GPU (Volta or newer), a host engine running as "
-        "root (container: SYS_ADMIN), and no other active profiler (ncu, nsys)",
-        "no profiling",
+        "root (container: SYS_ADMIN), and no other active profiler (ncu, nsys)"
     ),
-    CounterFix.UNCOUNTED: _FixText(
-        "DCGM profiling works for other counters: this GPU or DCGM does not count {lines}", "not counted"
-    ),
-    CounterFix.HOPPER: _FixText(
-        "NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter", "needs Hopper"
-    ),
-    CounterFix.NONE: _FixText("", "not reported"),
+    CounterFix.UNCOUNTED: "DCGM profiling works for other counters: this GPU or DCGM does not count {lines}",
+    CounterFix.HOPPER: "NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter",
+    CounterFix.NONE: "",
 }
-
-
 _NAMING: Final = (CounterFix.CSV, CounterFix.METRIC)  # their sentences name the counters
 # the ways in which a summary names them: profiling first, which the lines of the CSV file need
 _ORDER: Final = (CounterFix.PROFILING, *_NAMING, CounterFix.UNCOUNTED, CounterFix.HOPPER)
@@ -152,55 +136,10 @@ def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: boo
     return _fix_sentence(counter_fix(counter, source, mig=mig, profiles=profiles), [counter], source)
 
 
-def brief_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
-    """Return the same in a few words, shown on a screen in place of a value.
-
-    >>> brief_fix("sm_active", "dcgm-exporter"), brief_fix("gpu_util", "nvml", mig=True)
-    ('exporter CSV', 'not for MIG')
-    >>> brief_fix("sm_active", "recording")
-    'not recorded'
-    """
-    if mig and counter in _WHOLE_GPU:
-        return "not for MIG"
-    if source == "recording":
-        return "not recorded"
-    return _FIX_TEXTS[counter_fix(counter, source, mig=mig, profiles=profiles)].brief
-
-
-def brief_reason(about: SourceInfo, counter: str, *, mig: bool = False) -> str:
-    """Return in a few words why a source does not report a counter, shown on a screen in place of a value."""
-    if about.unsupported.get(counter) == NO_VALUE:
-        return "no value"
-    return brief_fix(counter, advised_source(about.name, about.exporters), mig=mig, profiles=has_profiling(about))
-
-
-def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines that make dcgm-exporter report counters; none for those that are not in DCGM.
-
-    >>> exporter_csv_lines(["sm_active"])
-    ('DCGM_FI_PROF_SM_ACTIVE, gauge, sm_active',)
-    """
-    rows = [
-        COUNTERS_BY_NAME[name] for name in counters if name in COUNTERS_BY_NAME and COUNTERS_BY_NAME[name].dcgm_name
-    ]
-    return tuple(
-        f"{DCGM_PREFIX}{row.dcgm_name}, {'counter' if row.kind is CounterKind.CUMULATIVE else 'gauge'}, {row.name}"
-        for row in rows
-    )
-
-
 def absent_counters(about: SourceInfo) -> frozenset[str]:
     """Return the unsupported counters for which another exporter than DCGM's has no metric: nothing enables them."""
     metrics = exporter_metrics(advised_source(about.name, about.exporters))
     return frozenset(name for name, how in about.unsupported.items() if metrics and not how and name not in metrics)
-
-
-def missing_csv_lines(about: SourceInfo) -> tuple[str, ...]:
-    """Return the lines that the CSV file of dcgm-exporter lacks, those for workload classes first."""
-    deciding = deciding_counters(about)
-    ordered = (*deciding, *(name for name in about.unsupported if name not in deciding))
-    lacking = {name for fix, names, _ in _ways(about, ordered) if fix is CounterFix.CSV for name in names}
-    return exporter_csv_lines(name for name in ordered if name in lacking)
 
 
 def unsupported_counters(
@@ -229,11 +168,10 @@ def unsupported_counters(
     }
 
 
-def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ", fields: bool = True) -> list[str]:
+def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> list[str]:
     """Return the unsupported counters of a source and how to enable them: a line for each way.
 
-    Counters that the exporter has no metric for are counted. fields: False: of DCGM's fields only where they go, as
-    `missing_csv_lines` shows them.
+    Counters that the exporter has no metric for are counted.
 
     >>> from tachograph.live.snapshot import SourceInfo
     >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
@@ -243,8 +181,7 @@ def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ", fields
     absent = absent_counters(about)
     lines = [
         f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
-        for fix, counters, sentence in _ways(about, [name for name in about.unsupported if name not in absent])
-        for message in (_CSV_FILE if fix is CounterFix.CSV and not fields else sentence,)
+        for _, counters, message in _ways(about, [name for name in about.unsupported if name not in absent])
     ]
     source = advised_source(about.name, about.exporters)
     return [*lines, *([f"{begin}{plural(len(absent), 'counter')} that {source} has no metric for"] if absent else [])]
@@ -301,7 +238,7 @@ def _fix_sentence(usual: CounterFix, counters: list[str], source: str) -> str:
         if name in COUNTERS_BY_NAME
     )
     csv = "its lines in the CSV file, " if source in _EXPORTERS else ""
-    message = _FIX_TEXTS[usual].message.format(lines=", ".join(fields), source=source, csv=csv)
+    message = _FIX_TEXTS[usual].format(lines=", ".join(fields), source=source, csv=csv)
     if source == "prometheus" and usual is CounterFix.CSV:
         return f"{message}; or let Prometheus keep it (metric_relabel_configs)"
     return message

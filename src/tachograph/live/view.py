@@ -113,7 +113,7 @@ NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
 class View:
     """One row per GPU, in the order of `snapshot.gpus`.
 
-    labels, raw: places in CLASSES, smoothed and of this reading alone. real: real utilisation 0..1, NaN unknown.
+    labels: smoothed classes, as places in CLASSES. real: real utilisation 0..1, NaN unknown.
     health: places in STATES. reported: False of a GPU without values now. stale_s: age of its values, NaN where never.
     settings: those of the classes. means: of counters over the window of the label, NaN missing.
     replays: new ones that are still visible, NaN unknown; None where they are not counted.
@@ -122,7 +122,6 @@ class View:
     about: SourceInfo
     snapshot: Snapshot
     labels: Bytes
-    raw: Bytes
     real: Floats
     health: Bytes
     reported: Flags
@@ -172,13 +171,11 @@ class View:
 class GpuReasons:
     """The reasons for class and health of one GPU.
 
-    classified: of the means over the window, from which the class shown comes; raw: of the last reading alone. why: the
-    rule of the former with its values; health_why: the problem, "" without one. enable: {counter that is
-    missing: how to enable it}.
+    classified: of the means over the window, from which the class shown comes. why: its rule with its values.
+    health_why: the problem, "" without one. enable: {counter that is missing: how to enable it}.
     """
 
     classified: Classified
-    raw: Classified
     health: Health
     limits: HealthLimits
     why: str
@@ -197,7 +194,6 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
     missing = dict.fromkeys((*classified.needs, *health.needs))
     return GpuReasons(
         classified,
-        classify(view.reading(row), settings),
         health,
         limits,
         why,

@@ -191,9 +191,7 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
     value = snapshot.value(counter, row)
     rest = width - _NAME - 1
     if value is None:
-        gpu = snapshot.gpus[row]
-        now = counter in snapshot.values
-        why = "not reported now" if now else unsupported.brief_reason(view.about, counter, mig=gpu.mig is not None)
+        why = "not reported now" if counter in snapshot.values else "not reported"
         return [
             cell(counter, _NAME, colours.DIM),
             cell(MISSING, _VALUE + 1, colours.DIM, right=True),

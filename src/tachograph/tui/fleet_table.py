@@ -13,13 +13,11 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, absent_columns
 from tachograph.live.looks import MISSING
 from tachograph.live.render import real_definition
-from tachograph.live.view import View
 from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import cut, fitted_widths
 from tachograph.tui import colours
 from tachograph.tui.page import Pieces, filled
 
-OTHER_NOW = "~"  # the newest reading alone has another class
 _SUM = "Σ"
 _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
@@ -181,19 +179,8 @@ def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
     return _state(_worst(rows, group))
 
 
-def class_cell(view: View, row: int, look_text: str | None = None) -> str:
-    """Return the class of a GPU; a sign after its letter where the newest reading alone has another.
-
-    The class is that of a window, the numbers beside it are of now: without the sign they would contradict.
-    look_text: in place of the class, where more is known than that.
-    """
-    text = look_text if look_text is not None else colours.class_text(view.label(row))
-    differs = view.reported[row] and view.raw[row] != view.labels[row]
-    return text.replace(" ", OTHER_NOW, 1) if differs else text
-
-
 def _class(rows: FleetRows, row: int) -> str:
-    return class_cell(rows.view, row, colours.LOOKS[int(rows.looks[row])].text)
+    return colours.LOOKS[int(rows.looks[row])].text
 
 
 def _health(rows: FleetRows, row: int) -> str:

@@ -10,8 +10,8 @@ from textual.binding import BindingType
 
 from tachograph.catalog.units import printable, text
 from tachograph.judge.health import HealthLimits
-from tachograph.judge.workload.classes import NO, RULED, UNKNOWN, WORKLOAD_CLASSES, YES
-from tachograph.judge.workload.rules import known_of, verdicts
+from tachograph.judge.workload.classes import RULED, UNKNOWN
+from tachograph.judge.workload.rules import known_of
 from tachograph.live import unsupported
 from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuId
@@ -21,23 +21,17 @@ from tachograph.tui.counter_rows import counters, unsupported_sentences
 from tachograph.tui.page import Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
 
 RULES = tuple(one.name for one in RULED)
-_VERDICTS = {NO: "no", YES: "yes"}
 _WEIGHED = (("SM", "sm"), ("TENSOR", "tensor"), ("DRAM", "dram"), ("GR", "gr"))
 
 
-def classed_and_healthy(view: View, row: int, *, width: int, rules: bool) -> list[Row]:
-    """Return class and health of a GPU, and why. rules: whether all rules are listed, and health by a line each."""
+def classed_and_healthy(view: View, row: int, *, width: int) -> list[Row]:
+    """Return class and health of a GPU, and why."""
     found = gpu_reasons(view, row)
-    return [
-        *classed(view, row, found, width=width, rules=rules),
-        *healthy(view, row, found, width=width, short=not rules),
-    ]
+    return [*classed(view, row, found, width=width), *healthy(view, row, found, width=width)]
 
 
-def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool) -> list[Row]:
-    """Return the class, its rule with values and thresholds, the class of this reading alone; and the parts of
-    real utilisation. rules: all rules up to the matching one are listed.
-    """
+def classed(view: View, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+    """Return the class, its rule with values and thresholds, and the parts of real utilisation."""
     smoothed, window = view.label(row), view.settings.smoothing_s
     rows: list[Row] = [
         heading("Class", width, f"over {quantity(window, 's')}" if window else "of this reading"),
@@ -50,10 +44,7 @@ def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool)
         rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
     rows += paragraph(found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2)
     rows += _enabling(view, found.classified.needs, width=width)
-    if found.raw.name != smoothed:
-        rows += paragraph(f"latest sample alone: {colours.class_text(found.raw.name)}", width, indent=2)
-    rows += parts_of_real(view, row, width=width)
-    return rows + (_all_rules(view, row) if rules else [])
+    return rows + parts_of_real(view, row, width=width)
 
 
 def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
@@ -74,27 +65,13 @@ def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
     return paragraph(f"real {quantity(float(view.real[row]), 'fraction')} = {' + '.join(parts)}", width, indent=2)
 
 
-def _all_rules(view: View, row: int) -> list[Row]:
-    """Rules in their order up to the first that matches the means over the window."""
-    rows: list[Row] = []
-    for place, verdict in enumerate((*verdicts(view.reading_of_window(row), view.settings), YES)):
-        style = colours.CLASS_STYLES[place] if verdict == YES else colours.DIM
-        message = _VERDICTS.get(verdict, "?")
-        rows.append([Segment(f"{place + 1:>4} {message:<4}{WORKLOAD_CLASSES[place]}: {RULED[place].rule}", style)])
-        if verdict == YES:
-            break
-    return rows
-
-
-def healthy(view: View, row: int, found: GpuReasons, *, width: int, short: bool) -> list[Row]:
-    """Return health, and each decisive value against its limit. short: good values in one paragraph."""
+def healthy(view: View, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+    """Return health, and each decisive value against its limit."""
     state = view.state(row)
     rows: list[Row] = [heading("Health", width), [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])]]
     if found.health_why:
         rows += paragraph(found.health_why, width, colours.ALARM, indent=2)
-    values = _values(view, row, found.limits)
-    for sentence in [join_parts(values)] if short else values:
-        rows += paragraph(sentence, width, indent=2)
+    rows += paragraph(join_parts(_values(view, row, found.limits)), width, indent=2)
     if found.health.needs and view.reported[row]:
         rows += paragraph(f"not reported: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2)
         rows += _enabling(view, found.health.needs, width=width)
@@ -171,12 +148,12 @@ def focus(view: View, gpu: GpuId, *, width: int) -> list[Row]:
     row = view.snapshot.gpus.index(gpu)
     top = identity(view, row, width=width)
     if width < WIDE:
-        parts = (*classed_and_healthy(view, row, width=width, rules=False), *counters(view, row, width=width))
+        parts = (*classed_and_healthy(view, row, width=width), *counters(view, row, width=width))
         return [*top, *parts, *surroundings(view, row, width=width)]
     left = min(_COUNTERS_AT_MOST, width * 11 // 20)
     right = width - left - 3
     beside_them = [
-        *classed_and_healthy(view, row, width=right, rules=width >= WIDE + 40),
+        *classed_and_healthy(view, row, width=right),
         *surroundings(view, row, width=right),
     ]
     return [*top, *beside([counters(view, row, width=left), beside_them], [left, right], gap=3)]

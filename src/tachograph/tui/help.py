@@ -12,10 +12,10 @@ from tachograph.judge.health import CRIT, HOT, WARN
 from tachograph.judge.workload.settings import Weights
 from tachograph.live.fleet_rows import absent_columns
 from tachograph.live.render import WEIGHED
-from tachograph.live.unsupported import missing_csv_lines, unsupported_lines
+from tachograph.live.unsupported import unsupported_lines
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.fleet_table import COLUMNS, OTHER_NOW
+from tachograph.tui.fleet_table import COLUMNS
 from tachograph.tui.page import Page, Row, beside, heading, paragraph
 
 PLACES = {
@@ -127,19 +127,16 @@ def _signs(width: int) -> list[Row]:
     health: Row = []
     for state, meaning in ((HOT, "hot"), (WARN, "PCIe replays"), (CRIT, "memory row errors")):
         health += [Segment(colours.state_text(state), colours.HEALTH_STYLES[state]), Segment(f" {meaning}   ")]
-    other = paragraph(f"X{OTHER_NOW}: the latest sample has another class than the last seconds", width)
-    return [heading("Bottleneck and health", width), limits, *other, health, []]
+    return [heading("Bottleneck and health", width), limits, health, []]
 
 
 def _unsupported(view: View, *, width: int) -> list[Row]:
     if not view.about.unsupported:
         return []
     rows = [heading("Unsupported counters", width)]
-    for line in unsupported_lines(view.about, begin="", fields=False):
+    for line in unsupported_lines(view.about, begin=""):
         rows += paragraph(printable(line), width, indent=2)
-    if csv := missing_csv_lines(view.about):
-        rows += paragraph("Lines for its CSV file, those for workload classes first:", width)
-    return [*rows, *([Segment(f"  {line}")] for line in csv), []]
+    return [*rows, []]
 
 
 def _problems(view: View, *, width: int) -> list[Row]:

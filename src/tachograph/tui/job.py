@@ -20,7 +20,6 @@ from tachograph.live.snapshot import GpuId, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.job_table import (
-    MAPPED,
     ORDERS,
     JobFacts,
     JobGpuTable,
@@ -28,7 +27,6 @@ from tachograph.tui.job_table import (
     job_facts,
     job_gpu_table,
     job_title,
-    mapped,
     ordered,
     programs_rows,
     rows_of_job,
@@ -264,11 +262,7 @@ def job_lines(
     found = JobLines()
     columns = job_gpu_table(view, job, width=width)
     found.above += [*job_title(view, job, width=width), *finding_rows(reported, width=width)]
-    running = programs_rows(view, job, width=width)
-    if len(job.rows) > MAPPED:
-        found.above += [*mapped(view, job, width=width), *running]
-    else:
-        found.below += running
+    found.below += programs_rows(view, job, width=width)
     found.above += [heading("GPUs", width, order), table_head(columns)]
     found.cursor = cursor
     found.fill(view, job, columns, ordered(view, job, order))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 from rich.segment import Segment
@@ -17,7 +16,7 @@ from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuAllocation, GpuProcess, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours
-from tachograph.tui.counter_rows import blocks, span, spark
+from tachograph.tui.counter_rows import span, spark
 from tachograph.tui.fleet_table import percent
 from tachograph.tui.page import Row, cell, flow, heading, join_parts, paragraph, quantity
 
@@ -203,7 +202,6 @@ def programs(view: View, rows: Sequence[int]) -> list[JobProgram]:
 
 
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
-MAPPED = 16  # GPUs from which on a map shows all at once
 _NAMED = 6  # GPUs that a sentence lists
 _PROGRAMS = 6
 ORDERS = ("stragglers first", "by index", "least active first", "most memory first")
@@ -282,34 +280,6 @@ def _kept_s(job: JobFacts) -> float:
 def _named(view: View, job: JobFacts, places: Sequence[int]) -> str:
     names = [view.snapshot.gpus[job.rows[place]].name for place in places[:_NAMED]]
     return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
-
-
-def mapped(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """Return a block for each GPU, node by node: its height is the activity, its colour the limit."""
-    values = view.snapshot.column(job.counter or "gpu_util")[list(job.rows)]
-    drawn = [
-        block if known else "?"
-        for block, known in zip(blocks(values, low=0.0, high=1.0), values == values, strict=True)
-    ]
-    nodes: dict[str, list[int]] = {}
-    for place, row in enumerate(job.rows):
-        nodes.setdefault(view.snapshot.gpus[row].node, []).append(place)
-    labels = view.labels[list(job.rows)].tolist()
-    longest = max(len(name) for name in nodes)
-    most = max(len(places) for places in nodes.values())
-    each = longest + 1 + most + 2
-    rows: list[Row] = [heading("All GPUs", width, f"{job.counter or 'no counter'}, now")]
-    fit = max(1, width // each)
-    named = list(nodes.items())
-    for begin in range(0, len(named), fit):
-        together: Row = []
-        for name, places in named[begin : begin + fit]:
-            together.append(cell(name, longest + 1, colours.DIM))
-            for label, alike in groupby(places, key=labels.__getitem__):
-                together.append(Segment("".join(drawn[place] for place in alike), colours.CLASS_STYLES[label]))
-            together.append(Segment(" " * (most - len(places) + 2)))
-        rows.append(together)
-    return rows
 
 
 def ordered(view: View, job: JobFacts, order: str) -> list[int]:
