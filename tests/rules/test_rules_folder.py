@@ -139,11 +139,6 @@ def test_a_rule_that_does_not_exist_is_told_with_one_near() -> None:
         read_rules(RuleOptions()).only(["hot_gpus"])
 
 
-def test_a_level_that_nobody_measures(tmp_path: Path) -> None:
-    write(tmp_path, "own.json", rule(level="process", expression="SelectMetric(work, OverAll) > limit"))
-    assert any("processes" in problem.message for problem in read_rules(of(tmp_path)).errors)
-
-
 def test_files_are_checked_as_they_would_be_in_a_folder(tmp_path: Path) -> None:
     path = write(tmp_path, "own.json", rule(), rule("hot_gpu"))
     checked = read_files([path, tmp_path / "none.json", tmp_path])

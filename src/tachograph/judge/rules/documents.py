@@ -1,31 +1,27 @@
-"""Documents of rules: JSON with comments, in which every value has its line and column.
-
-The grammar takes commas and colons as they come, so that one run finds every one that is missing or too many.
-"""
+"""Documents of rules: JSON with comments, in which every value has its line and column."""
 
 from __future__ import annotations
 
+import json
 import re
-from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
-from lark import Lark, Token, Tree, UnexpectedInput, UnexpectedToken
+from lark import Lark, Token, Transformer, UnexpectedToken
 
 from tachograph.catalog.units import printable
 
 LARGEST = 65_536  # characters of a file
 DEEPEST = 16
-MOST_TOKENS = 4_000  # values, names and marks of a file
-MOST_MISTAKES = 20
+# A text may lack its closing quote, and a word may be anything: then the message names what stands there.
 GRAMMAR = r"""
 ?start: value
-?value: object | array | STRING | WORD
-object: LBRACE (member | COMMA)* RBRACE
-array: LSQB (value | COMMA)* RSQB
-member: STRING [COLON] value
+?value: object | array | STRING -> text | WORD -> word
+object: LBRACE [member (COMMA member)* [COMMA]] RBRACE
+array: LSQB [value (COMMA value)* [COMMA]] RSQB
+member: STRING COLON value
 STRING: /"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"?/
 WORD: /[^\s{}\[\]:,"\/]+|[^\s{}\[\]:,"]/
 COMMA: ","
@@ -39,246 +35,172 @@ SPACE: /[\s\ufeff]+/
 %ignore COMMENT
 %ignore SPACE
 """
-_CLOSES = {"LBRACE": Token("RBRACE", "}"), "LSQB": Token("RSQB", "]")}
-_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt])|(.))')
-_ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_CLOSES = {"LBRACE": "}", "LSQB": "]"}
+_CLOSED_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_CHARACTER = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
+_HALF = re.compile(r"[\ud800-\udfff]")
 _WORDS = {"true": True, "false": False, "null": None}
-_NUMBER = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,4})?")
+
+
+class MalformedDocumentError(Exception):
+    """The text is not a JSON document: the place of the first mistake, and what is wrong there."""
+
+    def __init__(self, line: int, column: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A value: text, number, true, false, null, a list of Items, or an object as a list of (name, value) Items.
+    """A value: a text, a number, true, false, null, a list of Items, or an object as {name: (name Item, value Item)}.
 
     line, column: where it begins, from 1. raw: a text as it is written between its quotes.
     """
 
-    value: str | float | bool | list[Item] | Members | None
+    value: str | float | bool | list[Item] | dict[str, tuple[Item, Item]] | None
     line: int
     column: int
     raw: str = ""
 
-    def column_of(self, at: int) -> int:
-        """Return the column of the character `at` of a text, which escapes before it move.
+    def column_of(self, index: int) -> int:
+        """Return the column of the character `index` of a text, which escapes before it shift.
 
         >>> Item('a"b', 1, 5, 'a\\\\"b').column_of(2)
         9
         """
-        if len(self.raw) == len(str(self.value)):
-            return self.column + 1 + at
-        steps = [0, *(found.end() for found in re.finditer(r"\\u[0-9a-fA-F]{4}|\\.|.", self.raw))]
-        return self.column + 1 + steps[min(at, len(steps) - 1)]
+        ends = [0, *(character.end() for character in _CHARACTER.finditer(self.raw))]
+        return self.column + 1 + ends[min(index, len(ends) - 1)]
+
+    def plain(self) -> Any:
+        """Return the value as Python's own lists and dictionaries."""
+        if isinstance(self.value, list):
+            return [item.plain() for item in self.value]
+        if isinstance(self.value, dict):
+            return {name: item.plain() for name, (_, item) in self.value.items()}
+        return self.value
 
 
-class Members(list[tuple[Item, Item]]):
-    """The members of an object, in order."""
+class _ItemBuilder(Transformer[Token, Item]):
+    """Makes Items while the parser runs."""
 
+    def text(self, children: list[Token]) -> Item:
+        (token,) = children
+        try:
+            value = json.loads(token, strict=False)
+        except json.JSONDecodeError as error:
+            column = (token.column or 1) + error.pos
+            raise MalformedDocumentError(token.line or 1, column, f"{error.msg}; write \\\\ for a backslash") from None
+        if _HALF.search(value):
+            raise _malformed(token, f"{cut(token)} holds half a character; write the character itself")
+        return Item(value, token.line or 1, token.column or 1, token[1:-1])
 
-class Mistake(NamedTuple):
-    """What is no JSON, and where."""
+    def word(self, children: list[Token]) -> Item:
+        (token,) = children
+        if token in _WORDS:
+            return Item(_WORDS[token], token.line or 1, token.column or 1)
+        try:
+            number = json.loads(token, parse_int=float)
+        except ValueError:
+            number = None
+        if not isinstance(number, float) or not abs(number) < float("inf"):
+            raise _malformed(token, f"{cut(token)} is not a value; a text needs quotes")
+        return Item(number, token.line or 1, token.column or 1)
 
-    line: int
-    column: int
-    message: str
+    def member(self, children: list[Any]) -> tuple[Item, Item]:
+        return self.text(children[:1]), children[2]
 
+    def array(self, children: list[Any]) -> Item:
+        bracket = children[0]
+        return Item([child for child in children if isinstance(child, Item)], bracket.line, bracket.column)
 
-class _StopError(Exception):
-    """No way on."""
+    def object(self, children: list[Any]) -> Item:
+        bracket = children[0]
+        members: dict[str, tuple[Item, Item]] = {}
+        for child in children:
+            if not isinstance(child, tuple):
+                continue
+            name = child[0]
+            if name.value in members:
+                raise MalformedDocumentError(name.line, name.column, f"{cut(name.value)} stands here twice")
+            members[name.value] = child
+        return Item(members, bracket.line, bracket.column)
 
 
 @cache
 def _parser() -> Lark:
-    return Lark(GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=False)
+    return Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=_ItemBuilder(), maybe_placeholders=False)
 
 
-_Node = Tree[Token] | Token
+def read(text: str) -> Item:
+    """Return what a JSON text holds. Comments and a comma after the last value are allowed.
+
+    Raises MalformedDocumentError with the place of the first mistake.
+
+    >>> read('[1, "x"] // two values').plain()
+    [1.0, 'x']
+    """
+    if len(text) > LARGEST:
+        raise MalformedDocumentError(1, 1, f"longer than {LARGEST} characters; divide the file")
+    parser: Any = _parser().parse_interactive(text)  # lark types only a part of it
+    opened: list[Token] = []
+    previous: Token | None = None
+    try:
+        for token in parser.lexer_thread.lex(parser.parser_state):
+            if token.type == "STRING" and not _CLOSED_TEXT.fullmatch(token):
+                raise _malformed(token, f"the closing quote of {cut(token)} is missing")
+            if token.startswith("/"):
+                raise _malformed(token, "a comment is // to the end of the line, or /* ... */")
+            parser.feed_token(token)
+            if token.type in _CLOSES:
+                opened.append(token)
+            elif token.type in ("RBRACE", "RSQB"):
+                opened.pop()
+            if len(opened) > DEEPEST:
+                raise _malformed(token, f"nested deeper than {DEEPEST} levels")
+            previous = token
+        item: Item = parser.feed_eof()
+    except UnexpectedToken as error:
+        raise _unexpected(error.token, parser.accepts(), opened, previous) from None
+    return item
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Makes a parsed document Items, and takes down what is wrong with it."""
-
-    text: str
-    mistakes: list[Mistake] = field(default_factory=list)
-    warnings: list[Mistake] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
-
-    def place(self, at: int) -> tuple[int, int]:
-        line = bisect_right(self.starts, at)
-        return line, at - self.starts[line - 1] + 1
-
-    def mistake(self, at: int, message: str) -> None:
-        self.mistakes.append(Mistake(*self.place(at), message))
-        if len(self.mistakes) >= MOST_MISTAKES:
-            raise _StopError
-
-    def parsed(self) -> tuple[_Node | None, bool]:
-        """Return the tree, and whether it is whole: brackets that are open where it ends are closed for it."""
-        parser: Any = _parser().parse_interactive(self.text)  # of which lark types a part
-        opened: list[Token] = []
-        try:
-            for number, token in enumerate(parser.lexer_thread.lex(parser.parser_state)):
-                if number >= MOST_TOKENS:
-                    self.mistake(_at(token), f"more than {MOST_TOKENS} values, names and marks; divide the file")
-                    return None, False
-                if token.type in _CLOSES:
-                    opened.append(token)
-                    if len(opened) > DEEPEST:
-                        self.mistake(_at(token), f"nested deeper than {DEEPEST} levels")
-                        return None, False
-                parser.feed_token(token)
-                if token.type in ("RBRACE", "RSQB"):
-                    opened.pop()
-            return parser.feed_eof(), True
-        except UnexpectedToken as problem:
-            self.mistake(_at(problem.token, len(self.text)), self.unexpected(problem, opened))
-        try:
-            for token in reversed(opened):
-                parser.feed_token(_CLOSES[token.type])
-            return parser.feed_eof(), False
-        except UnexpectedInput:
-            return None, False
-
-    def unexpected(self, problem: UnexpectedToken, opened: list[Token]) -> str:
-        """What is wrong where brackets, or values and names do not fit."""
-        found = "the end of the file" if problem.token.type == "$END" else cut(str(problem.token))
-        expected = problem.accepts or problem.expected
-        if expected == {"$END"}:
-            return f"{found} where the file should end"
-        if not opened or not {"RBRACE", "RSQB"} & set(expected):
-            return f"a value is missing before {found}"
-        bracket, close = opened[-1], _CLOSES[opened[-1].type]
-        line, column = self.place(_at(bracket))
-        if problem.token.type in ("$END", "RBRACE", "RSQB"):
-            return f"{found} where {close} is missing: {bracket} of {line}:{column} is open"
-        if problem.token.type == "COLON":
-            return f"a : within a list; {close} is missing before: {bracket} of {line}:{column} is open"
-        return f"a name in quotes is missing before {found}"
-
-    def item(self, node: _Node) -> Item:
-        """Return a value."""
-        if isinstance(node, Token):
-            return self.string(node) if node.type == "STRING" else Item(self.word(node), *self.place(_at(node)))
-        parts = node.children[1:-1]
-        self.separators(node)
-        values = [part for part in parts if not (isinstance(part, Token) and part.type == "COMMA")]
-        line, column = self.place(_at(node))
-        if node.data == "array":
-            return Item([self.item(value) for value in values], line, column)
-        return Item(self.members([value for value in values if isinstance(value, Tree)]), line, column)
-
-    def members(self, nodes: list[Tree[Token]]) -> Members:
-        members, names = Members(), set[str]()
-        for node in nodes:
-            name, value = node.children[0], node.children[-1]
-            assert isinstance(name, Token)
-            if len(node.children) == 2:
-                self.mistake(_end(name), f"a colon is missing before {_first_text(value)}")
-            read = self.string(name)
-            if str(read.value) in names:
-                self.mistake(_at(name), f"{cut(str(read.value))} stands here twice")
-            names.add(str(read.value))
-            members.append((read, self.item(value)))
-        return members
-
-    def separators(self, node: Tree[Token]) -> None:
-        """Check that one comma stands between two values; one before the closing bracket is only odd."""
-        for before, part in pairwise(node.children):
-            commas = [isinstance(each, Token) and each.type == "COMMA" for each in (before, part)]
-            first, last = before is node.children[0], part is node.children[-1]
-            if commas[1] and (commas[0] or first):
-                self.mistake(_at(part), "a value is missing before ,")
-            elif commas[0] and last:
-                self.warnings.append(Mistake(*self.place(_at(before)), f"the comma before {part} is one too many"))
-            elif not any(commas) and not first and not last:
-                self.mistake(_end(before), f"a comma is missing before {_first_text(part)}")
-
-    def word(self, token: Token) -> float | bool | None:
-        if token in _WORDS:
-            return _WORDS[token]
-        if _NUMBER.fullmatch(token):
-            number = float(token)
-            if abs(number) < float("inf"):
-                return number
-        if token.startswith("/"):
-            self.mistake(_at(token), "a comment is // to the end of the line, or /* ... */")
-        else:
-            self.mistake(_at(token), f"{cut(token)} is no value; a text needs quotes")
-        return None
-
-    def string(self, token: Token) -> Item:
-        line, column = self.place(_at(token))
-        raw = token[1:-1]
-        if len(token) < 2 or not token.endswith('"') or _escaped_quote(token):
-            self.mistake(_at(token), f"the closing quote of {cut(token)} is missing")
-            raise _StopError
-        return Item(self.unescaped(raw, _at(token) + 1) if "\\" in raw else raw, line, column, raw)
-
-    def unescaped(self, raw: str, at: int) -> str:
-        def one(found: re.Match[str]) -> str:
-            code, known, other = found.groups()
-            if other is not None:
-                self.mistake(at + found.start(), f"\\{other} is no escape; write \\\\ for a backslash")
-                return ""
-            if code is None:
-                return _ESCAPED[known]
-            if 0xD800 <= int(code, 16) < 0xE000:
-                self.mistake(at + found.start(), f"\\u{code} is half a character; write the character itself")
-                return ""
-            return chr(int(code, 16))
-
-        return _ESCAPE.sub(one, raw)
+def _unexpected(
+    token: Token, accepted: Set[str], opened: list[Token], previous: Token | None
+) -> MalformedDocumentError:
+    """Return what is missing, and where: a comma and a colon behind the token before them, all else at the token."""
+    end = (1, 1) if previous is None else (previous.end_line or 1, previous.end_column or 1)
+    at_end = token.type == "$END"
+    name = "the end of the file" if at_end else cut(token)
+    line, column = end if at_end else (token.line or 1, token.column or 1)
+    starts_value = token.type in ("STRING", "WORD", "LBRACE", "LSQB")
+    if "$END" in accepted:
+        message = f"{name} where the file should end"
+    elif "COLON" in accepted:
+        (line, column), message = end, f"a colon is missing before {name}"
+    elif "COMMA" in accepted and starts_value:
+        (line, column), message = end, f"a comma is missing before {name}"
+    elif token.type == "COLON" and "RSQB" in accepted:
+        message = f"a : within a list; ] is missing before: {_open_bracket(opened)}"
+    elif {"RBRACE", "RSQB"} & accepted and (at_end or token.type in ("RBRACE", "RSQB")):
+        message = f"{name} where {_CLOSES[opened[-1].type]} is missing: {_open_bracket(opened)}"
+    elif "STRING" in accepted and "WORD" not in accepted:
+        message = f"a name in quotes is missing before {name}"
+    else:
+        message = f"a value is missing before {name}"
+    return MalformedDocumentError(line, column, message)
 
 
-def _first(node: _Node) -> Token:
-    return node if isinstance(node, Token) else _first(node.children[0])
+def _open_bracket(opened: list[Token]) -> str:
+    bracket = opened[-1]
+    return f"{bracket} of {bracket.line}:{bracket.column} is open"
 
 
-def _at(node: _Node, otherwise: int = 0) -> int:
-    token = _first(node)
-    return otherwise if token.type == "$END" or token.start_pos is None else token.start_pos
-
-
-def _end(node: _Node) -> int:
-    """Where a value ends; a bracket that was closed for it has no place."""
-    if isinstance(node, Tree):
-        return _end(node.children[-1])
-    return node.end_pos or 0
-
-
-def _escaped_quote(text: str) -> bool:
-    """Whether the last quote of a text belongs to it: an odd number of backslashes stands before it."""
-    body = text[:-1]
-    return (len(body) - len(body.rstrip("\\"))) % 2 == 1
-
-
-def _first_text(node: _Node) -> str:
-    return cut(str(_first(node)))
+def _malformed(token: Token, message: str) -> MalformedDocumentError:
+    return MalformedDocumentError(token.line or 1, token.column or 1, message)
 
 
 def cut(text: str) -> str:
-    """Return the begin of a text for a message, as printable characters."""
+    """Return the beginning of a text for a message, as printable characters."""
     return printable(text if len(text) <= 40 else f"{text[:37]}...")
-
-
-def read(text: str) -> tuple[Item | None, tuple[Mistake, ...], tuple[Mistake, ...]]:
-    """Return what a text of JSON holds (None: undetermined), its mistakes, and what is only odd in it.
-
-    Comments and a comma too many at an end are allowed. Where a comma or a colon is missing, reading goes on.
-
-    >>> read('[1 2]')[1]
-    (Mistake(line=1, column=3, message='a comma is missing before 2'),)
-    """
-    if len(text) > LARGEST:
-        return None, (Mistake(1, 1, f"longer than {LARGEST} characters"),), ()
-    reader, item = _Reader(text), None
-    try:
-        tree, whole = reader.parsed()
-        made = None if tree is None else reader.item(tree)
-        item = made if whole else None
-    except _StopError:
-        pass
-    return item, tuple(sorted(reader.mistakes)), tuple(sorted(reader.warnings))

@@ -1,16 +1,15 @@
-"""What rules are made of, remarks on them, and what comes of running one."""
+"""What rules are made of, problems in them, and what comes of evaluating one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from tachograph.judge.rules.expression import Node
+from tachograph.judge.rules.documents import Item
+from tachograph.judge.rules.expression import Node
 
-RuleLevel = Literal["job", "gpu", "node", "process"]
-LEVELS: tuple[RuleLevel, ...] = ("job", "gpu", "node", "process")
+RuleLevel = Literal["job", "gpu", "node"]
 
 
 class RulePair(NamedTuple):
@@ -45,13 +44,13 @@ class RuleProblem:
         >>> str(RuleProblem("a.json", 3, 7, "waste", "unknown name 'wrk'"))
         "a.json:3:7: error: unknown name 'wrk' (term waste)"
         """
-        place = f" (term {self.term})" if self.term else ""
-        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{place}"
+        term = f" (term {self.term})" if self.term else ""
+        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{term}"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleMetric:
-    """One metric that rules may use: `kind` is what it is of, one value per job, GPU, node or process.
+    """One metric that rules may use: `kind` is what it is of, one value per job, GPU or node.
 
     positive: it is never 0 nor negative, so that dividing by it is safe.
     """
@@ -65,39 +64,43 @@ class RuleMetric:
 
 @dataclass(frozen=True, slots=True)
 class RuleTerm:
-    """One term: its name with slips corrected, its expression, and where they stand."""
+    """One term: its name with slips corrected, its expression, and the text that holds it."""
 
     name: str
-    source: str
     node: Node
-    line: int
-    column: int
-    raw: str = ""  # as it is written, with escapes
+    item: Item
+
+    @property
+    def source(self) -> str:
+        """The expression as it is written."""
+        return str(self.item.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class RuleText:
     """A text with placeholders, in pieces: text, a shown expression, or a part under a condition."""
 
-    source: str
+    item: Item
     pieces: tuple[TextPiece, ...] = ()
-    line: int = 1
-    column: int = 1
-    raw: str = ""
+
+    @property
+    def source(self) -> str:
+        """The text as it is written."""
+        return str(self.item.value)
 
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
     """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if `node` is true.
 
-    Beside a `node`, `text` is its source.
+    Beside a `node`, `text` is its source. start: character of the whole text from which the places of `node` count.
     """
 
     text: str = ""
     node: Node | None = None
-    unit: Literal["", "%", "h"] = ""
+    unit: str = ""
     inner: tuple[TextPiece, ...] | None = None
-    at: int = 0  # of the node, in characters from the beginning of the text
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,9 @@ class PatternRule:
     """One rule as it stands in a file, its expressions parsed.
 
     tag: its short name, by which it is switched off and given parameters; rules may share one. id: its own name, the
-    tag where none is given. level: what it is judged of; below the job,
-    each GPU, node or process by itself. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the
-    names it lists. output: the term that alerts. details: title, severity, advice and the like, as written.
+    tag where it has none. level: what is judged; below the job, each GPU or node by itself. item: the object in the
+    file. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the names it lists. output: the
+    term that alerts. details: severity, advice, check and family, as written.
     """
 
     name: str
@@ -116,14 +119,13 @@ class PatternRule:
     level: RuleLevel
     terms: tuple[RuleTerm, ...]
     output: str
-    file: str = ""
-    line: int = 1
-    column: int = 1
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    parameters: tuple[str, ...] = ()
-    output_metric: Text = Text("")
-    template: Text = Text("")
-    details: Mapping[str, str] = field(default_factory=dict)
+    file: str
+    item: Item
+    metrics: Mapping[str, str]
+    parameters: tuple[str, ...]
+    output_metric: RuleText
+    template: RuleText
+    details: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +157,10 @@ class Ranks(Protocol):
     """What a rule may know of one job. Sequences are in the order of `labels(kind)`; None: not measured."""
 
     def labels(self, kind: RuleLevel) -> Sequence[str]:
-        """Return the names of the job's GPUs, nodes or processes."""
+        """Return the names of the job's GPUs or nodes."""
 
     def of_ranks(self, metric: str) -> Sequence[float | str | None] | None:
-        """Return a metric of GPUs, nodes or processes over the whole job, one value for each; None: of none."""
+        """Return a metric of GPUs or nodes over the whole job, one value for each; None: of none."""
 
     def of_job(self, metric: str) -> float | str | None:
         """Return a metric of the job."""
@@ -182,8 +184,8 @@ class RuleOutcome:
 
     alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the reasons.
     values: of every term (None: unknown). output: of what `output_metric` and `template` show, by its source.
-    ranks: labels of the GPUs, nodes or processes that alert, of rules below the job, and those that `output_metric`
-    names. text: for the user, both texts; "" without alert. steps: what it cost.
+    ranks: labels of the GPUs or nodes that alert, of rules below the job, and those that `output_metric` names.
+    text: for the user, both texts; "" without alert.
     """
 
     alert: bool | None
@@ -193,9 +195,10 @@ class RuleOutcome:
     text: str = ""
     unknown: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
-    steps: int = 0
 
     @property
     def verdict(self) -> Literal["yes", "no", "unknown"]:
         """The alert as a verdict of findings."""
-        return "unknown" if self.alert is None else "yes" if self.alert else "no"
+        if self.alert is None:
+            return "unknown"
+        return "yes" if self.alert else "no"

@@ -10,42 +10,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
 from typing import Any
 
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import printable
-from tachograph.judge.rules.documents import Item
-from tachograph.judge.rules.expression import FunctionCall, Name, Node, walk
+from tachograph.judge.rules import values
+from tachograph.judge.rules.expression import Node, walk
 from tachograph.judge.rules.model import (
     BUDGET,
     Budget,
     PatternRule,
     ProblemSeverity,
     Ranks,
+    RuleLevel,
     RuleMetric,
     RuleOutcome,
     RulePair,
     RuleProblem,
     RuleTerm,
-    Text,
+    RuleText,
     TextPiece,
 )
-from tachograph.judge.rules.types import Report, RuleType, Scope, Typed, typed
-from tachograph.judge.rules.values import ExhaustedError, Run, State
+from tachograph.judge.rules.values import REDUCTIONS, EvaluationState, ExhaustedError, RankValues, Run
 
 _MOST_PROBLEMS = 50
+_MOST_PROPOSALS = 5  # proposals for misspelt names take time
+_RANK_NAMES: Mapping[str, RuleLevel | None] = MappingProxyType(
+    {"Process": None, "Rank": None, "GPU": "gpu", "Node": "node"}
+)
+# Statistics in words. Of positive values they are positive themselves, so that dividing by them is safe.
+_STATISTICS: Mapping[str, str] = MappingProxyType(
+    {
+        "max": "largest",
+        "min": "smallest",
+        "sum": "summed",
+        "mean": "mean",
+        "median": "median",
+        "lower_quartile": "lower quartile of",
+        "upper_quartile": "upper quartile of",
+    }
+)
+# Functions besides REDUCTIONS: {name: numbers of arguments that they take}.
+_ARGUMENTS: Mapping[str, Collection[int]] = MappingProxyType(
+    {
+        "SelectMetric": (2,),
+        "GatherFromAllRanks": (1,),
+        "for_each": (2,),
+        "make_tuple": (2,),
+        "if": (2, 3),
+        "abs": (1,),
+    }
+)
+FUNCTIONS = (*REDUCTIONS, *_ARGUMENTS, "and", "or", "not")  # the grammar knows the last three
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPiece:
-    """A piece of a text and what computes it. of_ranks: a value for each rank, in rules below the job."""
+    """A piece of a text and what computes it."""
 
     source: TextPiece
     run: Run | None = None
     inner: tuple[PreparedPiece, ...] = ()
-    of_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +84,10 @@ class RuleProgram:
     """A rule that was checked, ready to be evaluated. needs: the metrics it reads, in order of their first use."""
 
     rule: PatternRule
-    needs: tuple[str, ...] = ()
-    terms: tuple[tuple[str, Run], ...] = ()
-    of_ranks: frozenset[str] = frozenset()  # terms with a value for each rank, in rules below the job
-    template: tuple[PreparedPiece, ...] = ()
-    output_metric: tuple[PreparedPiece, ...] = ()
+    needs: tuple[str, ...]
+    terms: tuple[tuple[str, Run], ...]
+    template: tuple[PreparedPiece, ...]
+    output_metric: tuple[PreparedPiece, ...]
 
 
 def check(
@@ -65,305 +95,543 @@ def check(
 ) -> tuple[RuleProblem, ...]:
     """Return what is wrong with a rule, errors and warnings, in the order of the file. `parameters`: those with values.
 
-    Unknown names and metrics, unused terms, cycles, types, missing parameters, divisions by what may be zero.
+    Names, cycles, parameters, divisions by what may be zero, unused terms. A rule without such errors is tried out on a
+    job of which everything is known: there a value of the wrong type is an error.
     """
-    checking = _Checking(rule, Scope(rule, metrics, parameters))
-    checking.program()
-    checking.parameters()
-    checking.unused()
-    return tuple(sorted(checking.problems, key=lambda problem: (problem.line, problem.column))[:_MOST_PROBLEMS])
+    compiler = _RuleCompiler(rule, metrics, parameters)
+    program = compiler.program()
+    compiler.check_parameters()
+    if not any(problem.severity == "error" for problem in compiler.problems):
+        compiler.try_out(program)
+    return tuple(sorted(compiler.problems, key=lambda problem: (problem.line, problem.column))[:_MOST_PROBLEMS])
 
 
 def prepare(rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> RuleProgram:
     """Return the program of a rule.
 
-    Errors: InputError naming file, line and column where `check` finds an error.
+    Raises InputError with file, line and column where `check` finds an unknown name or a cycle.
     """
-    checking = _Checking(rule, Scope(rule, metrics, {}))
-    program = checking.program()
-    for problem in checking.problems:
+    compiler = _RuleCompiler(rule, metrics, {})
+    program = compiler.program()
+    for problem in compiler.problems:
         if problem.severity == "error":
-            place = f"{problem.file}:{problem.line}:{problem.column}"
-            raise InputError(f"rule {rule.id}: {problem.message}", where=place, do="fix the rule, or disable it")
+            where = f"{problem.file}:{problem.line}:{problem.column}"
+            raise InputError(f"rule {rule.id}: {problem.message}", where=where, do="fix the rule, or disable it")
     return program
 
 
+class _UnresolvedError(Exception):
+    """An expression, or a part of it, cannot be computed; the problem was noted."""
+
+
+def _cannot_run(state: EvaluationState) -> Any:
+    """Stands for an expression with an error, whose program is never evaluated."""
+
+
 @dataclass(slots=True)
-class _Checking:
-    """One rule, and what was found wrong in it."""
+class _RuleCompiler:
+    """Compiles one rule and notes its problems. term, text, start: where the expression of the moment stands."""
 
     rule: PatternRule
-    scope: Scope
+    metrics: Mapping[str, RuleMetric]
+    parameters: Mapping[str, float]
     problems: list[RuleProblem] = field(default_factory=list)
+    positive: dict[str, bool] = field(default_factory=dict)  # {term defined so far: it is certainly above 0}
+    used: set[str] = field(default_factory=set)
+    needs: dict[str, None] = field(default_factory=dict)
+    proposals: int = 0
+    term: str = ""
+    text: RuleTerm | RuleText | None = None
+    start: int = 0
 
     def program(self) -> RuleProgram:
         """Return the program, right if no problem is an error."""
-        self.order()
-        terms = tuple((term.name, self.term(term).run) for term in self.rule.terms)
-        self.output()
-        template, output_metric = (
-            tuple(self.pieces(text, text.pieces)) for text in (self.rule.template, self.rule.output_metric)
-        )
-        each = frozenset(name for name, kind in self.scope.terms.items() if kind.is_each)
-        return RuleProgram(self.rule, tuple(self.scope.needs), terms, each, template, output_metric)
+        cycle = self.cycle()
+        terms = []
+        for term in self.rule.terms:
+            self.term, self.text, self.start = term.name, term, 0
+            if term.name in cycle:
+                self.problem(0, f"a cycle: {' -> '.join(cycle)}")
+            terms.append((term.name, self.compiled(term.node)))
+            self.positive[term.name] = self.is_positive(term.node)
+        self.used.add(self.rule.output)
+        self.term = ""
+        template = tuple(self.pieces(self.rule.template, self.rule.template.pieces))
+        output_metric = tuple(self.pieces(self.rule.output_metric, self.rule.output_metric.pieces))
+        return RuleProgram(self.rule, tuple(self.needs), tuple(terms), template, output_metric)
 
-    def problem(
-        self, found: RuleTerm | Text, term: str, at: int, message: str, severity: ProblemSeverity = "error"
-    ) -> None:
-        """Note a problem at a character of an expression or a text."""
-        column = Item(found.source, found.line, found.column, found.raw).column_of(at)
-        self.problems.append(RuleProblem(self.rule.file, found.line, column, term, message, severity))
+    def problem(self, at: int, message: str, severity: ProblemSeverity = "error") -> None:
+        """Note a problem at a character of the expression of the moment."""
+        assert self.text is not None
+        item = self.text.item
+        column = item.column_of(self.start + at)
+        self.problems.append(RuleProblem(self.rule.file, item.line, column, self.term, message, severity))
 
-    def reporter(self, found: RuleTerm | Text, term: str, begin: int) -> Report:
-        """Return what notes problems of an expression that begins there."""
+    def rule_problem(self, message: str, severity: ProblemSeverity = "error") -> None:
+        """Note a problem of the whole rule."""
+        item = self.rule.item
+        self.problems.append(RuleProblem(self.rule.file, item.line, item.column, "", message, severity))
 
-        def report(at: int, message: str, severity: ProblemSeverity = "error") -> None:
-            self.problem(found, term, begin + at, message, severity)
+    def unresolved(self, at: int, message: str) -> _UnresolvedError:
+        """Note an error and return the exception that ends the compilation of its expression."""
+        self.problem(at, message)
+        return _UnresolvedError(message)
 
-        return report
+    def cycle(self) -> list[str]:
+        """Return the names of terms that use each other in a circle, the first of them also at the end."""
+        names = {term.name for term in self.rule.terms}
+        uses = {term.name: names & set(_references(term.node)) for term in self.rule.terms}
+        try:
+            TopologicalSorter(uses).prepare()
+        except CycleError as error:
+            circle: list[str] = error.args[1][::-1]
+            return circle if len(circle) < 8 else [*circle[:4], "...", circle[-1]]
+        return []
 
-    def order(self) -> None:
-        """Report terms that use later ones, or themselves: each through which others, if it is a cycle."""
-        places = {term.name: place for place, term in enumerate(self.rule.terms)}
-        uses = [
-            {places[name.name]: name.at for name in reversed(references(term.node)) if name.name in places}
-            for term in self.rule.terms
-        ]
-        reach = _reached(uses)
-        for place, term in enumerate(self.rule.terms):
-            for other, at in uses[place].items():
-                if other < place:
-                    continue
-                name = self.rule.terms[other].name
-                if reach[other] >> place & 1 or other == place:
-                    self.problem(term, term.name, at, f"a cycle: {' -> '.join(self.cycle(uses, place, other))}")
-                else:
-                    self.problem(term, term.name, at, f"{name} is used before it is defined, in a later term")
-
-    def cycle(self, uses: list[dict[int, int]], start: int, then: int) -> list[str]:
-        """Return the names of a shortest way from a term back to itself."""
-        before: dict[int, int] = {}
-        waiting = [then]
-        while start != then and start not in before:
-            now = waiting.pop(0)
-            fresh = [other for other in uses[now] if other not in before]
-            before |= dict.fromkeys(fresh, now)
-            waiting += fresh
-        way = [start]
-        while way[-1] != then:
-            way.append(before[way[-1]])
-        names = [self.rule.terms[place].name for place in (start, *reversed(way))]
-        return names if len(names) < 8 else [*names[:4], "...", names[-1]]
-
-    def term(self, term: RuleTerm) -> Typed:
-        """Type a term; from then on its name is known."""
-        names = [one.name for one in self.rule.terms]
-        self.scope.later = frozenset(names[names.index(term.name) :])
-        found = typed(term.node, self.scope, self.reporter(term, term.name, 0))
-        self.scope.terms[term.name] = found.type
-        self.scope.later = self.scope.later - {term.name}
-        return found
-
-    def output(self) -> None:
-        """Report an output that is not true or false."""
-        self.scope.used[self.rule.output] = None
-        kind = self.scope.terms.get(self.rule.output, RuleType("any"))
-        term = next((term for term in self.rule.terms if term.name == self.rule.output), None)
-        if term is None or kind.base == "any":
-            return
-        if kind.base != "boolean":
-            self.problem(term, term.name, 0, f"the output {term.name} is true or false; this is {kind}")
-        elif kind.is_list:
-            self.problem(term, term.name, 0, f"the output {term.name} is {kind}; use any(...) or all(...)")
-
-    def pieces(self, text: Text, pieces: tuple[TextPiece, ...]) -> Iterator[PreparedPiece]:
+    def pieces(self, text: RuleText, pieces: Iterable[TextPiece]) -> Iterator[PreparedPiece]:
         """Yield the pieces of a text with what computes them."""
         for piece in pieces:
             if piece.node is None:
                 yield PreparedPiece(piece)
                 continue
+            self.text, self.start = text, piece.start
+            run = self.compiled(piece.node)
+            yield PreparedPiece(piece, run, tuple(self.pieces(text, piece.inner or ())))
 
-            report = self.reporter(text, "", 0 if piece.inner is None else piece.at)
-            found = typed(piece.node, self.scope, report)
-            if piece.inner is not None and (found.type.base not in ("boolean", "any") or found.type.is_list):
-                report(0, f"the condition is true or false; this is {found.type}")
-            if piece.unit and found.type.base not in ("number", "any"):
-                self.problem(text, "", piece.at, f"{piece.text} is shown as a number; this is {found.type}")
-            inner = tuple(self.pieces(text, piece.inner or ()))
-            yield PreparedPiece(piece, found.run, inner, found.type.is_each)
+    def compiled(self, node: Node) -> Run:
+        """Return what computes an expression."""
+        level = self.rule.level
+        try:
+            return self.compile(node, None if level == "job" else level, frozenset())
+        except _UnresolvedError:
+            return _cannot_run
 
-    def parameters(self) -> None:
-        """Report parameters without a value, and unused ones."""
+    def compile(self, node: Node, level: RuleLevel | None, guarded: frozenset[str]) -> Run:
+        """Return what computes an expression, or raise after its first error was noted.
+
+        level: the ranks that `SelectMetric` reads here, one value each; None: it may not stand here.
+        guarded: names that a condition around looks at, so that a division by them is intended.
+        """
+        if node.kind == "name":
+            return self.name(node, level)
+        if node.kind == "call":
+            return self.call(node, level, guarded)
+        if node.kind in ("number", "text", "truth"):
+            constant = _constant(node)
+            return lambda state: constant
+        if node.kind == "chain":
+            self.check_divisors(node, guarded)
+        first, *others = [self.compile(part, level, guarded) for part in node.parts]
+        if node.kind in ("sign", "not", "part"):
+            return self.unary(node, first)
+        return values.fold(first, [*zip(self.operations(node), others, strict=True)], node.at)
+
+    def operations(self, node: Node) -> Iterator[values.Operation]:
+        """Yield the operation before each operand but the first."""
+        for index, operand in enumerate(node.parts[1:]):
+            if node.kind == "compare":
+                yield values.comparison(node.word, node.at)
+            elif node.kind == "chain":
+                symbol = (node.word + node.marks)[index]
+                yield values.arithmetic(symbol, node.at, self.divisor_name(operand) if symbol == "/" else "")
+            else:
+                yield values.logic(node.kind, node.at)
+
+    def unary(self, node: Node, inner: Run) -> Run:
+        """Return what computes a sign, a negation, or a part of a tuple."""
+        if node.kind == "not":
+            return values.lift(inner, bool, operator.not_, node.at, "not needs true or false")
+        if node.kind == "sign":
+            sign = operator.neg if node.word == "-" else operator.pos
+            return values.lift(inner, float, sign, node.at, f"{node.word} needs a number")
+        if node.word not in ("first", "second"):
+            raise self.unresolved(node.at, f"a tuple has .first and .second, and no .{node.word[:40]}")
+        part = operator.itemgetter(0 if node.word == "first" else 1)
+        return values.lift(inner, RulePair, part, node.at, f".{node.word} needs a tuple")
+
+    def name(self, node: Node, level: RuleLevel | None) -> Run:
+        """Return what reads a term, a parameter, a metric of the job, or the names of the ranks."""
+        name = node.word
+        self.used.add(name)
+        if name in self.positive:
+            return lambda state: state.values[name]
+        if any(term.name == name for term in self.rule.terms):
+            raise self.unresolved(node.at, f"{name} is used before it is defined, in a later term")
+        if name == "RANK":
+            if level is None:
+                raise self.unresolved(node.at, "RANK is known inside for_each only")
+            return values.select_labels(level)
+        metric = self.metric(name)
+        if name in self.rule.parameters:
+            return values.select_parameter(name)
+        if name in self.parameters and metric is None:
+            raise self.unresolved(node.at, f"parameter {name} is not listed under parameter")
+        if metric is None:
+            known = (*self.positive, *self.rule.parameters, *self.rule.metrics, *self.metrics)
+            raise self.unresolved(node.at, f"unknown name {name}{self.proposal(name, known)}")
+        if metric.kind != "job":
+            message = f"{name} is a metric of each {metric.kind}: SelectMetric({name}, OverAll)"
+            raise self.unresolved(node.at, message)
+        self.needs[metric.name] = None
+        return values.select_job(metric.name, text=metric.text)
+
+    def call(self, node: Node, level: RuleLevel | None, guarded: frozenset[str]) -> Run:
+        """Return what computes a function."""
+        name, arguments = node.word, node.parts
+        if name not in FUNCTIONS:
+            raise self.unresolved(node.at, f"unknown function {name[:40]}{self.proposal(name, FUNCTIONS)}")
+        wrong_mark = "," if name == "if" else ";"
+        if wrong_mark in node.marks:
+            right = "semicolons" if name == "if" else "commas"
+            raise self.unresolved(node.at, f"{right} stand between the arguments of {name}")
+        of_values = name in ("max", "min") and len(arguments) > 1
+        if not of_values and len(arguments) not in _ARGUMENTS.get(name, (1,)):
+            raise self.unresolved(node.at, f"{name} takes other arguments; see its line in the reference")
+        if name == "SelectMetric":
+            return self.select(arguments[0], arguments[1], level)
+        if name in ("GatherFromAllRanks", "for_each"):
+            return self.gather(node, guarded)
+        first, *others = [self.compile(argument, level, guarded) for argument in arguments[:1]]
+        inside = guarded | set(_names(arguments[0])) if name == "if" else guarded
+        others = [self.compile(argument, level, inside) for argument in arguments[1:]]
+        if name == "if":
+            if len(others) == 1:
+                return values.keep(first, others[0], node.at)
+            return values.choose(first, others[0], others[1], node.at)
+        if name == "abs":
+            return values.lift(first, float, abs, node.at, "abs needs a number")
+        if name == "make_tuple":
+            return values.fold(first, [(values.pair(node.at), others[0])], node.at)
+        if of_values:
+            return values.fold(first, [(values.arithmetic(name, node.at), other) for other in others], node.at)
+        return values.reduce_list(name, first, node.at)
+
+    def select(self, selected: Node, period: Node, level: RuleLevel | None) -> Run:
+        """Return what reads `SelectMetric(metric, OverAll)`."""
+        if period.kind != "name" or period.word != "OverAll":
+            raise self.unresolved(period.at, "the second of SelectMetric is OverAll: the whole job")
+        if selected.kind != "name":
+            raise self.unresolved(selected.at, "the first of SelectMetric is the name of a metric")
+        name = selected.word
+        self.used.add(name)
+        metric = self.metric(name)
+        if metric is None:
+            known = (*self.rule.metrics, *self.metrics)
+            raise self.unresolved(selected.at, f"unknown metric {name}{self.proposal(name, known)}")
+        self.needs[metric.name] = None
+        if metric.kind == "job":
+            return values.select_job(metric.name, text=metric.text)
+        if level is None:
+            message = "SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs"
+            raise self.unresolved(selected.at, message)
+        if metric.kind != level:
+            raise self.unresolved(selected.at, f"{name} is a metric of each {metric.kind}, not of each {level}")
+        return values.select_ranks(metric.name, metric.kind, text=metric.text)
+
+    def gather(self, node: Node, guarded: frozenset[str]) -> Run:
+        """Return what computes `GatherFromAllRanks(x)` or `for_each(Process, x)`."""
+        inner = node.parts[-1]
+        level = None
+        if node.word == "for_each":
+            ranks = node.parts[0]
+            if ranks.kind != "name" or ranks.word not in _RANK_NAMES:
+                raise self.unresolved(ranks.at, f"the first of for_each is {', '.join(_RANK_NAMES)}")
+            level = _RANK_NAMES[ranks.word]
+        level = level or self.level_of(inner) or self.usual_level()
+        return values.gather(level, self.compile(inner, level, guarded), inner.at)
+
+    def metric(self, name: str) -> RuleMetric | None:
+        """Return the metric that a name of the rule means."""
+        return self.metrics.get(self.rule.metrics.get(name, name))
+
+    def usual_level(self) -> RuleLevel:
+        """Return what ranks are where an expression leaves it open: what the first metric of the rule is of."""
+        if self.rule.level != "job":
+            return self.rule.level
+        levels = (self.level_of(term.node) for term in self.rule.terms)
+        return next((level for level in levels if level), "gpu")
+
+    def level_of(self, node: Node) -> RuleLevel | None:
+        """Return what the first metric of ranks in an expression is of."""
+        for inner, _ in walk(node):
+            if inner.kind == "call" and inner.word == "SelectMetric" and inner.parts:
+                metric = self.metric(inner.parts[0].word)
+                if metric is not None and metric.kind != "job":
+                    return metric.kind
+        return None
+
+    def proposal(self, name: str, known: Collection[str]) -> str:
+        """Return `; did you mean ...?` where a known name is near."""
+        self.proposals += 1
+        near = difflib.get_close_matches(name[:64], known, 1) if self.proposals <= _MOST_PROPOSALS else []
+        return f"; did you mean {near[0]}?" if near else ""
+
+    def check_divisors(self, node: Node, guarded: frozenset[str]) -> None:
+        """Report a division by 0; warn where a divisor may be zero and no condition around looks at it."""
+        for symbol, operand in zip(node.word + node.marks, node.parts[1:], strict=True):
+            if symbol != "/":
+                continue
+            if operand.kind == "number" and operand.number == 0:
+                self.problem(operand.at, "a division by zero")
+            elif not self.is_positive(operand) and operand.word not in guarded:
+                name = operand.word if operand.kind == "name" else "this"
+                self.problem(operand.at, f"{name} may be zero; where it is, the result is unknown", "warning")
+
+    def is_positive(self, node: Node) -> bool:
+        """Return whether a value, or each value of a list, is certainly above 0."""
+        if node.kind == "number":
+            return node.number > 0
+        if node.kind == "name":
+            return self.is_positive_name(node.word)
+        if node.kind == "chain":
+            return "-" not in node.word + node.marks and all(map(self.is_positive, node.parts))
+        if node.kind != "call" or not node.parts:
+            return False
+        if node.word == "SelectMetric":
+            return self.is_positive_name(node.parts[0].word)
+        if node.word in ("GatherFromAllRanks", "for_each"):
+            return self.is_positive(node.parts[-1])
+        if node.word == "if":
+            return all(map(self.is_positive, node.parts[1:]))
+        if node.word == "max":
+            return any(map(self.is_positive, node.parts))
+        return node.word in _STATISTICS and node.word != "sum" and all(map(self.is_positive, node.parts))
+
+    def is_positive_name(self, name: str) -> bool:
+        """Return whether a term, a parameter or a metric is certainly above 0."""
+        if name in self.positive:
+            return self.positive[name]
+        if name in self.rule.parameters:
+            return self.parameters.get(name, 0.0) > 0
+        metric = self.metric(name)
+        return metric is not None and metric.positive
+
+    def divisor_name(self, node: Node) -> str:
+        """Return what a divisor is: `the median work of its GPUs`, the name of a term or metric, or `a divisor`."""
+        statistic = self.defined(node)
+        if statistic.kind == "call" and statistic.word in _STATISTICS and len(statistic.parts) == 1:
+            gathered = self.defined(statistic.parts[0])
+            selected = gathered.parts[0] if gathered.word == "GatherFromAllRanks" and gathered.parts else gathered
+            metric = self.metric(selected.parts[0].word) if selected.word == "SelectMetric" else None
+            if metric is not None and metric.kind != "job":
+                ranks = "GPUs" if metric.kind == "gpu" else "nodes"
+                return f"the {_STATISTICS[statistic.word]} {metric.name} of its {ranks}"
+        return node.word if node.kind == "name" else "a divisor"
+
+    def defined(self, node: Node) -> Node:
+        """Return what the name of a term stands for; any other expression itself."""
+        terms = {term.name: term.node for term in self.rule.terms}
+        return terms.get(node.word, node) if node.kind == "name" else node
+
+    def check_parameters(self) -> None:
+        """Report parameters without a value; warn of parameters and terms that nothing uses."""
         for name in self.rule.parameters:
-            if name not in self.scope.used:
+            if name not in self.used:
                 self.rule_problem(f"parameter {name} is used nowhere", "warning")
-            elif name not in self.scope.parameters:
+            elif name not in self.parameters:
                 self.rule_problem(f"parameter {name} has no value")
-            elif not abs(self.scope.parameters[name]) <= 1e300:
-                self.rule_problem(f"parameter {name} is no number that can be computed with")
-            if any(term.name == name for term in self.rule.terms):
+            elif not abs(self.parameters[name]) <= 1e300:
+                self.rule_problem(f"parameter {name} needs a finite number")
+            if name in self.positive:
                 self.rule_problem(f"{name} is a parameter and a term; the term counts", "warning")
-
-    def rule_problem(self, message: str, severity: ProblemSeverity = "error") -> None:
-        self.problems.append(RuleProblem(self.rule.file, self.rule.line, self.rule.column, "", message, severity))
-
-    def unused(self) -> None:
-        """Warn of terms that neither the output nor a text leads to."""
         for term in self.rule.terms:
-            if term.name not in self.scope.used:
-                self.problem(term, term.name, 0, f"{term.name} is used nowhere", "warning")
+            if term.name not in self.used:
+                self.term, self.text, self.start = term.name, term, 0
+                self.problem(0, f"{term.name} is used nowhere", "warning")
+
+    def try_out(self, program: RuleProgram) -> None:
+        """Report values of the wrong type, found on a job of which everything is known."""
+        state = EvaluationState(_KnownRanks(self.metrics), self.parameters, BUDGET.steps)
+        try:
+            for term, (name, run) in zip(self.rule.terms, program.terms, strict=True):
+                state.term = name
+                self.term, self.text, self.start = name, term, 0
+                state.values[name] = run(state)
+                self.take_mistakes(state)
+                if name == self.rule.output:
+                    self.check_output(state.values[name])
+            state.term = self.term = ""
+            self.try_text(state, self.rule.template, program.template)
+            self.try_text(state, self.rule.output_metric, program.output_metric)
+        except ExhaustedError:
+            self.rule_problem(f"evaluating it takes more than {BUDGET.steps} steps; divide it into several rules")
+
+    def take_mistakes(self, state: EvaluationState) -> None:
+        """Note the mistakes of the expression of the moment."""
+        for at, message in state.mistakes:
+            self.problem(at, message)
+        state.mistakes.clear()
+
+    def check_output(self, answer: Any) -> None:
+        """Report an output that is not true or false."""
+        ranks = self.rule.level != "job" and isinstance(answer, RankValues)
+        if any(type(item) not in (bool, type(None)) for item in (answer if ranks else [answer])):
+            hint = "; use any(...) or all(...)" if isinstance(answer, list) else ""
+            self.problem(0, f"the output {self.rule.output} is not true or false{hint}")
+
+    def try_text(self, state: EvaluationState, text: RuleText, pieces: Iterable[PreparedPiece]) -> None:
+        """Evaluate every piece of a text, also behind conditions that do not hold."""
+        for piece in pieces:
+            if piece.run is None:
+                continue
+            self.text, self.start = text, piece.source.start
+            value = piece.run(state)
+            self.take_mistakes(state)
+            answers = value if isinstance(value, list) else [value]
+            if piece.source.inner is not None and any(type(item) not in (bool, type(None)) for item in answers):
+                self.problem(0, f"the condition {piece.source.text[:40]} is not true or false")
+            self.try_text(state, text, piece.inner)
 
 
-def references(node: Node) -> list[Name]:
-    """Return the names in an expression that may be terms: not those of metrics that are selected."""
-    found: list[Name] = []
+@dataclass(frozen=True, slots=True)
+class _KnownRanks:
+    """A job of which every metric is known. GPUs and nodes differ in number, so that lists of both do not fit."""
+
+    metrics: Mapping[str, RuleMetric]
+
+    def labels(self, kind: RuleLevel) -> Sequence[str]:
+        return [f"{kind} {index}" for index in range(2 if kind == "gpu" else 3)]
+
+    def of_ranks(self, metric: str) -> Sequence[float | str]:
+        return [self.of_job(metric) for _ in self.labels(self.metrics[metric].kind)]
+
+    def of_job(self, metric: str) -> float | str:
+        return "text" if self.metrics[metric].text else 1.0
+
+
+def _constant(node: Node) -> float | bool | str:
+    if node.kind == "number":
+        return node.number
+    return node.word == "true" if node.kind == "truth" else node.word
+
+
+def _names(node: Node) -> Iterator[str]:
+    return (inner.word for inner, _ in walk(node) if inner.kind == "name")
+
+
+def _references(node: Node) -> Iterator[str]:
+    """Yield the names in an expression that may be terms: not those of metrics that are selected."""
     skipped: set[int] = set()
     for inner, _ in walk(node):
-        if isinstance(inner, FunctionCall) and inner.function in ("SelectMetric", "for_each"):
-            last = 2 if inner.function == "SelectMetric" else 1
-            skipped.update(id(argument) for argument in inner.arguments[:last])
-        if isinstance(inner, Name) and id(inner) not in skipped:
-            found.append(inner)
-    return found
-
-
-def _reached(uses: list[dict[int, int]]) -> list[int]:
-    """Return for each term the bits of those that it leads to."""
-    reach = [sum(1 << other for other in found) for found in uses]
-    for middle in range(len(uses)):
-        for place in range(len(uses)):
-            if reach[place] >> middle & 1:
-                reach[place] |= reach[middle]
-    return reach
+        if inner.kind == "call" and inner.word in ("SelectMetric", "for_each"):
+            named = inner.parts if inner.word == "SelectMetric" else inner.parts[:1]
+            skipped.update(map(id, named))
+        if inner.kind == "name" and id(inner) not in skipped:
+            yield inner.word
 
 
 def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float], budget: Budget = BUDGET) -> RuleOutcome:
     """Return the outcome; it never raises, for any rule and any job."""
-    state = State(job, parameters, budget.steps)
+    state = EvaluationState(job, parameters, budget.steps)
+    alert = None
     try:
         for name, run in program.terms:
             state.term = name
             state.values[name] = run(state)
         state.term = ""
-        answer = state.values.get(program.rule.output)
-        alert = _answer(answer)
+        answer = state.values[program.rule.output]
+        alert = _alert(answer)
         if alert:
-            return _alerted(program, state, _held(program.rule, answer), budget)
+            return _alerted(program, state, answer, budget)
     except ExhaustedError:
         state.reasons = {f"more than {budget.steps} steps": None, **state.reasons}
         alert = None
-    return _outcome(program, state, alert, budget)
-
-
-def _answer(answer: Any) -> bool | None:
-    """Return the alert: of ranks, whether one of them alerts."""
-    if isinstance(answer, list):
-        return True if True in answer else None if None in answer or not answer else False
-    return answer if isinstance(answer, bool) else None
-
-
-def _held(rule: PatternRule, answer: Any) -> list[int] | None:
-    """Return the places of the ranks that alert; None in a rule of jobs."""
-    if rule.level == "job" or not isinstance(answer, list):
-        return None
-    return [place for place, one in enumerate(answer) if one is True]
-
-
-def _outcome(program: RuleProgram, state: State, alert: bool | None, budget: Budget) -> RuleOutcome:
-    unsure, found = alert is None, state.values
     return RuleOutcome(
         alert,
-        {name: found.get(name) for name, _ in program.terms},
-        unknown=tuple(state.missing) if unsure else (),
-        reasons=tuple(state.reasons) if unsure else (),
-        steps=budget.steps - max(state.left, 0),
+        {name: state.values.get(name) for name, _ in program.terms},
+        unknown=tuple(state.missing) if alert is None else (),
+        reasons=tuple(state.reasons) if alert is None else (),
     )
 
 
-def _alerted(program: RuleProgram, state: State, held: list[int] | None, budget: Budget) -> RuleOutcome:
+def _alert(answer: Any) -> bool | None:
+    """Return the alert: of ranks, whether one of them alerts."""
+    if not isinstance(answer, list):
+        return answer if isinstance(answer, bool) else None
+    if any(value is True for value in answer):
+        return True
+    return False if answer and all(value is False for value in answer) else None
+
+
+def _alerted(program: RuleProgram, state: EvaluationState, answer: Any, budget: Budget) -> RuleOutcome:
     """Return the outcome of a rule that alerts, with its texts."""
-    writer = _Writer(state, held, budget)
+    alerting = None
+    if isinstance(answer, RankValues):
+        alerting = [index for index, value in enumerate(answer) if value is True]
+    writer = _TextWriter(state, alerting, budget)
     text = writer.text(program.template)
-    of_template, writer.values = writer.values, {}
+    template_values, writer.values = writer.values, {}
     metric = writer.text(program.output_metric)
-    if any(piece.source.node is None or piece.inner for piece in program.output_metric):  # it is more than a value
+    if any(piece.run is None or piece.inner for piece in program.output_metric):  # it is more than a value
         text = f"{text} {metric}" if text and metric else text or metric
-    ranks = _labels(writer.ranks(program.rule)) if held is not None else _labels(_texts([*writer.values.values()]))
+    if alerting is None:
+        ranks = [value for values_of in writer.values.values() for value in _as_list(values_of)]
+    else:
+        names = state.job.labels(program.rule.level)
+        ranks = [str(names[index])[:200] for index in alerting]
     return RuleOutcome(
         True,
-        {name: state.values.get(name) for name, _ in program.terms},
-        of_template | writer.values,
-        ranks,
+        {name: state.values[name] for name, _ in program.terms},
+        template_values | writer.values,
+        tuple(dict.fromkeys(name for name in ranks if isinstance(name, str))),
         text if len(text) <= budget.text else f"{text[: budget.text - 3]}...",
-        steps=budget.steps - state.left,
     )
 
 
-def _texts(found: Sequence[Any]) -> list[Any]:
-    return [one for value in found for one in (value if isinstance(value, list) else [value])]
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def _labels(found: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for one in found if isinstance(one, str)))
+@dataclass(slots=True)
+class _TextWriter:
+    """Writes texts for the user. alerting: indices of the ranks that alert; None in a rule of jobs.
 
+    values: those in the texts, by their source.
+    """
 
-class _Writer:
-    """Texts for the user. values: those in them, by their source."""
-
-    def __init__(self, state: State, held: list[int] | None, budget: Budget) -> None:
-        self.state = state
-        self.held = held
-        self.budget = budget
-        self.values: dict[str, Any] = {}
-
-    def ranks(self, rule: PatternRule) -> list[str]:
-        """Return the names of the ranks that alert."""
-        names = self.state.job.labels(rule.level)
-        return [str(names[place])[:200] for place in self.held or () if place < len(names)]
+    state: EvaluationState
+    alerting: list[int] | None
+    budget: Budget
+    values: dict[str, Any] = field(default_factory=dict)
 
     def text(self, pieces: Sequence[PreparedPiece]) -> str:
         """Return a text with its values filled in."""
         phrases: list[str] = []
-        conditional = False
+        after_condition = False
         for piece in pieces:
             if sum(map(len, phrases)) > self.budget.text:
                 break  # what follows would be cut anyway
             if piece.run is None:
                 phrases.append(piece.source.text)
-                conditional = False
+                after_condition = False
                 continue
-            value = self.of_held(piece.run(self.state), of_ranks=piece.of_ranks)
+            value = piece.run(self.state)
+            if self.alerting is not None and isinstance(value, RankValues):
+                value = [value[index] for index in self.alerting]
             if piece.source.inner is None:
                 self.values.setdefault(piece.source.text, value)
                 phrases.append(self.value(value, piece.source.unit))
-                conditional = False
-            elif value is True or (isinstance(value, list) and True in value):
-                phrases += ["; " if conditional else "", self.text(piece.inner)]
-                conditional = True
+                after_condition = False
+            elif any(item is True for item in _as_list(value)):
+                phrases += ["; " if after_condition else "", self.text(piece.inner)]
+                after_condition = True
         return "".join(phrases)
-
-    def of_held(self, value: Any, *, of_ranks: bool) -> Any:
-        """Return of values of ranks those of the ranks that alert."""
-        if self.held is None or not of_ranks or not isinstance(value, list):
-            return value
-        return [value[place] for place in self.held if place < len(value)]
 
     def value(self, value: Any, unit: str) -> str:
         """Return a value as text."""
         if isinstance(value, list):
             self.state.spend(self.budget.shown)
-            few = [self.value(one, unit) for one in value[: self.budget.shown]]
-            more = [f"and {len(value) - len(few)} more"] if len(value) > len(few) else []
-            return ", ".join((*few, *more)) or "none"
+            shown = [self.value(item, unit) for item in value[: self.budget.shown]]
+            if len(value) > len(shown):
+                shown.append(f"and {len(value) - len(shown)} more")
+            return ", ".join(shown) or "none"
         if isinstance(value, RulePair):
             return f"{self.value(value.first, '')}: {self.value(value.second, '')}"
         if value is None:
             return "unknown"
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if isinstance(value, str):
-            return printable(value)
-        return _number(value, unit)
+        return printable(value) if isinstance(value, str) else _number(value, unit)
 
 
 def _number(value: float, unit: str) -> str:

@@ -370,10 +370,7 @@ def _of_rule(rule: PatternRule, taken: Mapping[str, str]) -> Iterator[RuleProble
     """What is wrong with a rule beyond its language."""
     if rule.id in taken:
         text = f"the name {rule.id!r} is taken by {taken[rule.id]}; give it another tag or id"
-        yield RuleProblem(rule.file, rule.line, rule.column, "", text)
-    if rule.level == "process":
-        text = "processes are not measured; the level may be job, gpu or node"
-        yield RuleProblem(rule.file, rule.line, rule.column, "", text)
+        yield RuleProblem(rule.file, rule.item.line, rule.item.column, "", text)
 
 
 def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:

@@ -1,27 +1,40 @@
 """How values are computed with: unknown stays unknown, nothing grows without bounds, every value costs a step.
 
-A value is a number, a truth, a text, a pair, or a list of these; None is unknown. What works on single values is lifted
-to lists, value by value. Numbers are finite: what is not, is unknown, and a reason is noted.
+A value is a number (always a float), a truth, a text, a pair, or a list of these; None is unknown. What works on single
+values is lifted to lists, value by value. Numbers are finite: any other result is unknown, and a reason is noted. So is
+a value of the wrong type: rules are tried out on a job where everything is known before they are used.
 """
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tachograph.judge.rules.model import Ranks, RuleLevel, RulePair
 
-LARGEST = 1.7976931348623157e308
+LARGEST = sys.float_info.max
+_MOST_REASONS = 20
 
 
 class ExhaustedError(Exception):
     """The budget is spent."""
 
 
+class RankValues(list[Any]):
+    """One value of each rank, computed rank by rank. A plain list is one value: that of all ranks together."""
+
+
 @dataclass(slots=True)
-class State:
-    """One evaluation: the job, what it may still cost, and what was found out. reasons, missing: in order, no value."""
+class EvaluationState:
+    """One evaluation: the job, the steps that are left, and what was computed.
+
+    values: of terms, and of metrics of ranks behind a blank. missing, reasons: in order, without values.
+    mistakes: values of the wrong type, as (character of the expression, message).
+    """
 
     job: Ranks
     parameters: Mapping[str, float]
@@ -29,195 +42,231 @@ class State:
     values: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, None] = field(default_factory=dict)
     reasons: dict[str, None] = field(default_factory=dict)
+    mistakes: list[tuple[int, str]] = field(default_factory=list)
     term: str = ""
 
     def spend(self, steps: int) -> None:
-        """Take steps from the budget. Errors: ExhaustedError."""
+        """Take steps from the budget. Raises ExhaustedError."""
         self.left -= steps
         if self.left < 0:
             raise ExhaustedError
 
-    def reason(self, why: str) -> None:
+    def remark(self, reason: str) -> None:
         """Note why a value is unknown."""
-        self.remark(f"{why} in {self.term}" if self.term else why)
+        if len(self.reasons) < _MOST_REASONS:
+            self.reasons[reason] = None
 
-    def remark(self, why: str) -> None:
-        """Note a reason that itself names where it holds."""
-        if len(self.reasons) < 20:
-            self.reasons[why] = None
+    def unknown(self, reason: str) -> Any:
+        """Return the unknown value, and note why it is unknown in this term."""
+        self.remark(f"{reason} in {self.term}" if self.term else reason)
+        return None
 
-
-Run = Callable[[State], Any]
-Work = Callable[[State, float, float], float | None]  # two known numbers to one
-
-
-def finite(state: State, value: float) -> float | None:
-    """Return the number; None where it is none or too large."""
-    if -LARGEST <= value <= LARGEST:
-        return value
-    state.reason("a number too large")
-    return None
+    def wrong(self, at: int, message: str) -> Any:
+        """Return the unknown value where one of the wrong type was given, and note the mistake."""
+        if len(self.mistakes) < _MOST_REASONS:
+            self.mistakes.append((at, message))
+        return self.unknown(message)
 
 
-def add(state: State, x: float, y: float) -> float | None:
-    """x + y."""
-    return finite(state, x + y)
+Run = Callable[[EvaluationState], Any]
+Operation = Callable[[EvaluationState, Any, Any], Any]  # on two single values; either may be unknown
+
+_ARITHMETIC: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "+": operator.add,
+        "-": operator.sub,
+        "*": operator.mul,
+        "/": operator.truediv,
+        "max": max,
+        "min": min,
+    }
+)
+_RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
+    {
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "!=": operator.ne,
+    }
+)
+_LOGICAL = (bool, type(None))
 
 
-def subtract(state: State, x: float, y: float) -> float | None:
-    """x - y."""
-    return finite(state, x - y)
+def _finite(state: EvaluationState, number: float) -> Any:
+    if -LARGEST <= number <= LARGEST:
+        return number
+    return state.unknown("a number too large")
 
 
-def multiply(state: State, x: float, y: float) -> float | None:
-    """x * y."""
-    return finite(state, x * y)
+def arithmetic(symbol: str, at: int, divisor: str = "") -> Operation:
+    """Return the operation of +, -, *, /, max or min. divisor: what a division divides by, in words."""
+    work = _ARITHMETIC[symbol]
 
-
-def divide_by(divisor: str) -> Work:
-    """Return what makes x / y; None where y is 0, with a reason that names the `divisor` in words."""
-
-    def divide(state: State, x: float, y: float) -> float | None:
-        if y == 0:
-            state.remark(f"{divisor} is 0, so {state.term or 'the result'} cannot be computed")
+    def operation(state: EvaluationState, x: Any, y: Any) -> Any:
+        if type(x) is float and type(y) is float:
+            if divisor and y == 0:
+                state.remark(f"{divisor} is 0, so {state.term or 'the result'} cannot be computed")
+                return None
+            number = work(x, y)
+            if -LARGEST <= number <= LARGEST:  # as `_finite`: this is what most of the time goes to
+                return number
+            return _finite(state, number)
+        if x is None or y is None:
             return None
-        return finite(state, x / y)
+        return state.wrong(at, f"{symbol} needs numbers")
 
-    return divide
-
-
-def both(state: State, x: bool | None, y: bool | None) -> bool | None:
-    """And: false if one is false, else unknown if one is unknown."""
-    return False if x is False or y is False else None if x is None or y is None else True
+    return operation
 
 
-def either(state: State, x: bool | None, y: bool | None) -> bool | None:
-    """Or: true if one is true, else unknown if one is unknown."""
-    return True if x is True or y is True else None if x is None or y is None else False
+def comparison(symbol: str, at: int) -> Operation:
+    """Return the operation of a comparison: of numbers, or for equality also of two texts or truths."""
+    work = _RELATIONS[symbol]
+    equality = symbol in ("==", "!=")
+    comparable = (str, bool) if equality else ()
+    operands = "two values of one type" if equality else "numbers"
+
+    def operation(state: EvaluationState, x: Any, y: Any) -> Any:
+        if type(x) is float and type(y) is float:
+            return work(x, y)
+        if type(x) is type(y) and type(x) in comparable:
+            return work(x, y)
+        if x is None or y is None:
+            return None
+        return state.wrong(at, f"{symbol} needs {operands}")
+
+    return operation
 
 
-def pair(state: State, x: Any, y: Any) -> RulePair:
-    """(x, y), either of which may be unknown."""
-    return RulePair(x, y)
+def logic(word: str, at: int) -> Operation:
+    """Return the operation of `and` or `or`: unknown unless what is known decides it."""
+    decisive = word == "or"
+
+    def operation(state: EvaluationState, x: Any, y: Any) -> Any:
+        if type(x) is bool and type(y) is bool:
+            return decisive if x is decisive or y is decisive else not decisive
+        if type(x) not in _LOGICAL or type(y) not in _LOGICAL:
+            return state.wrong(at, f"{word} needs true or false")
+        return decisive if x is decisive or y is decisive else None
+
+    return operation
 
 
-def chosen(state: State, condition: bool | None, x: Any, y: Any) -> Any:
-    """x where the condition holds, y where it does not."""
-    return None if condition is None else x if condition else y
+def pair(at: int) -> Operation:
+    """Return the operation of `make_tuple`: either part may be unknown."""
+
+    def operation(state: EvaluationState, x: Any, y: Any) -> Any:
+        if isinstance(x, RulePair) or isinstance(y, RulePair):
+            return state.wrong(at, "a tuple cannot hold a tuple")
+        return RulePair(x, y)
+
+    return operation
 
 
-def lift1(work: Callable[[State, Any], Any], inner: Run) -> Run:
-    """Return what works on a value, or on each of a list."""
+def fold(first: Run, steps: Sequence[tuple[Operation, Run]], at: int) -> Run:
+    """Return what computes from left to right with values, or with each value of lists."""
 
-    def run(state: State) -> Any:
+    def run(state: EvaluationState) -> Any:
+        value = first(state)
+        for operation, right in steps:
+            other = right(state)
+            if isinstance(value, list) or isinstance(other, list):
+                value = _fold_lists(state, operation, value, other, at)
+                continue
+            state.left -= 1  # as `spend`, which would take a tenth of the time of a rule
+            if state.left < 0:
+                raise ExhaustedError
+            value = operation(state, value, other)
+        return value
+
+    return run
+
+
+def _fold_lists(state: EvaluationState, operation: Operation, x: Any, y: Any, at: int) -> Any:
+    """Return the operation on each value of a list, or on each two of lists that go together."""
+    if not isinstance(y, list):
+        state.spend(len(x))
+        return type(x)([operation(state, value, y) for value in x])
+    if not isinstance(x, list):
+        state.spend(len(y))
+        return type(y)([operation(state, x, value) for value in y])
+    lists = _aligned(state, at, x, y)
+    return None if lists is None else type(x)([operation(state, *pair) for pair in zip(*lists, strict=True)])
+
+
+def _aligned(state: EvaluationState, at: int, *operands: Any) -> list[list[Any]] | None:
+    """Return values, the first of them a list, as lists of its length; None where lists do not go together."""
+    first = operands[0]
+    columns = [operand if isinstance(operand, list) else type(first)([operand] * len(first)) for operand in operands]
+    state.spend(len(first))
+    if any(type(column) is not type(first) for column in columns):
+        state.wrong(at, "a whole list stands beside the value of one rank; use SelectMetric for both")
+        return None
+    if any(len(column) != len(first) for column in columns):
+        state.wrong(at, "these lists do not have the same length")
+        return None
+    return columns
+
+
+def lift(inner: Run, value_type: type, work: Callable[[Any], Any], at: int, message: str) -> Run:
+    """Return what works on a value of a type, or on each value of a list; message: of a value of another type."""
+
+    def single(state: EvaluationState, value: Any) -> Any:
+        if type(value) is value_type:
+            return work(value)
+        return None if value is None else state.wrong(at, message)
+
+    def run(state: EvaluationState) -> Any:
         value = inner(state)
         if isinstance(value, list):
             state.spend(len(value))
-            return [None if one is None else work(state, one) for one in value]
+            return type(value)([single(state, item) for item in value])
         state.spend(1)
-        return None if value is None else work(state, value)
+        return single(state, value)
 
     return run
 
 
-def fold(first: Run, rest: Sequence[tuple[Callable[[State, Any, Any], Any], Run]], *, unknown: bool = False) -> Run:
-    """Return what works from left to right on values, or on each of lists; unknown: unknown ones are worked on, too."""
-    works = [(work, work if unknown else _of_known(work), right) for work, right in rest]
+def choose(condition: Run, then: Run, otherwise: Run, at: int) -> Run:
+    """Return `if(condition; then; otherwise)`, for each value of a list where the condition is one."""
 
-    def run(state: State) -> Any:
-        value = first(state)
-        for work, known, right in works:
-            other = right(state)
-            if type(value) is list or type(other) is list:
-                value = _apply(state, known, value, other)
-                continue
-            state.left -= 1
-            if state.left < 0:
-                raise ExhaustedError
-            value = None if not unknown and (value is None or other is None) else work(state, value, other)
-        return value
+    def single(state: EvaluationState, holds: Any, x: Any, y: Any) -> Any:
+        if type(holds) is bool:
+            return x if holds else y
+        return None if holds is None else state.wrong(at, "the condition of if is true or false")
 
-    return run
-
-
-def _of_known(work: Callable[[State, Any, Any], Any]) -> Callable[[State, Any, Any], Any]:
-    def known(state: State, x: Any, y: Any) -> Any:
-        return None if x is None or y is None else work(state, x, y)
-
-    return known
-
-
-def _apply(state: State, work: Callable[[State, Any, Any], Any], x: Any, y: Any) -> Any:
-    if isinstance(x, list):
-        state.spend(len(x))
-        if isinstance(y, list):
-            return [work(state, one, other) for one, other in zip(x, y, strict=False)]
-        return [work(state, one, y) for one in x]
-    state.spend(len(y))
-    return [work(state, x, other) for other in y]
-
-
-def choose(condition: Run, then: Run, otherwise: Run) -> Run:
-    """Return `if(condition; then; otherwise)`, for each of a list where the condition is one."""
-
-    def run(state: State) -> Any:
+    def run(state: EvaluationState) -> Any:
         holds, x, y = condition(state), then(state), otherwise(state)
         if not isinstance(holds, list):
             state.spend(1)
-            return chosen(state, holds, x, y)
-        state.spend(len(holds))
-        xs = x if isinstance(x, list) else [x] * len(holds)
-        ys = y if isinstance(y, list) else [y] * len(holds)
-        return [chosen(state, *three) for three in zip(holds, xs, ys, strict=False)]
+            return single(state, holds, x, y)
+        columns = _aligned(state, at, holds, x, y)
+        return None if columns is None else type(holds)([single(state, *row) for row in zip(*columns, strict=True)])
 
     return run
 
 
-def keep(condition: Run, then: Run) -> Run:
+def keep(condition: Run, then: Run, at: int) -> Run:
     """Return `if(condition; then)`: a list of the values for which the condition holds."""
 
-    def run(state: State) -> Any:
+    def run(state: EvaluationState) -> Any:
         holds, values = condition(state), then(state)
+        if isinstance(holds, RankValues) or isinstance(values, RankValues):
+            return state.wrong(at, "for one rank, if needs a third value: if(condition; value; otherwise)")
         if not isinstance(holds, list):
-            state.spend(1)
-            kept = values if isinstance(values, list) else [values]
-            return None if holds is None or values is None else kept if holds else []
-        state.spend(len(holds))
+            holds = [holds] * (len(values) if isinstance(values, list) else 1)
         if values is None or None in holds:
             return None
-        values = values if isinstance(values, list) else [values] * len(holds)
-        return [value for held, value in zip(holds, values, strict=False) if held]
+        if any(type(held) is not bool for held in holds):
+            return state.wrong(at, "the condition of if is true or false")
+        columns = _aligned(state, at, holds, values)
+        return None if columns is None else [value for held, value in zip(*columns, strict=True) if held]
 
     return run
 
 
-def reduce_list(work: Callable[[State, list[Any]], Any], inner: Run, *, cost: int = 1) -> Run:
-    """Return what makes one value of a list; unknown where one of them is."""
-
-    def run(state: State) -> Any:
-        values = inner(state)
-        if values is None:
-            return None
-        state.spend(cost * len(values) + 1)
-        return None if None in values else work(state, values)
-
-    return run
-
-
-def all_known(work: Callable[[list[Any]], Any], inner: Run) -> Run:
-    """Return what makes one value of a list that may hold unknown ones; unknown where the list is unknown."""
-
-    def run(state: State) -> Any:
-        values = inner(state)
-        if values is None:
-            return None
-        state.spend(len(values) + 1)
-        return work(values)
-
-    return run
-
-
-def any_of(values: list[bool | None]) -> bool | None:
+def any_of(values: Sequence[bool | None]) -> bool | None:
     """Whether one is true: unknown where none is and some are unknown.
 
     >>> any_of([False, None]), any_of([True, None]), any_of([])
@@ -226,45 +275,63 @@ def any_of(values: list[bool | None]) -> bool | None:
     return True if True in values else None if None in values else False
 
 
-def all_of(values: list[bool | None]) -> bool | None:
+def all_of(values: Sequence[bool | None]) -> bool | None:
     """Whether none is false: unknown where none is and some are unknown."""
     return False if False in values else None if None in values else True
 
 
-def total(state: State, values: list[float]) -> float | None:
-    """The sum; 0 of no values."""
-    return finite(state, sum(values, 0.0))
-
-
-def _of_some(work: Callable[[State, list[float]], float | None]) -> Callable[[State, list[float]], float | None]:
-    def run(state: State, values: list[float]) -> float | None:
-        if not values:
-            state.reason("a statistic of no values")
-            return None
-        return work(state, values)
-
-    return run
-
-
-def quantile(values: list[float], share: float) -> float:
+def quantile(values: Sequence[float], share: float) -> float:
     """Return the value below which a share of the values lie, linear between the two nearest (type 7, as in numpy).
 
     >>> [quantile([4.0, 1.0, 2.0, 3.0], share) for share in (0.25, 0.5, 0.75)]
     [1.75, 2.5, 3.25]
     """
     ordered = sorted(values)
-    place = (len(ordered) - 1) * share
-    below = int(place)
+    position = (len(ordered) - 1) * share
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] * (1 - (place - below)) + ordered[above] * (place - below)
+    return ordered[below] * (1 - (position - below)) + ordered[above] * (position - below)
 
 
-largest = _of_some(lambda state, values: max(values))
-smallest = _of_some(lambda state, values: min(values))
-mean = _of_some(lambda state, values: finite(state, sum(values) / len(values)))
-median = _of_some(lambda state, values: finite(state, quantile(values, 0.5)))
-lower_quartile = _of_some(lambda state, values: finite(state, quantile(values, 0.25)))
-upper_quartile = _of_some(lambda state, values: finite(state, quantile(values, 0.75)))
+# Functions that make one value of a list: {name: (type of its values, what computes the result)}.
+REDUCTIONS: Mapping[str, tuple[type, Callable[[list[Any]], Any]]] = MappingProxyType(
+    {
+        "max": (float, max),
+        "min": (float, min),
+        "sum": (float, lambda values: sum(values, 0.0)),
+        "mean": (float, lambda values: sum(values) / len(values)),
+        "median": (float, lambda values: quantile(values, 0.5)),
+        "lower_quartile": (float, lambda values: quantile(values, 0.25)),
+        "upper_quartile": (float, lambda values: quantile(values, 0.75)),
+        "cardinality": (object, lambda values: float(len(values))),
+        "any": (bool, any_of),
+        "all": (bool, all_of),
+    }
+)
+
+
+def reduce_list(name: str, inner: Run, at: int) -> Run:
+    """Return what makes one value of a list. A number is unknown where one of the values is."""
+    value_type, work = REDUCTIONS[name]
+    value_names = "numbers" if value_type is float else "true and false"
+
+    def run(state: EvaluationState) -> Any:
+        values = inner(state)
+        if values is None:
+            return None
+        if type(values) is not list:
+            return state.wrong(at, f"{name} needs a list; GatherFromAllRanks(x) is one")
+        state.spend(len(values) + 1)
+        if value_type is float and None in values:
+            return None
+        if value_type is not object and not {value_type, type(None)}.issuperset(map(type, values)):
+            return state.wrong(at, f"{name} needs a list of {value_names}")
+        if value_type is float and not values and name != "sum":
+            return state.unknown("a statistic of no values")
+        result = work(values)
+        return _finite(state, result) if type(result) is float else result
+
+    return run
 
 
 def known_number(value: object) -> float | None:
@@ -275,76 +342,88 @@ def known_number(value: object) -> float | None:
     """
     if type(value) is float:
         return value if -LARGEST <= value <= LARGEST else None
-    if isinstance(value, int | float):
-        try:
-            number = float(value)
-        except OverflowError:
-            return None
-        return number if -LARGEST <= number <= LARGEST else None
-    return None
+    if not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if -LARGEST <= number <= LARGEST else None
 
 
-def select_ranks(metric: str, kind: RuleLevel, *, text: bool) -> Run:
+def known_text(value: object) -> str | None:
+    """Return a text of a job, cut to a length that can be shown; None for anything else."""
+    return value[:200] if isinstance(value, str) else None
+
+
+def select_ranks(metric: str, level: RuleLevel, *, text: bool) -> Run:
     """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where there are no ranks."""
-    key = f" {metric}"  # no name of a term: they are kept side by side
+    key = f" {metric}"  # never the name of a term: values of terms are kept beside it
+    known: Callable[[object], Any] = known_text if text else known_number
 
-    def run(state: State) -> Any:
+    def run(state: EvaluationState) -> Any:
         if key in state.values:
             return state.values[key]
-        values, count = state.job.of_ranks(metric), len(state.job.labels(kind))
-        if values is None or not count or len(values) != count:
+        values, count = state.job.of_ranks(metric), len(state.job.labels(level))
+        if values is None or len(values) != count:
+            values = [None] * count
+        state.spend(count)
+        result = RankValues(map(known, values))
+        if None in result or not count:
             state.missing[metric] = None
-            read: list[float | str | None] | None = [None] * count if count else None
-        else:
-            state.spend(len(values))
-            read = [_text(one) if text else known_number(one) for one in values]
-            if None in read:
-                state.missing[metric] = None
-        state.values[key] = read
-        return read
+        state.values[key] = result if count else None
+        return state.values[key]
 
     return run
 
 
 def select_job(metric: str, *, text: bool) -> Run:
     """Return what reads a metric of the job."""
+    known: Callable[[object], Any] = known_text if text else known_number
 
-    def run(state: State) -> Any:
-        value = state.job.of_job(metric)
-        known = _text(value) if text else known_number(value)
-        if known is None:
+    def run(state: EvaluationState) -> Any:
+        value = known(state.job.of_job(metric))
+        if value is None:
             state.missing[metric] = None
-        return known
+        return value
 
     return run
 
 
-def _text(value: object) -> str | None:
-    return value[:200] if isinstance(value, str) else None
+def select_parameter(name: str) -> Run:
+    """Return what reads a parameter."""
+
+    def run(state: EvaluationState) -> Any:
+        value = known_number(state.parameters.get(name))
+        return state.unknown(f"no value of parameter {name}") if value is None else value
+
+    return run
 
 
-def labels(kind: RuleLevel) -> Run:
+def select_labels(level: RuleLevel) -> Run:
     """Return what reads the names of the ranks."""
 
-    def run(state: State) -> Any:
-        names = state.job.labels(kind)
+    def run(state: EvaluationState) -> Any:
+        names = state.job.labels(level)
         state.spend(len(names))
-        return [str(name)[:200] for name in names] or None
+        return RankValues(str(name)[:200] for name in names) or None
 
     return run
 
 
-def each(kind: RuleLevel, inner: Run) -> Run:
+def gather(level: RuleLevel, inner: Run, at: int) -> Run:
     """Return a list of a value for each rank, also where it is the same for all."""
 
-    def run(state: State) -> Any:
+    def run(state: EvaluationState) -> Any:
         value = inner(state)
+        if isinstance(value, RankValues):
+            return list(value)
         if isinstance(value, list):
-            return value
-        count = len(state.job.labels(kind))
+            return state.wrong(at, "this would be a list of lists; inside for_each use SelectMetric")
+        count = len(state.job.labels(level))
         state.spend(count)
         if not count:
-            state.reason(f"no {kind} is known")
+            state.unknown(f"no {level} is known")
         return [value] * count or None
 
     return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import cast
@@ -12,7 +12,7 @@ import polars as pl
 
 from tachograph.catalog.units import text
 from tachograph.judge.finding import FINDING_SCHEMA, CheckedValue, Relation
-from tachograph.judge.rules.expression import Compare, Name, Node, Number, TuplePart, walk
+from tachograph.judge.rules.expression import Node, walk
 from tachograph.judge.rules.metrics import OFFERED, JobRanks, MeasuredRanks, measure
 from tachograph.judge.rules.model import RuleOutcome, Value
 from tachograph.judge.rules.program import evaluate
@@ -46,7 +46,7 @@ def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
 
 def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]) -> pl.DataFrame:
     """Result of one rule for each job. Without samples a rule about them is not denied, not even for the run time."""
-    comparisons = tuple(comparisons_of(entry))
+    comparisons = comparisons_of(entry)
     check = entry.check
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
     columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
@@ -112,42 +112,38 @@ class Comparison:
         return max(known) if self.relation in (">", ">=") else min(known)
 
 
-def comparisons_of(entry: RuleEntry) -> Iterator[Comparison]:
-    """Yield the comparisons of a rule that have a value and a threshold, each once."""
-    found: dict[Comparison, None] = {}
+def comparisons_of(entry: RuleEntry) -> tuple[Comparison, ...]:
+    """Return the comparisons of a rule that have a value and a threshold, each once."""
+    comparisons: dict[Comparison, None] = {}
     for term in entry.rule.terms:
         for node, _ in walk(term.node):
-            if isinstance(node, Compare) and node.relation in _FLIPPED:
-                relation = cast("Relation", node.relation)
-                for left, way, right in (
-                    (node.left, relation, node.right),
-                    (node.right, _FLIPPED[relation], node.left),
-                ):
-                    comparison = _comparison(left, way, right, entry)
-                    if comparison is not None:
-                        found[comparison] = None
-    yield from found
+            if node.kind != "compare" or node.word not in _FLIPPED:
+                continue
+            left, right = node.parts
+            relation = cast("Relation", node.word)
+            for value, way, threshold in ((left, relation, right), (right, _FLIPPED[relation], left)):
+                comparison = _comparison(value, way, threshold, entry)
+                if comparison is not None:
+                    comparisons[comparison] = None
+    return tuple(comparisons)
 
 
-def _comparison(left: Node, relation: Relation, right: Node, entry: RuleEntry) -> Comparison | None:
-    """What stands left against a threshold on the right; None where that is not what they are."""
-    part = left.part if isinstance(left, TuplePart) else ""
-    named = left.inner if isinstance(left, TuplePart) else left
-    threshold = _threshold(right, entry)
-    if threshold is None or not isinstance(named, Name) or named.name in entry.values:
+def _comparison(value: Node, relation: Relation, threshold: Node, entry: RuleEntry) -> Comparison | None:
+    """Return a comparison with a number or parameter; None where the nodes are anything else."""
+    part = value.word if value.kind == "part" else ""
+    named = value.parts[0] if part else value
+    limit = threshold.number if threshold.kind == "number" else threshold.word
+    is_limit = threshold.kind == "number" or (threshold.kind == "name" and limit in entry.values)
+    if not is_limit or named.kind != "name" or named.word in entry.values:
         return None
-    is_term = any(term.name == named.name for term in entry.rule.terms)
-    metric = None if is_term else entry.rule.metrics.get(named.name, named.name)
+    is_term = any(term.name == named.word for term in entry.rule.terms)
+    metric = None if is_term else entry.rule.metrics.get(named.word, named.word)
     if metric is not None and metric not in OFFERED:
         return None
-    unit = entry.declared[threshold].unit if isinstance(threshold, str) else ""
-    return Comparison(named.name, part, relation, threshold, unit or (OFFERED[metric].unit if metric else ""), metric)
-
-
-def _threshold(node: Node, entry: RuleEntry) -> str | float | None:
-    if isinstance(node, Number):
-        return node.value
-    return node.name if isinstance(node, Name) and node.name in entry.values else None
+    unit = entry.declared[limit].unit if isinstance(limit, str) else ""
+    if metric is not None:
+        unit = unit or OFFERED[metric].unit
+    return Comparison(named.word, part, relation, limit, unit, metric)
 
 
 def _number(value: Value) -> float | None:
