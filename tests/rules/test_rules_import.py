@@ -13,10 +13,8 @@ from ruled_jobs import Job, found
 from tachograph.judge.rules.clustercockpit import (
     METRICS,
     Translated,
-    UntranslatableError,
     limits_of,
     parameters_toml,
-    translate,
     translate_class,
 )
 from tachograph.judge.rules.metrics import VOCABULARY
@@ -104,17 +102,18 @@ def test_signs_that_mean_something_in_a_template_are_text() -> None:
          {"metric flops_any", "limit flops_any.limits.alert; a cluster.json gives it"}),
         ({"rule": "acc_utilization.min > 1"}, {"acc_utilization.min"}),
         ({"rule": "acc_utilization.avg > 1 && job.smt == 1"}, {"property job.smt"}),
-        ({"rule": "other.avg > 1"}, {"name other.avg"}),
-        ({"rule": "sqrt(acc_utilization.avg) > 1"}, {"function sqrt"}),
-        ({"rule": "acc_utilization.avg ^ 2 > 1"}, {"operator ^"}),
-        ({"rule": "acc_utilization.avg > 1 ?? 2"}, {"operator ??"}),
+        ({"rule": "order.avg > 1 or notes"}, {"name order.avg", "name notes"}),
+        ({"rule": "sqrt(acc_utilization.avg) > max(1)"}, {"function sqrt", "max of 1 values"}),
+        ({"rule": "acc_utilization.avg ^ 2 > 1"}, {"'^' at character 21"}),
+        ({"rule": "acc_utilization.avg > 1 ?? 2"}, {"'?' at character 26, where something else is expected"}),
         ({"parameters": [*PARAMETERS, "nowhere"], "rule": "acc_utilization.avg > nowhere"},
          {"parameter nowhere, which parameters.json does not give"}),
-        ({"variables": [{"name": "limit"}]}, {"variable limit is no text", "name limit"}),
-        ({"requirements": [3]}, {"a requirement is no text"}),
-        ({"rule": "acc_utilization.avg > (1"}, {") is missing before the end"}),
-        ({"rule": ""}, {"the end where a value is expected"}),
-        ({"rule": "(" * 200 + "1" + ")" * 200}, {"brackets more than 30 deep"}),
+        ({"variables": [{"name": "limit"}]},
+         {"not a job class: Object missing required field 'expr' - at '$.variables[0]'"}),
+        ({"rule": "acc_utilization.avg > (1"}, {"the end, where something else is expected"}),
+        ({"rule": ""}, {"the end, where something else is expected"}),
+        ({"rule": "!" * 200 + "true"}, {"nested deeper than 40 levels; divide it into terms"}),
+        ({"rule": "acc_utilization.avg"}, {"and needs true or false"}),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_told(given: dict[str, Any], missing: set[str]) -> None:
@@ -173,25 +172,28 @@ def test_every_counterpart_is_one_that_rules_may_name(metric: str) -> None:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("a + b * 2 >= 3 and c == 'x'", "A + B * 2 >= 3 and C == <x>"),
-        ("!(a > 1) || b < 2", "(not (A > 1)) or B < 2"),
-        ("a ? b : c ? 1 : 2", "if(A; B; if(C; 1; 2))"),
-        ("-a.b - -1_000.5e3", "-A_B - -1000.5e3"),
-        ("max(a, b, 2) > abs(c)", "max(A, B, 2) > abs(C)"),
+        ("acc_utilization.avg + 1 * 2 >= 3 and job.jobState == 'x'",
+         "acc_utilization_avg + 1 * 2 >= 3 and state == 'x'"),
+        ("!(low_factor > 1) || low_factor < 2", "(not (low_factor > 1)) or low_factor < 2"),
+        ("(low_factor > 1 ? 2 : low_factor < 1 ? 1 : 2) > 1",
+         "(if(low_factor > 1; 2; if(low_factor < 1; 1; 2))) > 1"),
+        ("-low_factor - -1_000.5e3 < +0", "-low_factor - -1000.5e3 < 0"),
+        ("max(low_factor, 1, 2) > abs(low_factor)", "max(low_factor, 1, 2) > abs(low_factor)"),
         ("true && not false", "true and (not false)"),
     ],
-)
+)  # fmt: skip
 def test_expressions(source: str, expected: str) -> None:
-    name = lambda found: found.replace(".", "_").upper()  # noqa: E731
-    assert translate(source, name=name, text=lambda words: f"<{words}>") == expected
+    one = translated(rule=source, requirements=[], variables=[], hint="x")
+    assert one.text is not None, one.missing
+    terms = {name: term for terms in json.loads(one.text)["rules"][0]["rule_terms"] for name, term in terms.items()}
+    assert terms["matches"] == expected
 
 
 @pytest.mark.parametrize(
     "source", ["a >", "1 < 2 < 3", "a[0]", "a | b", "{}", "a.b()", "let x = 1", "x" * 5000, "a @ b", "1..3", "a in b"]
 )
 def test_expressions_that_are_not_translated(source: str) -> None:
-    with pytest.raises(UntranslatableError):
-        translate(source, name=str, text=str)
+    assert translated(rule=source, hint="x").text is None
 
 
 def test_states_are_those_of_slurm() -> None:

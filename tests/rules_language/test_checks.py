@@ -175,7 +175,7 @@ DOCUMENTS = {
     '{"name": 1, "rules": []}': "1:10: error: name: Expected 'str', got 'float'",
     '{"name": "n", "rules": [1]}': "1:25: error: a rule is an object: {...}",
     '{"name": "n", "rules": {}}': "1:24: error: rules is a list: [...]",
-    " " * 70_000: "1:1: error: longer than 65536 characters; divide the file",
+    " " * 70_000: "1:1: error: longer than 32768 characters; divide the file",
     '{"n": 1e999}': "1:7: error: 1e999 is not a value; a text needs quotes",
 }
 

@@ -6,150 +6,131 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
+from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
+from lark.visitors import Transformer_NonRecursive
 
 from tachograph.catalog.units import MB_PER_MIB
 from tachograph.judge.rules.metrics import VOCABULARY
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import check
 
-LONGEST, DEEPEST = 2_000, 30
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<number>(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)
-    |(?P<text>"[^"\\]*"|'[^'\\]*')
-    |(?P<name>[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)*)
-    |(?P<mark>&&|\|\||==|!=|<=|>=|\*\*|\.\.|\?\?|\?\.|[-+*/%^<>!?:(),\[\]{}.\#|]))""",
-    re.VERBOSE,
-)
-_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_WORDS = {"&&": "and", "||": "or", "!": "not"}
-_FUNCTIONS = {"abs": 1, "min": 2, "max": 2}  # {function: least arguments}
+LONGEST = 2_000  # characters of an expression
+# The part of ClusterCockpit's expressions that the language of rules has as well.
+GRAMMAR = r"""
+?start: choice
+?choice: disjunction | disjunction "?" choice ":" choice
+?disjunction: conjunction | disjunction (OR | BARS) conjunction -> joined
+?conjunction: comparison | conjunction (AND | AMPERSANDS) comparison -> joined
+?comparison: sum | sum RELATION sum -> joined
+?sum: product | sum PLUS product -> joined
+?product: signed | product TIMES signed -> joined
+?signed: atom | PLUS signed -> sign | (NOT | EXCLAMATION) signed -> negation
+?atom: NUMBER -> number | STRING -> text | NAME -> name | (TRUE | FALSE) -> truth | "(" choice ")" -> brackets
+     | NAME "(" choice ("," choice)* ")" -> call
+OR: "or"
+BARS: "||"
+AND: "and"
+AMPERSANDS: "&&"
+NOT: "not"
+EXCLAMATION: "!"
+TRUE: "true"
+FALSE: "false"
+RELATION: "==" | "!=" | "<=" | ">=" | "<" | ">"
+PLUS: "+" | "-"
+TIMES: "*" | "/"
+NUMBER: /(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?/
+STRING: /"[^"\\]*"|'[^'\\]*'/
+NAME: /[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*/
+%ignore /\s+/
+"""
+_WORDS = {"&&": "and", "||": "or"}
+_FUNCTIONS = {"abs": (1,), "min": range(2, 100), "max": range(2, 100)}  # numbers of arguments
 
 
 class UntranslatableError(Exception):
     """Something without counterpart here: the message names it."""
 
 
-@dataclass(slots=True)
-class _Translator:
-    """Reads an expression once, from left to right."""
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What names and texts of an expression become, and where functions without counterpart are noted."""
 
-    tokens: list[tuple[str, str]]
     name: Callable[[str], str]
     text: Callable[[str], str]
-    at: int = 0
+    missing: Callable[[str], None]
 
-    @property
-    def now(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
 
-    def take(self) -> tuple[str, str]:
-        self.at += 1
-        return self.tokens[self.at - 1] if self.at <= len(self.tokens) else ("", "")
+class _Translator(Transformer_NonRecursive[Token, str]):
+    """Writes a parsed expression in the language of rules."""
 
-    def expect(self, mark: str) -> None:
-        kind, token = self.take()
-        if token != mark or kind == "text":
-            raise UntranslatableError(f"{mark} is missing before {token or 'the end'}")
+    def __init__(self, words: _Words) -> None:
+        super().__init__()
+        self.words = words
 
-    def choice(self, depth: int) -> str:
-        if depth > DEEPEST:
-            raise UntranslatableError(f"brackets more than {DEEPEST} deep")
-        condition = self.joined(depth, 0)
-        if self.now != "?":
-            return condition
-        self.take()
-        then = self.choice(depth + 1)
-        self.expect(":")
-        return f"if({condition}; {then}; {self.choice(depth + 1)})"
+    def choice(self, children: list[str]) -> str:
+        condition, then, otherwise = children
+        return f"if({condition}; {then}; {otherwise})"
 
-    def joined(self, depth: int, level: int) -> str:
-        """`or` binds least, then `and`, comparisons, sums, products."""
-        if level == len(_LEVELS):
-            return self.signed(depth)
-        left = self.joined(depth, level + 1)
-        while self.now in _LEVELS[level]:
-            operator = self.take()[1]
-            right = self.joined(depth, level + 1)
-            left = f"{left} {_WORDS.get(operator, operator)} {right}"
-            if level == 2 and self.now in _LEVELS[level]:
-                raise UntranslatableError(f"two comparisons in a row: {operator} and {self.now}")
-        return left
+    def joined(self, children: list[str]) -> str:
+        left, operator, right = children
+        return f"{left} {_WORDS.get(operator, operator)} {right}"
 
-    def signed(self, depth: int) -> str:
-        if depth > DEEPEST:
-            raise UntranslatableError(f"brackets more than {DEEPEST} deep")
-        if self.now in ("!", "not"):
-            self.take()
-            return f"(not {self.signed(depth + 1)})"
-        if self.now in ("-", "+"):
-            sign = self.take()[1]
-            return f"{'-' if sign == '-' else ''}{self.signed(depth + 1)}"
-        return self.single(depth)
+    def sign(self, children: list[str]) -> str:
+        sign, value = children
+        return f"-{value}" if sign == "-" else value
 
-    def single(self, depth: int) -> str:
-        kind, token = self.take()
-        if kind == "number":
-            return token.replace("_", "")
-        if kind == "text":
-            return self.text(token[1:-1])
-        if kind == "name":
-            found = self.call(token, depth) if self.now == "(" else token if token in _TRUTHS else self.name(token)
-            if self.now in ("[", ".", "?.", "|", ".."):
-                raise UntranslatableError(f"{token}{self.now} has no counterpart")
-            return found
-        if token == "(":
-            inner = self.choice(depth + 1)
-            self.expect(")")
-            return f"({inner})"
-        raise UntranslatableError(f"{token or 'the end'} where a value is expected")
+    def negation(self, children: list[str]) -> str:
+        return f"(not {children[1]})"
 
-    def call(self, function: str, depth: int) -> str:
+    def number(self, children: list[Token]) -> str:
+        return children[0].replace("_", "")
+
+    def text(self, children: list[Token]) -> str:
+        return self.words.text(children[0][1:-1])
+
+    def name(self, children: list[Token]) -> str:
+        return self.words.name(str(children[0]))
+
+    def truth(self, children: list[Token]) -> str:
+        return str(children[0])
+
+    def brackets(self, children: list[str]) -> str:
+        return f"({children[0]})"
+
+    def call(self, children: list[str]) -> str:
+        function, *arguments = children
         if function not in _FUNCTIONS:
-            raise UntranslatableError(f"function {function}")
-        self.take()
-        given = [self.choice(depth + 1)]
-        while self.now == ",":
-            self.take()
-            given.append(self.choice(depth + 1))
-        self.expect(")")
-        if len(given) < _FUNCTIONS[function] or (function == "abs" and len(given) > 1):
-            raise UntranslatableError(f"{function} of {len(given)} values")
-        return f"{function}({', '.join(given)})"
+            self.words.missing(f"function {function}")
+        elif len(arguments) not in _FUNCTIONS[function]:
+            self.words.missing(f"{function} of {len(arguments)} values")
+        return f"{function}({', '.join(arguments)})"
 
 
-_LEVELS = (("||", "or"), ("&&", "and"), _COMPARISONS, ("+", "-"), ("*", "/"))
-_TRUTHS = ("true", "false")
+@cache
+def _parser() -> Lark:
+    return Lark(GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=False)
 
 
-def translate(source: str, *, name: Callable[[str], str], text: Callable[[str], str]) -> str:
-    """Return an expression in the language of rules; `name` and `text` return what names and texts in it become.
+def translate(source: str, words: _Words) -> str:
+    """Return an expression in the language of rules.
 
-    Errors: UntranslatableError naming what has no counterpart.
-
-    >>> translate("a.avg > 0.5 && !(b == 1)", name=lambda n: n.replace(".", "_"), text=repr)
-    'a_avg > 0.5 and (not (b == 1))'
+    Raises UntranslatableError with the first thing that has no counterpart.
     """
-    translator = _Translator(_tokens(source), name, text)
-    found = translator.choice(0)
-    if translator.now:
-        raise UntranslatableError(f"operator {translator.now}")
-    return found
-
-
-def _tokens(source: str) -> list[tuple[str, str]]:
     if len(source) > LONGEST:
         raise UntranslatableError(f"an expression longer than {LONGEST} characters")
-    tokens, at = [], 0
-    source = source.rstrip()
-    while at < len(source):
-        found = _TOKEN.match(source, at)
-        if not found:
-            raise UntranslatableError(f"{source[at : at + 1].strip() or source[at + 1 : at + 2]!r} has no meaning")
-        tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
-        at = found.end()
-    return tokens
+    try:
+        tree = _parser().parse(source)
+    except UnexpectedCharacters as error:
+        raise UntranslatableError(f"{error.char!a} at character {error.column}") from None
+    except UnexpectedToken as error:
+        where = "the end" if error.token.type == "$END" else f"{str(error.token)!a} at character {error.column}"
+        raise UntranslatableError(f"{where}, where something else is expected") from None
+    return str(_Translator(words).transform(tree))
 
 
 Limits = Mapping[str, Mapping[str, float]]  # {metric: {peak, normal, caution, alert: value}}
@@ -210,7 +191,7 @@ _JOB: Mapping[str, str] = MappingProxyType(
 )
 _STATES = ("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail", "running", "preempted")
 _SHARING = re.compile(r"job\.(shared|exclusive)\s*(?:==|!=|>|>=)\s*(?:\"\w*\"|'\w*'|\d+|true|false)")
-_PLACE = re.compile(r"\{\{-?(.*?)-?\}\}", re.DOTALL)
+_PLACE = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _DOTTED = re.compile(r"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 _PRINTF = re.compile(r"printf\s+\"[^\"]*\"\s+\(?\s*(\.[\w.]+)\s*\)?")
 _AFTER = re.compile(r"^(\s?)(%|h(?![A-Za-z0-9])|cpuh|gpuh|CPU-h|GPU-h)")  # what would be taken for a unit
@@ -221,7 +202,7 @@ _TAG = re.compile(r"[^A-Za-z0-9_-]+")
 class Translated:
     """A job class as a rule: text of its file (None: it has no counterpart), values of its parameters.
 
-    missing: what has no counterpart here. remarks: what was left out or is meant a little differently.
+    missing: what has no counterpart here. remarks: what was left out or differs a little.
     """
 
     file: str
@@ -232,12 +213,31 @@ class Translated:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Class:
-    """One job class on its way."""
+class _JobClassVariable(msgspec.Struct, frozen=True):
+    """A variable of a job class."""
 
-    file: str
-    given: Mapping[str, Any]
+    name: str
+    expr: str
+
+
+class _JobClassDocument(msgspec.Struct, frozen=True):
+    """The keys of a job class that are read."""
+
+    tag: str
+    rule: str
+    name: str = ""
+    parameters: list[str] = []
+    metrics: list[str] = []
+    requirements: list[str] = []
+    variables: list[_JobClassVariable] = []
+    hint: str = ""
+
+
+@dataclass(slots=True)
+class _JobClassTranslator:
+    """Translates one job class. terms: {name: expression}, in order; used: parameters; missing, remarks: in order."""
+
+    document: _JobClassDocument
     parameters: Mapping[str, float]
     limits: Limits
     terms: dict[str, str] = field(default_factory=dict)
@@ -245,191 +245,169 @@ class _Class:
     missing: dict[str, None] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
 
-    def name_in_expression(self, name: str) -> str:
-        """Return the name of a metric in the rule; one without counterpart is reported, and reading goes on."""
-        try:
-            return self.name(name)
-        except UntranslatableError as problem:
-            self.missing[str(problem)] = None
-            return "0"
-
     def name(self, name: str) -> str:
         """Return what a name of an expression is called in the rule; what it means becomes a term before it.
 
-        Errors: UntranslatableError.
+        Raises UntranslatableError.
         """
         if name in self.terms:
             return name
-        if name in _list(self.given.get("parameters")):
-            return self.parameter(name)
+        if name in self.document.parameters:
+            if name not in self.parameters:
+                raise UntranslatableError(f"parameter {name}, which parameters.json does not give")
+            self.used[name] = self.parameters[name]
+            return name
         if name in _JOB:
             return _JOB[name]
         metric, _, rest = name.partition(".")
         if rest.startswith("limits."):
-            return self.term(name, self.limit(metric, rest.removeprefix("limits.")))
-        if metric in _list(self.given.get("metrics")) and rest:
-            return self.term(name, self.statistic(metric, rest))
-        raise UntranslatableError(f"{'property' if metric == 'job' else 'name'} {name}")
-
-    def term(self, name: str, expression: str) -> str:
-        called = name.replace(".", "_")
-        self.terms.setdefault(called, expression)
-        return called
-
-    def parameter(self, name: str) -> str:
-        if name not in self.parameters:
-            raise UntranslatableError(f"parameter {name}, which parameters.json does not give")
-        self.used[name] = self.parameters[name]
-        return name
-
-    def statistic(self, metric: str, statistic: str) -> str:
-        counterpart = METRICS.get(metric)
-        if counterpart is None:
-            raise UntranslatableError(f"metric {metric}")
-        found = {"avg": counterpart.avg, "max": counterpart.max}.get(statistic)
-        if not found:
-            raise UntranslatableError(f"{metric}.{statistic}")
-        return found
+            expression = self.limit(metric, rest.removeprefix("limits."))
+        elif metric in self.document.metrics and rest:
+            expression = _statistic(metric, rest)
+        else:
+            raise UntranslatableError(f"{'property' if metric == 'job' else 'name'} {name}")
+        term = name.replace(".", "_")
+        self.terms.setdefault(term, expression)
+        return term
 
     def limit(self, metric: str, limit: str) -> str:
-        own = METRICS[metric].limits.get(limit) if metric in METRICS else None
-        given = self.limits.get(metric, {}).get(limit)
-        if given is not None:
-            return _written(given)
-        if own is None:
+        """Return a limit of a metric: of the cluster, else the one that the metric has by nature."""
+        of_cluster = self.limits.get(metric, {}).get(limit)
+        if of_cluster is not None:
+            return _written(of_cluster)
+        by_nature = METRICS[metric].limits.get(limit) if metric in METRICS else None
+        if by_nature is None:
             where = "; a cluster.json gives it" if limit in LIMITS else ""
             raise UntranslatableError(f"limit {metric}.limits.{limit}{where}")
-        return own
+        return by_nature
 
-    def words(self, words: str) -> str:
-        """Return a text of an expression: states are those of Slurm."""
-        word = words.upper() if words in _STATES else words
-        return f"'{word}'" if "'" not in word else f'"{word}"'
+    def note_missing(self, what: str) -> None:
+        """Note something without counterpart."""
+        self.missing[what] = None
 
-    def expression(self, source: Any, what: str) -> str | None:
-        """Return an expression; None, and a report, where it has no counterpart."""
-        if not isinstance(source, str):
-            self.missing[f"{what} is no text"] = None
-            return None
+    def expression(self, source: str) -> str:
+        """Return an expression. What has no counterpart is noted, and reading goes on."""
+
+        def name(name: str) -> str:
+            try:
+                return self.name(name)
+            except UntranslatableError as error:
+                self.note_missing(str(error))
+                return "0"
+
         try:
-            return translate(source, name=self.name_in_expression, text=self.words)
-        except UntranslatableError as problem:
-            self.missing[str(problem)] = None
-            return None
+            return translate(source, _Words(name, _state_text, self.note_missing))
+        except UntranslatableError as error:
+            self.note_missing(str(error))
+            return "0"
 
-    def required(self) -> list[str]:
-        """Return what must hold before the rule is looked at."""
-        found = []
-        for requirement in _list(self.given.get("requirements")):
-            if isinstance(requirement, str) and _SHARING.fullmatch(requirement.strip()):
+    def requirements(self) -> list[str]:
+        """Return what must hold before the rule is evaluated."""
+        conditions = []
+        for requirement in self.document.requirements:
+            if _SHARING.fullmatch(requirement.strip()):
                 text = "left out: counters are those of the job's own GPUs, on shared nodes too"
                 self.remarks[f"{requirement.strip()} {text}"] = None
-                continue
-            found.append(self.expression(requirement, "a requirement"))
-        return [one for one in found if one is not None]
-
-    def variables(self) -> None:
-        for variable in _list(self.given.get("variables")):
-            if not isinstance(variable, dict) or not isinstance(variable.get("name"), str):
-                self.missing["a variable without name and expr"] = None
-                continue
-            expression = self.expression(variable.get("expr"), f"variable {variable['name']}")
-            if expression is not None:
-                self.terms[variable["name"]] = expression
+            else:
+                conditions.append(self.expression(requirement))
+        return conditions
 
     def hint(self) -> str:
         """Return the hint as a template: what it shows are terms, parameters and metrics."""
-        hint, shown, at = str(self.given.get("hint") or ""), "", 0
-        for place in _PLACE.finditer(hint):
-            shown += _plain_text(hint[at : place.start()], behind=shown)
-            shown += self.place(place[1].strip())
-            at = place.end()
-        return shown + _plain_text(hint[at:], behind=shown)
+        hint, template, end = self.document.hint, "", 0
+        for match in _PLACE.finditer(hint):
+            template += _plain_text(hint[end : match.start()], before=template)
+            template += self.placeholder(match[1])
+            end = match.end()
+        return template + _plain_text(hint[end:], before=template)
 
-    def place(self, written: str) -> str:
-        formatted = _PRINTF.fullmatch(written)
-        found = _DOTTED.fullmatch(formatted[1] if formatted else written)
-        if found:
-            try:
-                return f"{{{self.name(found[1])}}}"
-            except UntranslatableError as problem:
-                self.remarks[f"the hint shows {problem}, which is left out"] = None
-                return "..."
-        self.remarks[f"the hint holds {{{{{written}}}}}, which is left out"] = None
-        return "..."
+    def placeholder(self, written: str) -> str:
+        """Return what a hint shows of one value."""
+        printed = _PRINTF.fullmatch(written)
+        name = _DOTTED.fullmatch(printed[1] if printed else written)
+        if name is None:
+            self.remarks[f"the hint holds {{{{{written}}}}}, which is left out"] = None
+            return "..."
+        try:
+            return f"{{{self.name(name[1])}}}"
+        except UntranslatableError as error:
+            self.remarks[f"the hint shows {error}, which is left out"] = None
+            return "..."
+
+    def rule_text(self, tag: str) -> str:
+        """Return the file of the rule."""
+        conditions = {f"requirement_{index}": text for index, text in enumerate(self.requirements(), 1)}
+        for variable in self.document.variables:
+            self.terms[variable.name] = self.expression(variable.expr)
+        conditions["matches"] = self.expression(self.document.rule)
+        name = self.document.name or tag
+        template = self.hint() or f"{name}."
+        terms = {**self.terms, **conditions, "alert": " and ".join(conditions)}
+        rule = {
+            "name": name,
+            "type": "bool",
+            "tag": tag,
+            "level": "job",
+            "severity": "hint",
+            "parameter": sorted(self.used),
+            "rule_terms": [{term: expression} for term, expression in terms.items()],
+            "output": "alert",
+            "template": template,
+        }
+        pattern = {
+            "name": name,
+            "description": f"Job class {tag} of ClusterCockpit.",
+            "criterion": self.document.rule,
+            "false_positives": [],
+            "cures": [],
+            "rules": [rule],
+        }
+        return json.dumps(pattern, indent=2, ensure_ascii=False) + "\n"
 
 
 def translate_class(text: str, file: str, parameters: Mapping[str, float], limits: Limits | None = None) -> Translated:
     """Return a job class as a rule. `parameters`: of parameters.json. `limits`: of metrics, by the cluster's."""
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        return Translated(file, "", None, {}, (f"not valid JSON: {problem}",))
-    if not isinstance(given, dict) or not isinstance(given.get("rule"), str) or not isinstance(given.get("tag"), str):
-        message = "no job class: it needs a tag and a rule"
-        if isinstance(given, dict) and "terms" in given:
-            message = "a job class of an older kind, with terms in place of a rule"
-        return Translated(file, "", None, {}, (message,))
-    one = _Class(file, given, parameters, limits or {})
-    tag = _TAG.sub("_", given["tag"]) or "rule"
-    required = one.required()
-    one.variables()
-    rule = one.expression(given["rule"], "the rule")
-    hint = one.hint()
-    if one.missing or rule is None:
-        return Translated(file, tag, None, {}, tuple(one.missing), tuple(one.remarks))
-    written = _document(one, tag, [*required, rule], hint)
-    if not _is_text(written):
-        return Translated(file, tag, None, {}, ("a text in it holds half a character",), tuple(one.remarks))
-    problems = _problems(written, file, one.used)
-    if problems:
-        return Translated(file, tag, None, {}, problems, tuple(one.remarks))
-    return Translated(file, tag, written, dict(one.used), (), tuple(one.remarks))
+        document = msgspec.json.decode(text.encode(errors="surrogatepass"), type=_JobClassDocument)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Translated(file, "", None, {}, (f"not a job class: {str(error).replace('`', chr(39))}",))
+    translator = _JobClassTranslator(document, parameters, limits or {})
+    tag = _TAG.sub("_", document.tag) or "rule"
+    written = translator.rule_text(tag)
+    missing = tuple(translator.missing) or _problems(written, file, translator.used)
+    remarks = tuple(translator.remarks)
+    if missing:
+        return Translated(file, tag, None, {}, missing, remarks)
+    return Translated(file, tag, written, dict(translator.used), (), remarks)
 
 
-def _document(one: _Class, tag: str, conditions: list[str], hint: str) -> str:
-    """The file of the rule."""
-    name = str(one.given.get("name") or tag)
-    terms = dict(one.terms)
-    for place, condition in enumerate(conditions[:-1], 1):
-        terms[f"requirement_{place}"] = condition
-    terms["matches"] = conditions[-1]
-    terms["alert"] = " and ".join([*(f"requirement_{place}" for place in range(1, len(conditions))), "matches"])
-    pattern = {
-        "name": name,
-        "description": f"Job class {tag} of ClusterCockpit.",
-        "criterion": str(one.given["rule"]),
-        "false_positives": [],
-        "cures": [],
-        "rules": [
-            {
-                "name": name,
-                "type": "bool",
-                "tag": tag,
-                "level": "job",
-                "severity": "hint",
-                "parameter": sorted(one.used),
-                "rule_terms": [{term: expression} for term, expression in terms.items()],
-                "output": "alert",
-                "template": hint or f"{name}.",
-            }
-        ],
-    }
-    return json.dumps(pattern, indent=2, ensure_ascii=False) + "\n"
+def _statistic(metric: str, statistic: str) -> str:
+    counterpart = METRICS.get(metric)
+    if counterpart is None:
+        raise UntranslatableError(f"metric {metric}")
+    expression = {"avg": counterpart.avg, "max": counterpart.max}.get(statistic)
+    if not expression:
+        raise UntranslatableError(f"{metric}.{statistic}")
+    return expression
+
+
+def _state_text(text: str) -> str:
+    """Return a text of an expression: states are those of Slurm."""
+    text = text.upper() if text in _STATES else text
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def parameters_toml(classes: Iterable[Translated]) -> str:
     """Return the parameters.toml of translated job classes."""
     lines = ["# Values from parameters.json of ClusterCockpit."]
-    for one in classes:
-        if one.text is None or not one.parameters:
+    for translated in classes:
+        if translated.text is None or not translated.parameters:
             continue
-        lines += ["", f"[{one.tag}]"]
-        for name, value in sorted(one.parameters.items()):
+        lines += ["", f"[{translated.tag}]"]
+        for name, value in sorted(translated.parameters.items()):
             unit = "s" if name.endswith("_seconds") else ""
-            lines.append(
-                f'{name} = {{ default = {_written(value)}, unit = "{unit}", meaning = "as in ClusterCockpit" }}'
-            )
+            declared = f'default = {_written(value)}, unit = "{unit}", meaning = "as in ClusterCockpit"'
+            lines.append(f"{name} = {{ {declared} }}")
     return "\n".join(lines) + "\n"
 
 
@@ -437,7 +415,7 @@ def limits_of(document: Any) -> dict[str, dict[str, float]]:
     """Return {metric: limits} of a cluster.json; of a metric without a limit it is not there."""
     found: dict[str, dict[str, float]] = {}
     metrics = document.get("metricConfig") if isinstance(document, dict) else None
-    for metric in _list(metrics):
+    for metric in metrics if isinstance(metrics, list) else []:
         if isinstance(metric, dict) and isinstance(metric.get("name"), str):
             numbers = {limit: metric[limit] for limit in LIMITS if _is_number(metric.get(limit))}
             found[metric["name"]] = {limit: float(value) for limit, value in numbers.items()}
@@ -451,22 +429,13 @@ def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[st
     return tuple(dict.fromkeys(problem.message for problem in found if problem.severity == "error"))
 
 
-def _plain_text(text: str, *, behind: str) -> str:
+def _plain_text(text: str, *, before: str) -> str:
     """Text of a hint; a percent sign or hours behind a number are written out, since its value is in that unit."""
     escaped = text.replace("{", "{{").replace("}", "}}").replace("$", "$$")
-    if behind.endswith("}") and (unit := _AFTER.match(escaped)):
-        word = " percent" if unit[2] == "%" else " hours"
-        escaped = word + escaped[unit.end() :]
+    if before.endswith("}") and (unit := _AFTER.match(escaped)):
+        spelled = " percent" if unit[2] == "%" else " hours"
+        escaped = spelled + escaped[unit.end() :]
     return escaped
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be written: JSON may hold halves of characters that no encoding has."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _is_number(value: Any) -> bool:

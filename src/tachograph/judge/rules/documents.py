@@ -13,7 +13,7 @@ from lark import Lark, Token, Transformer, UnexpectedToken
 
 from tachograph.catalog.units import printable
 
-LARGEST = 65_536  # characters of a file
+LARGEST = 32_768  # characters of a file
 DEEPEST = 16
 # A text may lack its closing quote, and a word may be anything: then the message names what stands there.
 GRAMMAR = r"""
@@ -201,6 +201,6 @@ def _malformed(token: Token, message: str) -> MalformedDocumentError:
     return MalformedDocumentError(token.line or 1, token.column or 1, message)
 
 
-def cut(text: str) -> str:
+def cut(text: str, length: int = 40) -> str:
     """Return the beginning of a text for a message, as printable characters."""
-    return printable(text if len(text) <= 40 else f"{text[:37]}...")
+    return printable(text if len(text) <= length else f"{text[: length - 3]}...")

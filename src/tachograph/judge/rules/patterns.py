@@ -223,6 +223,7 @@ class _PatternLoader:
                     item = item.value[key][1]
                 elif isinstance(item.value, list) and index:
                     item = item.value[int(index)]
+            message = cut(message, 120)  # it may quote a value of any length
             key = path.strip("'$.")
             self.problem(item, f"{key}: {message}" if key else message)
             return None
