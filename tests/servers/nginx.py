@@ -1,9 +1,10 @@
-"""nginx as a proxy that knows its users by a password, for the time of a block."""
+"""nginx as a proxy that knows its users by a password and compresses, as docs/serve.md has it, for a block."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ http {{
       proxy_set_header X-Remote-User $remote_user;
       proxy_set_header Host $http_host;
       proxy_pass {upstream};
+      {compression}
     }}
   }}
 }}
@@ -38,13 +40,20 @@ def nginx(folder: Path, upstream: str, users: dict[str, str], *, path: str = "/"
     port = free_port()
     (folder / "users").write_text("".join(f"{name}:{{SHA}}{_sha(password)}\n" for name, password in users.items()))
     file = folder / "nginx.conf"
-    file.write_text(_CONFIGURATION.format(folder=folder, port=port, upstream=upstream, path=path))
+    values = {"folder": folder, "port": port, "upstream": upstream, "path": path, "compression": _documented_lines()}
+    file.write_text(_CONFIGURATION.format(**values))
     with running(
         [command, "-p", folder, "-c", file, "-e", folder / "error.log"],
         ready=lambda: listens(port),
         log=folder / "nginx.log",
     ):
         yield f"http://127.0.0.1:{port}"
+
+
+def _documented_lines() -> str:
+    """The lines of the documentation that let nginx compress."""
+    page = (Path(__file__).parents[2] / "docs/serve.md").read_text(encoding="utf-8")
+    return " ".join(re.findall(r"^ +(gzip.*;)$", page, re.MULTILINE))
 
 
 def _sha(password: str) -> str:

@@ -98,7 +98,7 @@ def test_each_tab_has_its_part_and_links_to_the_others(client: TestClient, tab: 
 def test_a_page_is_not_sent_again_while_nothing_changed(client: TestClient) -> None:
     first = client.get(f"/job/{WASTED}")
     tag = first.headers["etag"].removeprefix("W/")
-    for given in (tag, f"W/{tag}"):  # the second as one that was compressed
+    for given in (tag, f"W/{tag}"):  # the second as one that a proxy compressed
         assert client.get(f"/job/{WASTED}", headers={"If-None-Match": given}).status_code == 304
     assert client.get(f"/job/{WASTED}?tab=gpus", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
 

@@ -75,7 +75,7 @@ def test_another_user_of_the_machine_has_another_role(by_socket: Path) -> None:
     assert (me["name"], me["role"]) == ("daemon", "admin")
 
 
-def test_nginx_names_users_that_it_knows_and_no_one_else_can(marked: Lake, own: str, tmp_path: Path) -> None:
+def test_nginx_names_users_that_it_knows_and_compresses(marked: Lake, own: str, tmp_path: Path) -> None:
     passwords = {ANN: "a", BOB: "b"}
     folder = configured(tmp_path / "site", marked, proxies=[f"{own}@unix"], url="/gpus", start_link=False)
     with (
@@ -84,7 +84,12 @@ def test_nginx_names_users_that_it_knows_and_no_one_else_can(marked: Lake, own: 
     ):
         page = httpx2.get(f"{site}/gpus/jobs", auth=(ANN, "a"), headers={"accept": "text/html"})
         assert page.status_code == 200
+        assert page.headers["content-encoding"] == "gzip"
         assert 'href="/gpus/jobs"' in page.text
+        jobs = httpx2.get(f"{site}/gpus/api/v1/jobs", auth=(ANN, "a"))
+        assert (jobs.headers["content-encoding"], len(jobs.json())) == ("gzip", 2)
+        known = {"if-none-match": jobs.headers["etag"]}
+        assert httpx2.get(f"{site}/gpus/api/v1/jobs", auth=(ANN, "a"), headers=known).status_code == 304
         assert BOB not in page.text
         me = httpx2.get(f"{site}/gpus{ME}", auth=(ANN, "a"), headers={"x-remote-user": BOB}).json()
         assert (me["name"], me["via"], me["jobs"]) == (ANN, "proxy", 2)

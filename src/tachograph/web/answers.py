@@ -1,8 +1,9 @@
-"""Answers of the REST API in the format that a request accepts: JSON, NDJSON, CSV, Parquet, Arrow."""
+"""Answers of the REST API in the format that a request accepts: JSON, CSV, Parquet."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,7 +20,7 @@ from tachograph.catalog.units import escaped_json
 from tachograph.report.json_values import json_values
 from tachograph.web.parameters import Parameters, Word
 
-FormatName = Literal["json", "ndjson", "csv", "parquet", "arrow"]
+FormatName = Literal["json", "csv", "parquet"]
 PROBLEM_TYPE = "application/problem+json"
 
 
@@ -87,10 +88,6 @@ def _json(rows: pl.DataFrame) -> bytes:
     return escaped_json(rows.write_json()).encode()
 
 
-def _ndjson(rows: pl.DataFrame) -> bytes:
-    return escaped_json(rows.write_ndjson()).encode()
-
-
 def _csv(rows: pl.DataFrame) -> bytes:
     """Times in UTC, null empty, lists joined with `+`, texts harmless to spreadsheets and terminals."""
     return table_csv(rows, datetime_format="%Y-%m-%dT%H:%M:%SZ").encode()
@@ -102,59 +99,42 @@ def _parquet(rows: pl.DataFrame) -> bytes:
     return target.getvalue()
 
 
-def _arrow(rows: pl.DataFrame) -> bytes:
-    """The stream format, with types that readers of any age know."""
-    target = io.BytesIO()
-    rows.write_ipc_stream(target, compat_level=pl.CompatLevel.oldest())
-    return target.getvalue()
-
-
 # the one that is preferred first
 FORMATS = (
     Format("json", "application/json", ".json", _json),
-    Format("ndjson", "application/x-ndjson", ".ndjson", _ndjson),
     Format("csv", "text/csv", ".csv", _csv),
     Format("parquet", "application/vnd.apache.parquet", ".parquet", _parquet),
-    Format("arrow", "application/vnd.apache.arrow.stream", ".arrows", _arrow),
 )
 JSON = FORMATS[0]
-_WITH_OBJECTS = ("json", "ndjson")
+_MEDIA_RANGE = re.compile(r"([^\s;,]+/[^\s;,]+)\s*(?:;\s*q\s*=\s*([^\s;,]*))?")
 
 
 def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:
     """Return the offered format that a header Accept prefers, the first of equals; None: it accepts none of them.
 
     >>> choose_format("text/csv;q=0.5, application/*;q=0.8, application/json;q=0", FORMATS).name
-    'ndjson'
+    'csv'
     >>> choose_format("", FORMATS).name, choose_format("image/png", FORMATS)
     ('json', None)
     """
     if not accept.strip():
         return offered[0]
-    ranges = [found for found in map(_media_range, accept.split(",")) if found is not None]
-    weighed = [(_weight(one.media_type, ranges), -place, one) for place, one in enumerate(offered)]
-    weight, _, best = max(weighed, key=lambda item: item[:2])
-    return best if weight > 0 else None
+    weights = {name: _weight(written) for name, written in _MEDIA_RANGE.findall(accept.lower())}
+
+    def weight(form: Format) -> float:
+        ranges = (form.media_type, f"{form.media_type.partition('/')[0]}/*", "*/*")
+        return next((weights[name] for name in ranges if name in weights), 0.0)
+
+    best = max(offered, key=weight)
+    return best if weight(best) > 0 else None
 
 
-def _media_range(written: str) -> tuple[str, float] | None:
-    """A media range and its weight; None for what is none."""
-    name, *parameters = (part.strip().lower() for part in written.split(";"))
-    weight = next((value for key, _, value in (one.partition("=") for one in parameters) if key.strip() == "q"), "1")
+def _weight(written: str) -> float:
+    """The weight of a media range: 1 where none is given, 0 for what is no number."""
     try:
-        number = float(weight)
+        return float(written or 1)
     except ValueError:
-        return None
-    return (name, number) if "/" in name and 0 <= number <= 1 else None
-
-
-def _weight(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
-    """The weight of the most specific range that a type is in; 0: in none."""
-    for name in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
-        weights = [weight for given, weight in ranges if given == name]
-        if weights:
-            return max(weights)
-    return 0.0
+        return 0.0
 
 
 def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -> Response:
@@ -162,27 +142,19 @@ def respond(answer: Answer, form: Format, choice: FormatChoice, *, title: str) -
 
     Errors: UsageError for a field that the answer does not have.
     """
-    if isinstance(answer, ObjectAnswer) and form.name in _WITH_OBJECTS:
-        values = json_values(answer.values)
-        return Response(
-            encode_json(_chosen_keys(values, choice.names)) + (b"\n" if form.name == "ndjson" else b""),
-            answer.status,
-            media_type=form.media_type,
-        )
+    if isinstance(answer, ObjectAnswer) and form is JSON:
+        values = _chosen_keys(json_values(answer.values), choice.names)
+        return Response(encode_json(values), answer.status, media_type=form.media_type)
     rows = answer.rows
     if rows is None:
         raise AssertionError("formats of tables are offered by answers that have one")
     table = public_rows(rows, choice.names)
-    if (
-        isinstance(answer, TableAnswer)
-        and form.name in _WITH_OBJECTS
-        and not set(table.columns).isdisjoint(answer.documents)
-    ):
-        content = _with_documents(table, answer.documents, lines=form.name == "ndjson")
+    if isinstance(answer, TableAnswer) and form is JSON:
+        content = _with_documents(table, answer.documents)
     else:
         content = form.encode(table)
     response = Response(content, media_type=form.media_type)
-    if choice.format is not None and form.name not in _WITH_OBJECTS:
+    if choice.format is not None and form is not JSON:
         response.headers["content-disposition"] = f'attachment; filename="{title}{form.suffix}"'
     return response
 
@@ -203,14 +175,16 @@ def _chosen_keys(values: Mapping[str, Any], names: Sequence[str]) -> Mapping[str
     return {name: values[name] for name in names} if names else values
 
 
-def _with_documents(table: pl.DataFrame, documents: Sequence[str], *, lines: bool) -> bytes:
+def _with_documents(table: pl.DataFrame, documents: Sequence[str]) -> bytes:
     """Rows as JSON, in which `documents` stand as what they hold."""
-    rows = msgspec.json.decode(_json(table))
+    if set(table.columns).isdisjoint(documents):
+        return JSON.encode(table)
+    rows = msgspec.json.decode(JSON.encode(table))
     for row in rows:
         for name in documents:
             if row.get(name) is not None:
                 row[name] = msgspec.json.decode(row[name])
-    return b"".join(encode_json(row) + b"\n" for row in rows) if lines else encode_json(rows)
+    return encode_json(rows)
 
 
 def is_named(tag: str, if_none_match: str) -> bool:

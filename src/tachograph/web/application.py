@@ -36,9 +36,8 @@ from tachograph.catalog.units import printable
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
 from tachograph.web.answers import is_named, problem
-from tachograph.web.compression import Compression, masked, unmasked
 from tachograph.web.endpoints import NotAcceptableError, answer_request
-from tachograph.web.forms import check_form, read_form
+from tachograph.web.forms import check_same_site, read_form
 from tachograph.web.guard import VIEWER, Guard, Log, open_log
 from tachograph.web.identity.identities import NO_LINK, Identities, StartLink
 from tachograph.web.identity.proof import NotIdentifiedError
@@ -148,10 +147,8 @@ async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request:
     if viewer.sums_only and of_lake and given - SUMS_PARAMETERS:
         raise HTTPException(403 if viewer.name else 401, "log in to choose jobs: of all of them there are sums only")
     if request.method not in ("GET", "HEAD"):
-        await check_form(request, identities, viewer)
-    if viewer.ambient:
-        state[templates.SESSION] = viewer.via not in ("proxy", "socket")
-        state[templates.FORM_TOKEN] = masked(identities.form_token(request, viewer))
+        check_same_site(request, ambient=viewer.ambient)
+    state[templates.SESSION] = viewer.ambient and viewer.via not in ("proxy", "socket")
     return viewer
 
 
@@ -175,7 +172,7 @@ def create_application(service: WebService) -> ASGIApp:
     application.router.redirect_slashes = False  # it would lead to whatever the header Host names, without TLS
     proxies = service.identities.proxies
     return Guard(
-        Compression(application),
+        application,
         service.options,
         service.log,
         address_of=lambda scope: address_of(Request(scope), proxies),
@@ -216,10 +213,11 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
             view = service.served.view(viewer)
             about = {"may_write": may_write, "newest": view.jobs.newest, "zone_name": view.zone_name}
             values = {**about, **module.content(view, parameters)}
-            page = _html(request, templates.render(entry.module, request, viewer, entry.title, values))
+            page = templates.render(entry.module, request, viewer, entry.title, values)
+            answer = _tagged(request, page.encode(), "text/html")
             if values.get("pending") is not None:
-                page.headers["refresh"] = _AGAIN_S
-            return page
+                answer.headers["refresh"] = _AGAIN_S
+            return answer
 
         return await service.lanes.run(sender, make)
 
@@ -234,7 +232,7 @@ def _document(service: WebService, entry: PageEntry) -> Handler:
 
         def make() -> Response:
             found = module.document(service.served.view(viewer), parameters)
-            return _tagged(request, found.content, found.media_type, found.content, found.headers)
+            return _tagged(request, found.content, found.media_type, found.headers)
 
         return await service.lanes.run(sender_of(request, viewer, service.identities.proxies), make)
 
@@ -320,19 +318,9 @@ def _report_style(name: str) -> Handler:
     return handle
 
 
-def _html(request: Request, page: str) -> Response:
-    """The page; 304 where the browser has it already, with the form token of this session."""
-    token = request.scope["state"].get(templates.FORM_TOKEN, "")
-    return _tagged(
-        request, page.encode(), "text/html", (page.replace(token, unmasked(token)) if token else page).encode()
-    )
-
-
-def _tagged(
-    request: Request, content: bytes, media_type: str, tagged: bytes, headers: Mapping[str, str] | None = None
-) -> Response:
-    """An answer whose tag is made of `tagged`; 304 where the browser has it already."""
-    tag = f'"{hashlib.sha256(tagged).hexdigest()[:24]}"'
+def _tagged(request: Request, content: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer with a tag of what it holds; 304 where the browser has it already."""
+    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
     described = {**(headers or {}), "ETag": tag}
     if is_named(tag, request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=described)

@@ -204,8 +204,6 @@ def problem_statuses(entry: EndpointEntry) -> tuple[int, ...]:
 def _media(form: Format, schema: Schema) -> Schema:
     if form.name == "json":
         return {"schema": schema}
-    if form.name == "ndjson":
-        return {"schema": {"type": "string", "description": "A row of the JSON form per line."}}
     if form.name == "csv":
         return {"schema": {"type": "string", "description": "A header, then a line per row; null is empty."}}
     return {"schema": {"type": "string", "format": "binary"}}

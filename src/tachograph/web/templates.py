@@ -19,12 +19,7 @@ from tachograph.judge.checks import CHECKS
 from tachograph.report.pages import environment, style_sheet
 from tachograph.web.viewer import Viewer
 
-FORM_TOKEN, SESSION = (
-    "form_token",
-    "session",
-)  # keys in the state of a request: what its forms carry, whether it can end
-
-
+SESSION = "session"  # key in the state of a request: whether the browser can end it
 REPORT_STYLES = ("page", "study", "kernels")  # style sheets that served pages share with pages in files
 _STATIC = Path(__file__).parent / "static"
 
@@ -39,7 +34,6 @@ def render(name: str, request: Request, viewer: Viewer, title: str, values: Mapp
             "viewer": viewer,
             "title": title,
             "root": request.scope.get("root_path", ""),
-            "form_token": state.get(FORM_TOKEN, ""),
             "session": state.get(SESSION, False),
             "newest": None,
             **values,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +69,6 @@ class Identities:
     slurm: Proof | None = None
     oidc: OidcProvider | None = None
     link: StartLink = NO_LINK
-    _form_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     @classmethod
     def of(cls, options: ServeOptions, *, link: StartLink = NO_LINK, cookie: str = COOKIE) -> Identities:
@@ -122,13 +119,6 @@ class Identities:
         if self.tokens is None or not by_form:
             raise NotIdentifiedError("the token is not valid", do="take the link that the server printed at its start")
         return self.tokens.proven(given)
-
-    def form_token(self, request: Request, viewer: Viewer) -> str:
-        """Return what forms of this sender carry: of the session, or made of the name that a proxy or socket gives."""
-        session = self.sessions.session(request)
-        if session is not None and session.proven.name == viewer.name and session.proven.via == viewer.via:
-            return session.form_token
-        return hmac.new(self._form_key, f"{viewer.via} {viewer.name}".encode(), hashlib.sha256).hexdigest()
 
 
 def _slurm(file: str) -> Proof:

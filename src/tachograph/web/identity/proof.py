@@ -22,7 +22,8 @@ class Proven:
     """Whose a request is. `role`: of a token or the start link; None: the one that the configuration gives the name.
 
     ambient: a browser sends this proof with every request, also those that another site starts; so what changes
-    something needs a form token. token: the id of the token, "" without one. ends: seconds since 1970; None: not yet.
+    something must come from a page of this service. token: the id of the token, "" without one.
+    ends: seconds since 1970; None: not yet.
     """
 
     name: str

@@ -20,11 +20,10 @@ _MOST = 20_000  # sessions that are open; the oldest ends first
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Whose it is, until when (seconds since 1970), and the token that forms of this session carry."""
+    """Whose it is, and until when (seconds since 1970)."""
 
     proven: Proven
     ends: float
-    form_token: str
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class Sessions:
             del self._open[next(iter(self._open))]
         ends = min(now + LENGTH_S, now + LENGTH_S if proven.ends is None else proven.ends)
         cookie = secrets.token_urlsafe(32)
-        self._open[_hashed(cookie)] = Session(replace(proven, ambient=True), ends, secrets.token_urlsafe(32))
+        self._open[_hashed(cookie)] = Session(replace(proven, ambient=True), ends)
         response.set_cookie(
             self.cookie,
             cookie,
