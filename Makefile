@@ -97,6 +97,9 @@ fuzz: $(VENV)/dev.stamp ## try wide examples of every property, then FUZZ=100000
 screens: $(VENV)/dev.stamp ## draw SCREENS=10000 screens of exporters with faults at random (a quarter of an hour and more)
 	$(BIN)/python tests/live_faults/screens.py --screens $(SCREENS) $(ARGS)
 
+calibrate: $(VENV)/dev.stamp ## measure this machine's GPU for the advice on sharing (ARGS='-o h200.toml'; --rehearse needs no GPU)
+	$(BIN)/python research/calibrate.py $(ARGS)
+
 gpu-day: ## measure what needs a GPU, in steps that are resumed (DAY=folder, ARGS='--minutes 9 --rehearse'); no network, no setup
 	$(DAY_PYTHON) contrib/gpu-day/gpu_day.py --out $(DAY) $(ARGS)
 
@@ -124,9 +127,9 @@ lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade fo
 
 clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
-	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks docs research -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens gpu-day gpu-day-pack docs site man dist lock clean
+.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens calibrate gpu-day gpu-day-pack docs site man dist lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

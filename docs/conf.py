@@ -20,7 +20,7 @@ CONTENTS = {
         *("accounting", "collect", "simulate"),
     ),
     "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "pm-sampling", "figures", "export"),
-    "How-to: share GPUs": ("colocate", "kernels", "microbench", "gpu-proof", "gpu-day"),
+    "How-to: share GPUs": ("colocate", "kernels", "gpu-proof", "gpu-day"),
     "How-to: run it for a site": (
         *("rollout", "serve", "slurm", "act", "digests", "alerts", "policies", "retention", "tune", "scale-out"),
     ),
@@ -33,7 +33,7 @@ CONTENTS = {
     ),
     "Project": (
         *("../README", "../CONTRIBUTING", "../CHANGELOG"),
-        *("../benchmarks/README", "../benchmarks/RESULTS"),
+        *("../benchmarks/README", "../benchmarks/RESULTS", "../research/README"),
     ),
 }
 

@@ -28,7 +28,7 @@ _PLATFORMS = (
 _MIB = 1 << 20
 # of the development lock: what the bench needs beside the packages that run everything
 _CUDA = ("cuda-bindings", "cuda-core", "cuda-pathfinder", "nvidia-cuda-nvrtc-cu12")
-_SOURCES = ("src", "contrib/gpu-day", "Makefile", "LICENSE")
+_SOURCES = ("src", "research", "contrib/gpu-day", "Makefile", "LICENSE")
 
 
 def locked(text: str, *, python: str, without: Sequence[str] = (), only: Sequence[str] = ()) -> Iterator[str]:

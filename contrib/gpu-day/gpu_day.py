@@ -73,7 +73,9 @@ class DayOptions:
 
 def paths(pack: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with this folder, the sources beside it, and the packages of a pack, if there is one."""
-    parts = [str(HERE), *(str(one) for one in (HERE.parents[1] / "src", pack / "site") if one.is_dir())]
+    repository = HERE.parents[1]
+    folders = (repository / "src", repository / "research", pack / "site")
+    parts = [str(HERE), *(str(folder) for folder in folders if folder.is_dir())]
     parts = [environment["PYTHONPATH"], *parts] if environment.get("PYTHONPATH") else parts
     return {**environment, "PYTHONPATH": os.pathsep.join(parts), SITE: str(pack / "site")}
 

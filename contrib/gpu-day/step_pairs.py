@@ -40,16 +40,14 @@ def measure(tools: DayTools, document: StepDocument) -> None:
 
 def bench_command(tools: DayTools, file: Path, options: Sequence[str]) -> list[str]:
     """Return the bench, or the same on a simulated GPU."""
-    if not tools.rehearse:
-        words = ["interference", "bench", "-o", str(file), "--device", "0"]
-        return [*tools.tachograph(*words), *options]
-    program = REPOSITORY / "tests" / "microbench" / "bench_process.py"
-    return [*tools.python(str(program)), str(file), str(file.with_suffix(".launches")), "0", *options]
+    program = REPOSITORY / "research" / "calibrate.py"
+    rehearsed = ["--rehearse"] if tools.rehearse else []
+    return [*tools.python(str(program)), "-o", str(file), "--device", "0", *rehearsed, *options]
 
 
 def _bench(tools: DayTools, document: StepDocument, name: str, mode: str, seconds: float, more: Sequence[str]) -> None:
     """Run the bench into its file, and show what is in it."""
-    from tachograph.sharing.calibration import read_calibration_file
+    from microbench.bench_file import read_bench_file
 
     file = tools.out / name
     minutes = max(0.1, min(seconds, tools.left_s - 60.0) / 60)
@@ -62,7 +60,7 @@ def _bench(tools: DayTools, document: StepDocument, name: str, mode: str, second
         document.not_measured.append(f"bench, {mode}: {problem}")
     if not file.exists():
         return
-    found = read_calibration_file(file)
+    found = read_bench_file(file)
     if not more:
         title = "Calibration, from launches that ran alone"
         table = ResultTable(title, ["value", "this GPU", "provenance", "residual", "note"])

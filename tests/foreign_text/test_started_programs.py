@@ -34,7 +34,6 @@ STARTERS = {
     "live/sources/dmon.py": "dcgmi, with words of its own and numbers of counters",
     "sources/pm_sampling/dcgm.py": "dcgmi, with words of its own",
     "sources/pm_sampling/process.py": "this program, with a request as JSON",
-    "sharing/microbench/mps.py": "this program, with words of its own",
 }
 _STARTING = {
     "subprocess": {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"},

@@ -6,9 +6,8 @@ import os
 import sys
 import time
 
-from fake_gpu import FakeGpu
-
-from tachograph.sharing.microbench.worker import serve
+from microbench.simulated_device import SimulatedGpu
+from microbench.worker import serve
 
 
 def main(behaviour: str) -> None:
@@ -17,7 +16,7 @@ def main(behaviour: str) -> None:
     if behaviour == "hangs":
         time.sleep(600)
     share = float(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) / 100
-    device = FakeGpu(noise=0.0, endless=frozenset({"dmul_1"}), fails=frozenset({"dmul_2"}))
+    device = SimulatedGpu(noise=0.0, endless=frozenset({"dmul_1"}), fails=frozenset({"dmul_2"}))
     plain = device.alone
     device.alone = lambda *words: plain(*words) / share  # type: ignore[method-assign]
     serve(device, sys.stdin, sys.stdout)

@@ -1,71 +1,63 @@
-"""A bench within a time, killed and continued: what is in the file, what is measured again, what is refused."""
+"""A bench within a time, ended and continued: what is in the file, what is measured again, what is refused."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
-from fake_gpu import FakeGpu
 
+import calibrate
+from microbench.bench_file import BenchRow, read_bench_file, write_bench_file
+from microbench.conditions import Conditions
+from microbench.experiments import experiments
+from microbench.fits import Bench
+from microbench.run import FEWEST_RUNS, TIME_UP, BenchPlan, bench
+from microbench.simulated_device import SimulatedGpu, SimulatedMark
 from tachograph.catalog.errors import InputError
-from tachograph.cli import interference
-from tachograph.cli.options import Arguments, Parser, add_common, add_json
-from tachograph.sharing.calibration import BenchRow, CalibrationFile, read_calibration_file, write_calibration
 from tachograph.sharing.demand import H100_NVL
-from tachograph.sharing.microbench.calibrate import Bench
-from tachograph.sharing.microbench.conditions import Conditions
-from tachograph.sharing.microbench.experiments import experiments
-from tachograph.sharing.microbench.run import FEWEST_RUNS, TIME_UP, BenchPlan
 
-PROCESS = Path(__file__).with_name("bench_process.py")
 ONLY = ("--only", "fp64", "--only", "blocks", "--runs", "3")
-PATIENCE_S = 60.0
 
 
-def started(folder: Path, told: str, pause_s: float) -> subprocess.Popen[str]:
-    words = [sys.executable, str(PROCESS), str(folder / "c.toml"), str(folder / told), str(pause_s), *ONLY]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+class EndingGpu(SimulatedGpu):
+    """The process ends at a wait for the GPU, as by a signal: nothing is written after it."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.left = waits
+
+    def wait(self, marks: Sequence[SimulatedMark], limit_s: float) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        super().wait(marks, limit_s)
 
 
 def rows(folder: Path) -> list[BenchRow]:
-    return read_calibration_file(folder / "c.toml").experiments if (folder / "c.toml").exists() else []
+    return read_bench_file(folder / "c.toml").experiments if (folder / "c.toml").exists() else []
 
 
-def until(folder: Path, process: subprocess.Popen[str], launches: int, pairs: int) -> None:
-    """Wait until so many experiments are in the file."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        found = rows(folder)
-        if (
-            sum(bool(row.launches) for row in found) >= launches
-            and sum(row.times is not None for row in found) >= pairs
-        ):
-            return
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        time.sleep(0.01)
-    raise AssertionError("the bench did not get so far")
+def measure(device: SimulatedGpu, folder: Path, *words: str) -> int:
+    arguments = calibrate.options().parse_args(["-o", str(folder / "c.toml"), *words])
+    return calibrate.measure(arguments, device, None, Conditions, lambda: device.now)
 
 
-def launched(folder: Path, told: str) -> Counter[str]:
-    return Counter((folder / told).read_text().splitlines())
-
-
-@pytest.mark.parametrize(("launches", "pairs"), [(3, 0), (7, 2)])
-def test_a_killed_bench_goes_on_with_what_is_missing(tmp_path: Path, launches: int, pairs: int) -> None:
-    first = started(tmp_path, "first", 0.01)
-    until(tmp_path, first, launches, pairs)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
+@pytest.mark.parametrize(("waits", "launches", "pairs"), [(60, 3, 0), (115, 6, 0), (145, 7, 2)])
+def test_a_bench_that_was_ended_goes_on_with_what_is_missing(
+    tmp_path: Path, waits: int, launches: int, pairs: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure(EndingGpu(waits), tmp_path, *ONLY)
     before = rows(tmp_path)
-    second = started(tmp_path, "second", 0.0)
-    printed, said = second.communicate(timeout=PATIENCE_S)
-    assert second.returncode == 0, said
+    assert sum(bool(row.launches) for row in before) >= launches
+    done = [row.name for row in before if row.times is not None]
+    assert pairs <= len(done) < 7
+    second = SimulatedGpu()
+    assert measure(second, tmp_path, *ONLY) == 0
     after = {row.name: row for row in rows(tmp_path)}
     assert len(after) == 7
     assert all(row.measured is not None and row.problem is None for row in after.values())
@@ -74,44 +66,25 @@ def test_a_killed_bench_goes_on_with_what_is_missing(tmp_path: Path, launches: i
             assert after[row.name].launches == row.launches
         if row.times is not None:
             assert after[row.name] == row
-    done = [row.name for row in before if row.times is not None]
-    assert len(done) >= pairs
-    again = launched(tmp_path, "second")
-    chains = {f"fp64-{count}": f"dmul_{count} 132 1" for count in range(1, 5)}
-    for name, launch in chains.items():  # in the second stream only pairs run
-        assert (again[launch] > 0) == (name not in done), name
-    assert all(name in printed for name in after)
-    third = started(tmp_path, "third", 0.0)
-    third.communicate(timeout=PATIENCE_S)
-    assert third.returncode == 0
-    assert not (tmp_path / "third").exists(), "a bench that is complete launches nothing"
+    again = Counter(second.launched)
+    for chains in (1, 2, 3):  # in the second stream only pairs run
+        assert (again[f"dmul_{chains} 1"] > 0) == (f"fp64-{chains}" not in done)
+    third = SimulatedGpu()
+    assert measure(third, tmp_path, *ONLY) == 0
+    assert third.launched == [], "a bench that is complete launches nothing"
     assert {row.name: row for row in rows(tmp_path)} == after
 
 
-def parsed(*words: str) -> Arguments:
-    parser = Parser("tachograph interference bench", "x")
-    interference.add_bench_arguments(parser)
-    add_json(parser)
-    add_common(parser)
-    found: Arguments = parser.parse_args([*words], Arguments())
-    return found
-
-
-def measure(device: FakeGpu, folder: Path, *words: str) -> int:
-    arguments = parsed("-o", str(folder / "c.toml"), *words)
-    return interference.measure_bench(arguments, device, None, Conditions, lambda: device.now)
-
-
 def test_the_file_describes_itself(tmp_path: Path) -> None:
-    assert measure(FakeGpu(), tmp_path, *ONLY) == 0
-    found = read_calibration_file(tmp_path / "c.toml")
-    assert (found.format, found.gpu, found.arch, found.sms) == (2, "NVIDIA H100 NVL", "sm_90", 132)
-    assert found.driver == "a simulation"
-    assert found.date.startswith("20")
-    assert {"python", "tachograph"} <= set(found.versions)
-    assert found.plan is not None
-    assert (found.plan.runs_asked, found.plan.runs, found.plan.duration_ms) == (3, 3, 50.0)
-    row = next(row for row in found.experiments if row.name == "fp64-3")
+    assert measure(SimulatedGpu(), tmp_path, *ONLY) == 0
+    content = read_bench_file(tmp_path / "c.toml")
+    assert (content.format, content.gpu, content.arch, content.sms) == (2, "NVIDIA H100 NVL", "sm_90", 132)
+    assert content.driver == "a simulation"
+    assert content.date.startswith("20")
+    assert {"python", "tachograph"} <= set(content.versions)
+    assert content.plan is not None
+    assert (content.plan.runs_asked, content.plan.runs, content.plan.duration_ms) == (3, 3, 50.0)
+    row = next(row for row in content.experiments if row.name == "fp64-3")
     assert row.published == 1.356
     assert row.predicted is not None
     assert [len(one.each_s) for one in row.launches] == [3, 3]
@@ -124,59 +97,52 @@ def test_the_file_describes_itself(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_gpu_or_plan_is_refused(tmp_path: Path) -> None:
-    measure(FakeGpu(), tmp_path, *ONLY)
+    measure(SimulatedGpu(), tmp_path, *ONLY)
     content = (tmp_path / "c.toml").read_bytes()
-    device = FakeGpu(gpu=replace(H100_NVL, name="NVIDIA H200"))
+    device = SimulatedGpu(gpu=replace(H100_NVL, name="NVIDIA H200"))
     with pytest.raises(InputError, match=r"c\.toml: it is of another GPU: NVIDIA H100 NVL, not NVIDIA H200; name"):
         measure(device, tmp_path, *ONLY)
     with pytest.raises(InputError, match="another number of SMs: 132, not 114"):
-        measure(FakeGpu(gpu=replace(H100_NVL, sms=114)), tmp_path, *ONLY)
+        measure(SimulatedGpu(gpu=replace(H100_NVL, sms=114)), tmp_path, *ONLY)
     with pytest.raises(InputError, match="another driver: a simulation, not CUDA 13"):
-        measure(FakeGpu(driver="CUDA 13"), tmp_path, *ONLY)
+        measure(SimulatedGpu(driver="CUDA 13"), tmp_path, *ONLY)
     for other in (["--only", "fp64"], [*ONLY, "--runs", "4"], [*ONLY, "--duration", "20"]):
         with pytest.raises(InputError, match="another plan of experiments; give the same options"):
-            measure(FakeGpu(), tmp_path, *other)
+            measure(SimulatedGpu(), tmp_path, *other)
     assert (tmp_path / "c.toml").read_bytes() == content
-    write_calibration(tmp_path / "c.toml", replace_plan(tmp_path))
+    before = read_bench_file(tmp_path / "c.toml")
+    write_bench_file(tmp_path / "c.toml", msgspec.structs.replace(before, plan=None))
     with pytest.raises(InputError, match="another plan"):
-        measure(FakeGpu(), tmp_path, *ONLY)
-
-
-def replace_plan(folder: Path) -> CalibrationFile:
-    """The file without its plan, as files of the format before."""
-    import msgspec
-
-    return msgspec.structs.replace(read_calibration_file(folder / "c.toml"), plan=None)
+        measure(SimulatedGpu(), tmp_path, *ONLY)
 
 
 def test_what_time_does_not_allow_is_done_next_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--only", "issue", "--only", "fp64", "--minutes", "0.5")
-    device, asked = FakeGpu(), 0
-    while asked < 10:
-        asked += 1
+    device, calls = SimulatedGpu(), 0
+    while calls < 10:
+        calls += 1
         begun = device.now
         measure(device, tmp_path, *words)
         assert device.now - begun <= 30
-        found = rows(tmp_path)
-        late = [row for row in found if row.problem is not None]
+        measured = rows(tmp_path)
+        late = [row for row in measured if row.problem is not None]
         if not late:
             break
         assert {row.problem for row in late} == {TIME_UP}
         assert f"{len(late)} experiments not run: the time was up" in capsys.readouterr().err
-        if any(row.times is not None for row in found):
-            assert all(row.predicted is not None for row in found if len(row.launches) == 2)
-    assert 1 <= asked < 10
-    assert all(row.measured is not None for row in found if len(row.launches) == 2)
+        if any(row.times is not None for row in measured):
+            assert all(row.predicted is not None for row in measured if len(row.launches) == 2)
+    assert 1 <= calls < 10
+    assert all(row.measured is not None for row in measured if len(row.launches) == 2)
 
 
 def test_nothing_runs_together_while_launches_alone_are_missing(tmp_path: Path) -> None:
-    device = FakeGpu()
-    arguments = parsed("-o", str(tmp_path / "c.toml"), "--minutes", "0.5", "--runs", "3")
-    interference.measure_bench(arguments, device, None, Conditions, lambda: device.now)
-    found = rows(tmp_path)
-    assert any(not row.launches for row in found)
-    assert not any(launch.endswith("1") for launch in device.told)
-    assert all(row.predicted is None for row in found)
+    device = SimulatedGpu()
+    measure(device, tmp_path, "--minutes", "0.5", "--runs", "3")
+    measured = rows(tmp_path)
+    assert any(not row.launches for row in measured)
+    assert not any(launch.endswith("1") for launch in device.launched)
+    assert all(row.predicted is None for row in measured)
 
 
 def test_all_experiments_fit_into_eight_minutes_with_ten_runs() -> None:
@@ -191,28 +157,19 @@ def test_all_experiments_fit_into_eight_minutes_with_ten_runs() -> None:
 
 def test_the_plan_is_not_far_from_what_launches_take() -> None:
     """On the simulated GPU: estimated are launches and setup, and setup takes no time there."""
-    from test_microbench_run import predict
-
-    from tachograph.sharing.microbench.run import bench
-
-    device = FakeGpu()
+    device = SimulatedGpu()
     every, plan = experiments(device.gpu), BenchPlan(runs=3, target_s=0.05)
-    found = bench(device, every, plan=plan, predictor=predict)
-    problems = [(one.experiment.name, one.problem) for one in found.results if one.problem]
-    assert not problems
+    results = bench(device, every, plan=plan, predictor=calibrate.predict)
+    assert [(one.experiment.name, one.problem) for one in results.results if one.problem] == []
     assert device.now <= plan.seconds(every)
 
 
 def test_all_that_was_measured_is_saved_after_each_experiment() -> None:
-    from test_microbench_run import predict
-
-    from tachograph.sharing.microbench.run import bench
-
     saved: list[Bench] = []
     every = [one for one in experiments(H100_NVL) if one.group == "fp64"]
-    bench(FakeGpu(), every, plan=BenchPlan(3, 0.02), predictor=predict, save=saved.append)
-    alone = [sum(bool(one.alone) for one in found.results) for found in saved]
-    pairs = [sum(bool(one.runs) for one in found.results) for found in saved]
+    bench(SimulatedGpu(), every, plan=BenchPlan(3, 0.02), predictor=calibrate.predict, save=saved.append)
+    alone = [sum(bool(one.alone) for one in results.results) for results in saved]
+    pairs = [sum(bool(one.runs) for one in results.results) for results in saved]
     assert alone == [1, 2, 3, 4, 5, *[5] * 6]
     assert pairs == [*[0] * 6, 1, 2, 3, 4, 5]
     assert all(one.expected is not None for one in saved[5].results)

@@ -10,24 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microbench.bench_file import (
+    BenchFile,
+    BenchRow,
+    LaunchTimes,
+    PairTimes,
+    PlanRecord,
+    read_bench_file,
+    write_bench_file,
+)
 from tachograph.catalog import config
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sharing.calibration import (
     CALIBRATION_LIMITS,
-    BenchRow,
-    CalibrationFile,
     CalibrationValue,
-    LaunchTimes,
-    PairTimes,
-    PlanRecord,
     calibration_of,
     read_calibration,
-    read_calibration_file,
-    write_calibration,
+    shipped_calibrations,
 )
 from tachograph.sharing.demand import Calibration
 
-SOME = CalibrationFile(
+SOME = BenchFile(
     gpu='NVIDIA "H200"\n',
     driver="CUDA 12.9",
     date="2026-01-02T03:04:05Z",
@@ -58,8 +61,8 @@ SOME = CalibrationFile(
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    write_calibration(tmp_path / "c.toml", SOME)
-    assert read_calibration_file(tmp_path / "c.toml") == SOME
+    write_bench_file(tmp_path / "c.toml", SOME)
+    assert read_bench_file(tmp_path / "c.toml") == SOME
     assert [one.name for one in tmp_path.iterdir()] == ["c.toml"]
 
 
@@ -74,23 +77,23 @@ def test_any_text_and_number_survives(
         "l2_miss_cost": CalibrationValue(cost, "measured", note=words),
         "dram_curvature": CalibrationValue(c, "measured"),
     }
-    write_calibration(path, CalibrationFile(gpu=words, driver="", date="", calibration=entries))
-    found = read_calibration_file(path)
+    write_bench_file(path, BenchFile(gpu=words, driver="", date="", calibration=entries))
+    found = read_bench_file(path)
     assert (found.gpu, found.calibration) == (words, entries)
 
 
 def test_the_estimator_gets_what_was_measured_and_else_what_is_published(tmp_path: Path) -> None:
-    write_calibration(tmp_path / "c.toml", SOME)
+    write_bench_file(tmp_path / "c.toml", SOME)
     found = read_calibration(tmp_path / "c.toml")
     assert (found.dram_curvature, found.issue_capacity) == (0.43, 1.0)
     assert (found.measured_on, found.source) == (SOME.gpu, "measured: dram_curvature")
     cost = CalibrationValue(Calibration().l1_miss_cost, "published")
-    bare = CalibrationFile(gpu="x", driver="", date="", calibration={"l1_miss_cost": cost}).values
+    bare = BenchFile(gpu="x", driver="", date="", calibration={"l1_miss_cost": cost}).values
     assert bare == Calibration()
 
 
 def test_the_configuration_names_it(tmp_path: Path) -> None:
-    write_calibration(tmp_path / "c.toml", SOME)
+    write_bench_file(tmp_path / "c.toml", SOME)
     plain = config.Configuration()
     assert calibration_of(plain) == Calibration()
     named = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path / "c.toml")))
@@ -140,7 +143,7 @@ def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, messa
 def test_files_of_the_format_before_are_read(tmp_path: Path) -> None:
     rows = '[[experiments]]\nname = "fp64-3"\nmode = "streams"\ncompared = "gain"\nmeasured = 1.36\n'
     (tmp_path / "c.toml").write_text(GOOD + "[knees]\nl2_array_bytes_alone = 2.4e7\n" + rows)
-    found = read_calibration_file(tmp_path / "c.toml")
+    found = read_bench_file(tmp_path / "c.toml")
     assert found.values.l2_miss_cost == 3.0
     assert (found.plan, found.experiments[0].measured, found.experiments[0].launches) == (None, 1.36, [])
     assert found.values.l2_knee == Calibration().l2_knee
@@ -169,7 +172,29 @@ def test_every_value_of_a_calibration_has_limits_that_the_published_ones_keep() 
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
-    write_calibration(tmp_path / "c.toml", SOME)
+    write_bench_file(tmp_path / "c.toml", SOME)
     raw = tomllib.loads((tmp_path / "c.toml").read_text())
     assert "measured" not in raw["experiments"][1]
     assert raw["experiments"][1]["problem"] == "no room"
+
+
+@pytest.mark.parametrize(("name", "file"), shipped_calibrations().items())
+def test_shipped_calibrations_are_named_by_the_configuration(name: str, file: Path) -> None:
+    named = config.Configuration(interference=config.InterferenceOptions(calibration=name))
+    found = calibration_of(named)
+    assert found == read_calibration(file)
+    assert found.measured_on is not None
+    raw = tomllib.loads(file.read_text())
+    assert {entry["provenance"] for entry in raw["calibration"].values()} == {"measured"}
+    assert set(raw["calibration"]) == set(CALIBRATION_LIMITS)
+    assert raw["driver"]
+    assert raw["date"]
+
+
+@pytest.mark.recorded
+def test_the_shipped_calibration_of_the_h100_is_that_of_its_recorded_bench(recorded: Path) -> None:
+    bench = recorded / "h100_day" / "calibration.toml"
+    assert read_calibration(shipped_calibrations()["h100-sxm-80gb"]) == read_calibration(bench)
+    rows = read_bench_file(bench).experiments
+    assert len(rows) == 79
+    assert sum(row.measured is not None for row in rows) == 64

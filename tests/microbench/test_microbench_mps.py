@@ -11,19 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_gpu import FakeGpu
 
+from microbench import mps
+from microbench.device import LaunchError
+from microbench.experiments import Experiment, chosen, experiments
+from microbench.mps import MpsPairs, require_daemon
+from microbench.run import BenchPlan
+from microbench.simulated_device import SimulatedGpu
+from microbench.worker import serve
+from microbench.workloads import BenchWorkload
 from tachograph.catalog.errors import UsageError
 from tachograph.sharing.demand import H100_NVL
-from tachograph.sharing.microbench import mps
-from tachograph.sharing.microbench.device import LaunchError
-from tachograph.sharing.microbench.experiments import Experiment, chosen, experiments
-from tachograph.sharing.microbench.mps import MpsPairs, require_daemon
-from tachograph.sharing.microbench.run import BenchPlan
-from tachograph.sharing.microbench.worker import serve
-from tachograph.sharing.microbench.workloads import BenchWorkload
 
 WORKER = Path(__file__).with_name("mps_worker.py")
+
+
+@pytest.fixture(autouse=True)
+def research_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(mps.__file__).parents[1]))
 
 
 def pairs(behaviour: str) -> MpsPairs:
@@ -33,6 +38,12 @@ def pairs(behaviour: str) -> MpsPairs:
 def experiment(kernel: str = "fmul_4", share: float = 0.0625) -> Experiment:
     one = BenchWorkload(kernel=kernel, blocks=132, threads=128)
     return Experiment(name="x", group="x", question="x", first=one, second=one, shares=(share, share))
+
+
+def test_processes_are_started_where_their_module_is_found() -> None:
+    command = MpsPairs.of(99).start
+    done = subprocess.run([*command], cwd=mps._RESEARCH, capture_output=True, text=True, timeout=120, check=True)
+    assert "no GPU 99 can be used here" in json.loads(done.stdout)["problem"]
 
 
 def children() -> set[str]:
@@ -51,7 +62,7 @@ def none_left() -> Iterator[None]:
 @pytest.mark.usefixtures("none_left")
 def test_two_processes_are_measured_with_their_shares() -> None:
     tuned, runs = pairs("works").measure(experiment(), BenchPlan(runs=2, target_s=0.02))
-    alone = FakeGpu().alone("fmul_4", 132, 128, (0, 0, tuned[0].rounds, 0))
+    alone = SimulatedGpu().alone("fmul_4", 132, 128, (0, 0, tuned[0].rounds, 0))
     assert len(runs) == 2
     for one in runs:
         assert one.in_turn is None
@@ -101,7 +112,7 @@ def test_orders_are_lines_of_json() -> None:
         {"do": "run", "rounds": 100, "limit_s": 5.0},
         {"do": "load", "workload": workload | {"kernel": "dmul_1"}},
     ]
-    answers, device = io.StringIO(), FakeGpu(noise=0.0)
+    answers, device = io.StringIO(), SimulatedGpu(noise=0.0)
     serve(device, io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
     found = [json.loads(line) for line in answers.getvalue().splitlines()]
     assert found[0] == {}

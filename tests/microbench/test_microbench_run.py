@@ -9,22 +9,10 @@ from statistics import median
 from typing import Any
 
 import pytest
-from fake_gpu import (
-    BANDWIDTH,
-    CLOCK_HZ,
-    CURVATURE,
-    L1_COST,
-    L1_LAW,
-    L2_BANDWIDTH,
-    L2_COST,
-    L2_LAW,
-    FakeGpu,
-    utilisation,
-)
 
-from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Estimate, GpuCapacity, Sharing
-from tachograph.sharing.estimate import estimate
-from tachograph.sharing.microbench.calibrate import (
+from microbench.device import LaunchError
+from microbench.experiments import Experiment, chosen, experiments
+from microbench.fits import (
     Bench,
     ExperimentResult,
     ExperimentRun,
@@ -33,11 +21,23 @@ from tachograph.sharing.microbench.calibrate import (
     fit_curve,
     value_of,
 )
-from tachograph.sharing.microbench.device import LaunchError
-from tachograph.sharing.microbench.experiments import Experiment, chosen, experiments
-from tachograph.sharing.microbench.measure import AloneRun, PairedRun, loaded, time_limit, together, tune
-from tachograph.sharing.microbench.run import BenchPlan, bench
-from tachograph.sharing.microbench.workloads import BenchWorkload, over
+from microbench.measure import AloneRun, PairedRun, loaded, time_limit, together, tune
+from microbench.run import BenchPlan, bench
+from microbench.simulated_device import (
+    BANDWIDTH,
+    CLOCK_HZ,
+    CURVATURE,
+    L1_COST,
+    L1_LAW,
+    L2_BANDWIDTH,
+    L2_COST,
+    L2_LAW,
+    SimulatedGpu,
+    utilisation,
+)
+from microbench.workloads import BenchWorkload, over
+from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Estimate, GpuCapacity, Sharing
+from tachograph.sharing.estimate import estimate
 
 QUICK = BenchPlan(runs=3, target_s=0.02)
 
@@ -46,7 +46,7 @@ def predict(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, 
     return estimate(demands, gpu=gpu, sharing=sharing, calibration=calibration)
 
 
-def run(device: FakeGpu, *names: str, plan: BenchPlan = QUICK) -> Bench:
+def run(device: SimulatedGpu, *names: str, plan: BenchPlan = QUICK) -> Bench:
     return bench(device, chosen(experiments(device.gpu), names), plan=plan, predictor=predict)
 
 
@@ -55,7 +55,7 @@ def measured(found: Bench) -> dict[str, float]:
 
 
 def test_every_launch_takes_the_time_that_was_requested_for() -> None:
-    device = FakeGpu()
+    device = SimulatedGpu()
     for workload in (
         BenchWorkload(kernel="fmul_4", blocks=132, threads=128),
         BenchWorkload(kernel="sleep", blocks=1, threads=32),
@@ -66,7 +66,7 @@ def test_every_launch_takes_the_time_that_was_requested_for() -> None:
 
 
 def test_one_round_is_the_least_even_if_it_takes_longer_than_requested() -> None:
-    device = FakeGpu()
+    device = SimulatedGpu()
     with loaded(device, [over("copy_1", 4 << 30, 33)]) as (one,):
         found = tune(device, one, 0.001)
     assert found.rounds == 1
@@ -74,32 +74,32 @@ def test_one_round_is_the_least_even_if_it_takes_longer_than_requested() -> None
 
 
 def test_pairs_are_of_equal_length_though_rounds_of_a_copy_are_coarse() -> None:
-    for one in run(FakeGpu(), "issue").results:
+    for one in run(SimulatedGpu(), "issue").results:
         if one.experiment.second is not None:
             assert one.alone[0].seconds == pytest.approx(one.alone[1].seconds, rel=0.06), one.experiment.name
 
 
 def test_nothing_runs_together_before_all_was_foretold() -> None:
-    device, requested = FakeGpu(), []
+    device, requested = SimulatedGpu(), []
 
     def watch(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
-        requested.append(len(device.told))
-        assert not any(launch.endswith("1") for launch in device.told), "a launch of the second stream came before"
+        requested.append(len(device.launched))
+        assert not any(launch.endswith("1") for launch in device.launched), "a launch of the second stream came before"
         return predict(demands, gpu, sharing, calibration)
 
     wanted = chosen(experiments(device.gpu), ["fp64", "blocks"])
     found = bench(device, wanted, plan=QUICK, predictor=watch)
     assert len(requested) == 2 * len(wanted)  # with the published calibration and with its own
     assert all(one.expected is not None and one.calibrated is not None for one in found.results)
-    assert any(launch.endswith("1") for launch in device.told[max(requested) :])
+    assert any(launch.endswith("1") for launch in device.launched[max(requested) :])
 
 
 def test_the_order_of_modes_turns_from_run_to_run() -> None:
-    device = FakeGpu()
+    device = SimulatedGpu()
     wanted = [replace(one, second=BenchWorkload(kernel="dmul_1", blocks=132, threads=128))
               for one in chosen(experiments(device.gpu), ["issue-1"])]  # fmt: skip
     bench(device, wanted, plan=BenchPlan(runs=4, target_s=0.02), predictor=predict)
-    tail = device.told[-4 * 6 :]
+    tail = device.launched[-4 * 6 :]
     alone_first, alone_second, turn, both = (
         ["fmul_1 0"],
         ["dmul_1 0"],
@@ -112,7 +112,7 @@ def test_the_order_of_modes_turns_from_run_to_run() -> None:
 
 
 def test_ten_runs_give_medians_and_the_spread_of_single_runs() -> None:
-    found = run(FakeGpu(noise=0.02), "fp64-1", plan=BenchPlan(runs=10, target_s=0.02)).results[0]
+    found = run(SimulatedGpu(noise=0.02), "fp64-1", plan=BenchPlan(runs=10, target_s=0.02)).results[0]
     assert len(found.runs) == 10
     value = found.measured
     assert value is not None
@@ -124,7 +124,7 @@ def test_ten_runs_give_medians_and_the_spread_of_single_runs() -> None:
 
 def test_slowdowns_are_those_of_the_simulated_gpu() -> None:
     rates = {("fmul_4", "copy_1"): 1.0, ("copy_1", "fmul_4"): 0.5, ("dmul_3", "dmul_3"): 0.68}
-    found = measured(run(FakeGpu(noise=0.0, beside=rates), "pitfall-roofline", "fp64-3", "blocks", "bandwidth"))
+    found = measured(run(SimulatedGpu(noise=0.0, beside=rates), "pitfall-roofline", "fp64-3", "blocks", "bandwidth"))
     # the copy has done half when the other ends, and goes on alone
     assert found["pitfall-roofline"] == pytest.approx(1.5, rel=0.03)
     assert found["fp64-3"] == pytest.approx(2 * 0.68, rel=0.01)
@@ -136,7 +136,7 @@ def test_slowdowns_are_those_of_the_simulated_gpu() -> None:
 
 
 def test_launches_of_unequal_length_are_measured_from_begin_to_end() -> None:
-    device = FakeGpu(noise=0.0, beside={("dmul_1", "fmul_1"): 0.5, ("fmul_1", "dmul_1"): 0.5})
+    device = SimulatedGpu(noise=0.0, beside={("dmul_1", "fmul_1"): 0.5, ("fmul_1", "dmul_1"): 0.5})
     workloads = [BenchWorkload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
     with loaded(device, workloads) as (first, second):
         short, long = tune(device, first, 0.01), tune(device, second, 0.03)
@@ -159,7 +159,7 @@ def test_values_do_not_depend_on_the_order_of_runs() -> None:
 
 
 def test_a_failing_launch_stops_its_experiment_only() -> None:
-    found = run(FakeGpu(fails=frozenset({"dmul_2"})), "fp64")
+    found = run(SimulatedGpu(fails=frozenset({"dmul_2"})), "fp64")
     problems = {one.experiment.name: one.problem for one in found.results}
     assert problems["fp64-2"] is not None
     assert "CUDA_ERROR_INVALID_VALUE" in problems["fp64-2"]
@@ -170,7 +170,7 @@ def test_a_failing_launch_stops_its_experiment_only() -> None:
 
 
 def test_arrays_shrink_until_they_fit() -> None:
-    device = FakeGpu(memory=5_000_000_000)
+    device = SimulatedGpu(memory=5_000_000_000)
     found = {one.experiment.name: one for one in run(device, "bandwidth", "l2").results}
     assert found["bandwidth-100"].problem is None
     assert found["bandwidth-100"].experiment.bytes_needed <= device.memory
@@ -179,20 +179,20 @@ def test_arrays_shrink_until_they_fit() -> None:
 
 
 def test_too_little_memory_is_reported() -> None:
-    found = run(FakeGpu(memory=30_000_000), "l2-80", "fp64-1")
+    found = run(SimulatedGpu(memory=30_000_000), "l2-80", "fp64-1")
     assert [one.problem is None for one in found.results] == [False, True]
     assert "GB are needed" in str(found.results[0].problem)
 
 
 def test_a_kernel_that_never_ends_ends_the_run_and_frees_nothing() -> None:
-    device = FakeGpu(endless=frozenset({"dmul_3"}))
+    device = SimulatedGpu(endless=frozenset({"dmul_3"}))
     found = run(device, "fp64", "pitfall-occupancy")
     assert found.stuck
     problems = [one.problem for one in found.results]
     assert "did not end within" in str(problems[2])
     assert all("did not end" in str(problem) for problem in problems)
     assert all(not one.runs for one in found.results)
-    assert not any(launch.endswith("1") for launch in device.told)
+    assert not any(launch.endswith("1") for launch in device.launched)
 
 
 def test_waiting_is_bounded() -> None:
@@ -201,14 +201,14 @@ def test_waiting_is_bounded() -> None:
 
 
 def test_demands_come_from_the_clock_of_the_sm() -> None:
-    """Instructions of the compiled code over the cycles of the simulated GPU, reckoned here by hand."""
+    """Instructions that the kernels declare over the cycles of the simulated GPU, computed here by hand."""
     seen: dict[str, Demand] = {}
 
     def keep(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
         seen.update({demand.name: demand for demand in demands})
         return predict(demands, gpu, sharing, calibration)
 
-    device = FakeGpu(noise=0.0)
+    device = SimulatedGpu(noise=0.0)
     wanted = chosen(experiments(device.gpu), ["fp64", "issue", "bandwidth"])
     bench(device, wanted, plan=QUICK, predictor=keep)
     # one warp on each of four schedulers; 64 dmuls take max(8, 2 chains) cycles each
@@ -231,14 +231,14 @@ def test_demands_do_not_depend_on_which_warp_an_sm_favours() -> None:
     cycles = [
         one.alone[0].cycles
         for favoured in (1.0, 0.06)
-        for one in run(FakeGpu(noise=0.0, favoured=favoured), "issue-all").results
+        for one in run(SimulatedGpu(noise=0.0, favoured=favoured), "issue-all").results
     ]
     assert cycles[0] == pytest.approx(0.02 * CLOCK_HZ, rel=0.05)
     assert cycles[1] == pytest.approx(cycles[0], rel=1e-4)
 
 
 def test_a_launch_alone_counts_as_the_median_of_many() -> None:
-    device = FakeGpu(noise=0.05)
+    device = SimulatedGpu(noise=0.05)
     wanted = chosen(experiments(device.gpu), ["issue-all"])
     seen: list[float] = []
     plain = device.seconds
@@ -249,7 +249,7 @@ def test_a_launch_alone_counts_as_the_median_of_many() -> None:
 
 def test_both_launches_are_waiting_before_the_first_begins() -> None:
     """Else the second comes as late as the host is slow; and an end that is waited for may stand before it."""
-    device, put = FakeGpu(noise=0.0), []
+    device, put = SimulatedGpu(noise=0.0), []
     for name in ("launch", "mark", "follow"):
         plain = getattr(device, name)
 
@@ -293,8 +293,8 @@ def test_no_curve_through_too_few_points_below_saturation(points: list[tuple[flo
 
 
 def test_the_calibration_is_that_of_the_simulated_gpu() -> None:
-    device = FakeGpu()
-    found = calibrate(run(device, "bandwidth", "l2", "l1", "issue", "l2-read"), lanes=device.lanes, code=device.code)
+    device = SimulatedGpu()
+    found = calibrate(run(device, "bandwidth", "l2", "l1", "issue", "l2-read"), lanes=device.lanes)
     values = found.calibration
     assert {entry.provenance for entry in values.values()} == {"measured"}
     assert values["dram_curvature"].value == pytest.approx(CURVATURE, rel=0.1)
@@ -316,8 +316,8 @@ def test_the_calibration_is_that_of_the_simulated_gpu() -> None:
 
 
 def test_what_was_not_measured_keeps_the_published_value_and_shows_so() -> None:
-    device = FakeGpu()
-    found = calibrate(run(device, "l1"), lanes=device.lanes, code=device.code).calibration
+    device = SimulatedGpu()
+    found = calibrate(run(device, "l1"), lanes=device.lanes).calibration
     measured = [name for name, entry in found.items() if entry.provenance == "measured"]
     assert measured == ["l1_miss_cost", "l1_knee", "l1_cliff"]
     for name, entry in found.items():
@@ -328,8 +328,8 @@ def test_what_was_not_measured_keeps_the_published_value_and_shows_so() -> None:
 
 def test_pairs_do_not_change_the_calibration() -> None:
     plain, slow = (
-        calibrate(run(device, "bandwidth"), lanes=device.lanes, code=device.code)
-        for device in (FakeGpu(noise=0.0), FakeGpu(noise=0.0, beside={("copy_1", "copy_1"): 0.1}))
+        calibrate(run(device, "bandwidth"), lanes=device.lanes)
+        for device in (SimulatedGpu(noise=0.0), SimulatedGpu(noise=0.0, beside={("copy_1", "copy_1"): 0.1}))
     )
     assert plain.calibration == slow.calibration
     assert [row.measured for row in plain.experiments] != [row.measured for row in slow.experiments]
@@ -337,7 +337,7 @@ def test_pairs_do_not_change_the_calibration() -> None:
 
 def test_the_estimator_foretells_the_simulated_bandwidth() -> None:
     """The fake's law of DRAM is the estimator's: predictions made from launches alone must meet what pairs do."""
-    for one in run(FakeGpu(noise=0.0), "bandwidth").results:
+    for one in run(SimulatedGpu(noise=0.0), "bandwidth").results:
         if one.experiment.second is not None:
             assert one.calibrated is not None
             assert one.measured is not None
@@ -363,7 +363,7 @@ class _Pairs:
 
 
 def test_under_mps_all_with_shares_run_once_more() -> None:
-    device, pairs = FakeGpu(noise=0.0), _Pairs(16.0)
+    device, pairs = SimulatedGpu(noise=0.0), _Pairs(16.0)
     wanted = chosen(experiments(device.gpu), ["pitfall-occupancy", "bandwidth-25", "fp64-1", "l2-15"])
     found = bench(device, wanted, plan=QUICK, predictor=predict, processes=pairs)
     assert pairs.asked == ["bandwidth-25", "l2-15", "pitfall-occupancy"]
@@ -384,6 +384,6 @@ def test_under_mps_all_with_shares_run_once_more() -> None:
 
 def test_problems_of_one_way_do_not_touch_the_other() -> None:
     results: Sequence[ExperimentResult] = bench(
-        FakeGpu(), chosen(experiments(H100_NVL), ["l2-15"]), plan=QUICK, predictor=predict, processes=_Pairs(1.0)
+        SimulatedGpu(), chosen(experiments(H100_NVL), ["l2-15"]), plan=QUICK, predictor=predict, processes=_Pairs(1.0)
     ).results
     assert [(one.mode, one.problem is None) for one in results] == [("streams", True), ("mps", False)]

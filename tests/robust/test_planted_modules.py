@@ -21,7 +21,6 @@ from servers.process import running
 from tachograph.catalog.processes import SAFE_PATH, spawned_workers
 from tachograph.cli.registry import COMMANDS
 from tachograph.lake.delta import Lake
-from tachograph.sharing.microbench.mps import MpsPairs
 from tachograph.web.images import JobImages
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -166,14 +165,6 @@ def test_no_reader_of_stored_reports_runs_one(planted: PlantedFolder) -> None:
     pytest.importorskip("ncu_report")
     write(planted.folder / "a.ncu-rep", [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})])
     assert "axpy" in planted.run("kernels", "a.ncu-rep")
-
-
-@pytest.mark.slow
-def test_no_process_under_mps_runs_one(planted: PlantedFolder) -> None:
-    planted.run("interference", "bench", "--mps", "--dry-run")
-    with chdir(planted.folder):
-        subprocess.run(MpsPairs.of(99).start, env=ENVIRONMENT, input=b"", check=True, timeout=120)
-    planted.assert_none_executed()
 
 
 def test_the_command_that_is_recorded_has_the_users_environment(planted: PlantedFolder) -> None:

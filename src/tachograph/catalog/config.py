@@ -173,7 +173,7 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
 
-    calibration: str = ""  # file of `tachograph interference bench` for these GPUs; empty: as published of the H100
+    calibration: str = ""  # file of `make calibrate`, or name of a shipped one; empty: as published of the H100
     safe_cycles: float = 0.9  # demand on issue slots and on each pipeline, at most
     safe_dram: float = 0.7  # of the bandwidth that can be achieved
     safe_hbm: float = 0.9  # of the memory, all together

@@ -264,7 +264,7 @@ def calibration_sentence(part: GpuPart) -> str:
     else:
         words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
     same = part.gpu.name == measured_on
-    return words + ("." if same else ", which is another GPU: measure this one with `tachograph interference bench`.")
+    return words + ("." if same else ", which is another GPU: measure this one with `make calibrate` in a clone.")
 
 
 def part_of_time(gain: float | None) -> str:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.sharing.demand import Calibration, CorunMode
+from tachograph.sharing.demand import Calibration
 
 CALIBRATION_FORMAT = 2  # of 1 all is a part
 _FORMATS = (1, CALIBRATION_FORMAT)
-# gain: time one after the other over time together; first, second: slowdown of that one; both: mean of the two
-Compared = Literal["gain", "first", "second", "both"]
 # {value of a calibration: (least, most)}
 CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
     "dram_curvature": (0.0, 100.0),
@@ -34,10 +29,6 @@ CALIBRATION_LIMITS: Mapping[str, tuple[float, float]] = {
     "l1_knee": (0.1, 10.0),
     "l1_cliff": (0.1, 100.0),
 }
-_HEAD = """\
-# Results of micro-benchmarks on this GPU. Written by `tachograph interference bench`;
-# the key interference.calibration of tachograph.toml names it.
-"""
 
 
 class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,71 +45,14 @@ class CalibrationValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     note: str = ""
 
 
-class LaunchTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One launch alone: `seconds` and `cycles` of an SM of the median one, `each_s` of all. `floats`: of its array."""
-
-    launch: str
-    floats: int
-    rounds: int
-    cycles: int
-    seconds: float
-    each_s: list[float] = []
-
-
-class PairTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Two launches: seconds of every run, in order; `in_turn_s` is empty where they did not run one after the other."""
-
-    first_alone_s: list[float]
-    second_alone_s: list[float]
-    first_together_s: list[float]
-    second_together_s: list[float]
-    in_turn_s: list[float] = []
-
-
-class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What was to be measured. `runs_asked`: as asked for, `runs`: as time allows."""
-
-    runs_asked: int
-    runs: int
-    duration_ms: float
-    experiments: list[str]
-    mps: bool = False
-
-
-class BenchRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One experiment in one way of sharing. `predicted`, `calibrated`: expected before the two ran together, with the
-    published calibration, with this one. `low`, `high`: of single runs."""
-
-    name: str
-    mode: CorunMode
-    compared: Compared
-    predicted: float | None = None
-    calibrated: float | None = None
-    measured: float | None = None
-    low: float | None = None
-    high: float | None = None
-    published: float | None = None
-    problem: str | None = None
-    launches: list[LaunchTimes] = []
-    times: PairTimes | None = None
-
-
-class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All of it. `knees`: {where: bytes} above which an array no longer stays in a cache. `arch`: the architecture that
-    the kernels were compiled for. `versions`: {package: its version}. `plan`: None in files of format 1.
-    """
+class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the estimator needs of the file; the single times of all experiments, which are beside it, are not read."""
 
     gpu: str
     driver: str
     date: str
     calibration: dict[str, CalibrationValue]
     format: int = CALIBRATION_FORMAT
-    arch: str = ""
-    sms: int | None = None
-    versions: dict[str, str] = {}
-    plan: PlanRecord | None = None
-    knees: dict[str, float] = {}
-    experiments: list[BenchRow] = []
 
     @property
     def values(self) -> Calibration:
@@ -130,21 +64,32 @@ class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
         return replace(Calibration(), **values, measured_on=measured_on, source=text)
 
 
+FileT = TypeVar("FileT", bound=CalibrationFile)
+
+
+def shipped_calibrations() -> dict[str, Path]:
+    """Return {name: file} of the calibrations that come with this package, one for each GPU model measured so far."""
+    folder = Path(__file__).with_name("calibrations")
+    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
+
+
 def calibration_of(configuration: Configuration) -> Calibration:
-    """Return the calibration that the configuration names; none: as published.
+    """Return the calibration that the configuration names, by file or as shipped; without one, as published.
 
     Errors: ConfigError for a file that is not there, InputError for one that is broken.
     """
-    file = configuration.interference.calibration
-    if not file:
+    configured = configuration.interference.calibration
+    if not configured:
         return Calibration()
-    if not Path(file).is_file():
+    shipped = shipped_calibrations()
+    file = shipped.get(configured, Path(configured))
+    if not file.is_file():
         raise ConfigError(
-            f"{file} is a folder" if Path(file).is_dir() else f"there is no file {file}",
+            f"{file} is a folder" if file.is_dir() else f"there is no file {file}",
             where="interference.calibration",
-            do="write it with `tachograph interference bench -o FILE`, or leave the key empty",
+            do=f"name a file that `make calibrate` wrote, one of {', '.join(shipped)}, or leave the key empty",
         )
-    return read_calibration(Path(file))
+    return read_calibration(file)
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -152,11 +97,11 @@ def read_calibration(path: Path) -> Calibration:
 
     Errors: InputError naming file and key.
     """
-    return read_calibration_file(path).values
+    return read_calibration_file(path, CalibrationFile).values
 
 
-def read_calibration_file(path: Path) -> CalibrationFile:
-    """Return all that a file of a calibration holds.
+def read_calibration_file(path: Path, contents: type[FileT]) -> FileT:
+    """Return a file of a calibration as `contents`, which says how much of it is read.
 
     Errors: InputError naming file and key.
     """
@@ -169,15 +114,15 @@ def read_calibration_file(path: Path) -> CalibrationFile:
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
         raise InputError(f"invalid TOML: {problem}", where=str(path), do=_AGAIN) from None
     try:
-        found = msgspec.convert(raw, CalibrationFile)
+        content = msgspec.convert(raw, contents)
     except msgspec.ValidationError as problem:
         raise InputError(_with_key(str(problem), raw), where=str(path), do=_AGAIN) from None
-    for words in _mistakes(found):
-        raise InputError(words, where=str(path), do=_AGAIN)
-    return found
+    for mistake in _mistakes(content):
+        raise InputError(mistake, where=str(path), do=_AGAIN)
+    return content
 
 
-_AGAIN = "fix it, or write it again with `tachograph interference bench -o FILE`"
+_AGAIN = "fix it, or write it again with `make calibrate`"
 
 
 def _with_key(message: str, raw: Mapping[str, object]) -> str:
@@ -204,61 +149,3 @@ def _mistakes(found: CalibrationFile) -> Iterator[str]:
             yield f"calibration.{name} is measured and has no value"
         if entry.value is not None and not least <= entry.value <= most:
             yield f"calibration.{name}.value is {entry.value:g}: it lies between {least:g} and {most:g}"
-
-
-def write_calibration(path: Path, content: CalibrationFile) -> None:
-    """Write the file, whole or not at all.
-
-    Errors: OSError, for the caller to add the context.
-    """
-    replace_file(path, _toml(content).encode())
-
-
-def _toml(content: CalibrationFile) -> str:
-    """The file as TOML: what is not known is left out, because TOML has no null."""
-    head = ("format", "gpu", "driver", "date", "arch", "sms")
-    lines = [_HEAD, *(_assigned(name, value) for name in head if (value := getattr(content, name)) is not None)]
-    for title, values in (("versions", content.versions), ("plan", content.plan)):
-        if values:
-            lines += ["", f"[{title}]", *_assignments(values)]
-    for name, entry in content.calibration.items():
-        lines += ["", f"[calibration.{name}]", *_assignments(entry)]
-    if content.knees:
-        lines += ["", "[knees]", *_assignments(content.knees)]
-    for row in content.experiments:
-        lines += ["", "[[experiments]]", *_assignments(row)]
-        for launch in row.launches:
-            lines += ["[[experiments.launches]]", *_assignments(launch)]
-        if row.times is not None:
-            lines += ["[experiments.times]", *_assignments(row.times)]
-    return "\n".join(lines) + "\n"
-
-
-def _assignments(table: msgspec.Struct | Mapping[str, object]) -> Iterator[str]:
-    """A line for each value of a table; tables within it have their own place."""
-    plain = table if isinstance(table, Mapping) else msgspec.structs.asdict(table)
-    for name, value in plain.items():
-        tables = isinstance(value, msgspec.Struct) or (isinstance(value, list) and value and not _flat(value))
-        empty = value is None or value in ("", []) or (isinstance(value, float) and not isfinite(value))
-        if not tables and not empty:
-            yield _assigned(name, value)
-
-
-def _flat(values: list[object]) -> bool:
-    return all(isinstance(value, str | int | float) for value in values)
-
-
-def _assigned(name: str, value: object) -> str:
-    """One line; JSON writes strings, lists and finite numbers as TOML reads them, but for one control character."""
-    written = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    key = name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
-    return f"{key} = {written}"
-
-
-def published_entry(name: str, why: str) -> CalibrationValue:
-    """Return the published value of `name`, marked so, and why it was not measured; None where none is published.
-
-    >>> published_entry("l1_miss_cost", "no GPU").value
-    5.75
-    """
-    return CalibrationValue(value=getattr(Calibration(), name), provenance="published", note=why)

@@ -1,8 +1,7 @@
-"""`tachograph interference bench`: what it prints and writes, with a simulated GPU and without any."""
+"""`make calibrate`: what it prints and writes, on a simulated GPU and without any."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -10,127 +9,94 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_gpu import FakeGpu
 
+import calibrate
+from microbench.bench_file import read_bench_file
+from microbench.conditions import Conditions, conditions
+from microbench.cuda_device import CudaDevice, compile_kernels
+from microbench.experiments import experiments, gpu_called, half_of_an_sm
+from microbench.simulated_device import SimulatedGpu
 from tachograph.catalog.devices import DEVICE_CATALOGUE
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.cli import interference
-from tachograph.cli.options import Arguments, Parser, add_common, add_json
-from tachograph.sharing.calibration import read_calibration_file
+from tachograph.sharing.calibration import read_calibration
 from tachograph.sharing.demand import H100_NVL
-from tachograph.sharing.microbench.conditions import Conditions, conditions
-from tachograph.sharing.microbench.cuda_device import CudaDevice
-from tachograph.sharing.microbench.experiments import every_experiment, experiments, gpu_called, half_of_an_sm
 
 
-def parsed(*words: str) -> Arguments:
-    parser = Parser("tachograph interference bench", "x")
-    interference.add_bench_arguments(parser)
-    add_json(parser)
-    add_common(parser)
-    found: Arguments = parser.parse_args([*words], Arguments())
-    return found
+def measure(device: SimulatedGpu, *words: str) -> int:
+    return calibrate.measure(calibrate.options().parse_args(["--runs", "2", *words]), device, None, Conditions)
 
 
-def measure(device: FakeGpu, *words: str) -> int:
-    return interference.measure_bench(parsed("--runs", "2", *words), device, None, Conditions)
+def test_a_rehearsal_writes_the_file_that_advice_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rehearse", "--runs", "2", "--only", "bandwidth", "--only", "pitfalls", "-o", str(tmp_path / "c.toml")]
+    assert calibrate.main(words) == 0
+    found = read_calibration(tmp_path / "c.toml")
+    assert found.measured_on == "NVIDIA H100 NVL"
+    assert found.source == "measured: achievable_share, dram_curvature"
+    rows = {row.name: row for row in read_bench_file(tmp_path / "c.toml").experiments}
+    assert {"pitfall-roofline", "pitfall-occupancy"} <= set(rows)  # both pitfalls of the published set
+    assert "interference.calibration" in capsys.readouterr().err
 
 
-def test_the_table_shows_what_the_json_and_the_file_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_what_the_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--only", "fp64-3", "--only", "bandwidth", "-o", str(tmp_path / "c.toml")]
-    assert measure(FakeGpu(beside={("dmul_3", "dmul_3"): 0.7}), *words) == 0
+    assert measure(SimulatedGpu(beside={("dmul_3", "dmul_3"): 0.7}), *words) == 0
     message = capsys.readouterr()
     line = next(line for line in message.out.splitlines() if line.startswith("fp64-3")).split()
     assert "2 of 10 values measured" in message.err
-    content = read_calibration_file(tmp_path / "c.toml")
-    row = next(row for row in content.experiments if row.name == "fp64-3")
+    row = next(row for row in read_bench_file(tmp_path / "c.toml").experiments if row.name == "fp64-3")
     assert row.predicted is not None
     assert row.measured is not None
     assert line[3:6] == [f"{row.predicted:.3f}", f"{row.calibrated:.3f}", f"{row.measured:.3f}"]
     assert line[-2:] == [f"{row.predicted / row.measured - 1:+.1%}", "1.356"]
-    assert measure(FakeGpu(beside={("dmul_3", "dmul_3"): 0.7}), "--json", *words[:-2]) == 0
-    result = json.loads(capsys.readouterr().out)
-    rows = {one["name"]: one for one in result["calibration"]["experiments"]}
-    assert rows["fp64-3"]["measured"] == row.measured
-    assert len(result["results"][-1]["runs"]) == 2
 
 
 def test_failures_are_reported_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    device = FakeGpu(fails=frozenset({"dmul_2"}))
+    device = SimulatedGpu(fails=frozenset({"dmul_2"}))
     assert measure(device, "--only", "fp64", "-o", str(tmp_path / "c.toml")) == 0
     assert "fp64-2: dmul_2: CUDA_ERROR_INVALID_VALUE" in capsys.readouterr().err
-    assert len(read_calibration_file(tmp_path / "c.toml").experiments) == 5
+    assert len(read_bench_file(tmp_path / "c.toml").experiments) == 5
     assert measure(device, "--only", "fp64-2") == 1
 
 
 def test_what_disturbs_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     disturbed = Conditions(others=(99,), held_back=("power cap",))
-    interference.measure_bench(parsed("--runs", "1", "--only", "fp64-1"), FakeGpu(), None, lambda: disturbed)
+    arguments = calibrate.options().parse_args(["--runs", "1", "--only", "fp64-1"])
+    calibrate.measure(arguments, SimulatedGpu(), None, lambda: disturbed)
     message = capsys.readouterr().err
     assert message.count("warning: other processes are on this GPU (99)") == 1
     assert "held back: power cap" in message
 
 
-def test_plans_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--list", "--dry-run"):
-        assert interference.run_bench(parsed(option)) == 0
-        message = capsys.readouterr().out
-        assert all(one.name in message for one in experiments(H100_NVL))
-        assert interference.run_bench(parsed(option, "--json", "--as", "A40")) == 0
-        assert json.loads(capsys.readouterr().out)["gpu"]["sms"] == 84
-    with pytest.raises(UsageError, match="groups are"):
-        interference.run_bench(parsed("--list", "--only", "l3"))
-    with pytest.raises(NotFoundError, match="MI300X"):
-        interference.run_bench(parsed("--list", "--as", "MI300X"))
+def test_the_list_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibrate.main(["--list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(one.name in printed for one in experiments(H100_NVL))
+    assert calibrate.main(["--list", "--only", "l3"]) == UsageError.exit_code
+    assert "groups are" in capsys.readouterr().err
 
 
-def test_without_a_driver_it_shows_so(tmp_path: Path) -> None:
+def test_without_a_driver_it_shows_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU")
     pytest.importorskip("cuda.core")
-    with pytest.raises(NotFoundError, match="no GPU 0 can be used here"):
-        interference.run_bench(parsed())
-    with pytest.raises(UsageError, match="folder does not exist"):
-        interference.run_bench(parsed("-o", str(tmp_path / "gone" / "c.toml")))
+    assert calibrate.main([]) == NotFoundError.exit_code
+    assert "no GPU 0 can be used here" in capsys.readouterr().err
+    assert calibrate.main(["-o", str(tmp_path / "gone" / "c.toml")]) == UsageError.exit_code
+    assert "folder does not exist" in capsys.readouterr().err
 
 
-def test_without_the_extra_it_shows_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_it_shows_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda", "cuda.core", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
-    for wanted in (lambda: CudaDevice(0), lambda: interference.run_bench(parsed("--compile"))):
-        with pytest.raises(UsageError, match=r"pip install 'tachograph\[cuda\]'"):
+    for wanted in (lambda: CudaDevice(0), lambda: compile_kernels("sm_90")):
+        with pytest.raises(UsageError, match="make calibrate"):
             wanted()
-
-
-@pytest.mark.parametrize("mode", [[], ["--compile"], ["--list"]])
-def test_names_are_checked_before_a_gpu_is_looked_for(monkeypatch: pytest.MonkeyPatch, mode: list[str]) -> None:
-    for name in ("cuda", "cuda.core", "cuda.bindings"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="no experiment 'nonsense'"):
-        interference.run_bench(parsed(*mode, "--only", "fp64", "--only", "nonsense"))
-    with pytest.raises(NotFoundError, match="'nonsense'"):
-        interference.run_bench(parsed(*mode, "--as", "nonsense"))
-
-
-def test_a_name_that_only_some_gpus_have_is_known() -> None:
-    """The H100 has no l1-24; the A100, which may be the GPU at hand, has."""
-    names = {one.name for one in every_experiment()}
-    assert {"l1-24", "l1-128", "fp64-1"} <= names
-    assert "l1-24" not in {one.name for one in experiments(H100_NVL)}
-
-
-def test_the_list_explains_what_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    interference.run_bench(parsed("--list"))
-    below = capsys.readouterr().out.partition("\ncompared:\n")[2].splitlines()
-    assert [line.split(":")[0].strip() for line in below] == ["gain", "first", "second", "both", "–"]
-    interference.run_bench(parsed("--list", "--only", "blocks"))
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["compared", "  gain"]
 
 
 @pytest.mark.parametrize("words", [["--runs", "0"], ["--runs", "x"], ["--duration", "nan"], ["--duration", "0"]])
 def test_senseless_options_are_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError):
-        parsed(*words)
+    with pytest.raises(SystemExit):
+        calibrate.options().parse_args(words)
 
 
 @pytest.mark.parametrize("name", [device.name for device in DEVICE_CATALOGUE if device.vendor == "NVIDIA"])
@@ -210,23 +176,22 @@ def test_an_instance_of_mig_is_reported() -> None:
 
 
 def test_a_kernel_that_does_not_end_ends_the_program_after_all_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left: list[tuple[int, int]] = []
+    left: list[int] = []
 
-    class Device(FakeGpu):
+    class Device(SimulatedGpu):
         pci_bus_id = "0000:01:00.0"
 
         def leave(self, code: int, flush: object) -> None:
-            left.append((code, len(capsys.readouterr().out)))
+            left.append(code)
 
     device = Device(endless=frozenset({"dmul_4"}))
-    monkeypatch.setattr("tachograph.sharing.microbench.cuda_device.CudaDevice", lambda number: device)
+    monkeypatch.setattr(calibrate, "CudaDevice", lambda number: device)
     target = tmp_path / "c.toml"
-    interference.run_bench(parsed("--only", "fp64", "--runs", "1", "-o", str(target)))
-    assert [code for code, _ in left] == [1]
-    assert left[0][1] > 0
-    assert all(row.problem is not None for row in read_calibration_file(target).experiments)
+    calibrate.main(["--only", "fp64", "--runs", "1", "-o", str(target)])
+    assert left == [1]
+    assert all(row.problem is not None for row in read_bench_file(target).experiments)
     device = Device()
-    assert interference.run_bench(parsed("--only", "fp64", "--runs", "1", "--quiet")) == 0
-    assert len(left) == 1
+    assert calibrate.main(["--only", "fp64", "--runs", "1"]) == 0
+    assert left == [1]

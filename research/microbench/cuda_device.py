@@ -6,41 +6,37 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.resources import files
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from microbench.device import HangingError, Lanes, LaunchError, Mark, MemoryFullError
 from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
 from tachograph.catalog.shared_libraries import load_of_package
 from tachograph.nsight.launches import Chip
 from tachograph.sharing.capacity import gpu_of
 from tachograph.sharing.demand import GpuCapacity
-from tachograph.sharing.microbench.device import HangingError, Lanes, LaunchError, Mark, MemoryFullError
-from tachograph.sharing.microbench.machine_code import Code, codes
 
-INSTALL = "pip install 'tachograph[cuda]'"
+INSTALL = "`make calibrate` installs it; without make: pip install cuda-core cuda-bindings nvidia-cuda-nvrtc-cu12"
 _OLDEST = 70  # Volta: its threads can sleep
 _STANDARD = "--std=c++17"
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """All kernels for one architecture. A cubin is machine code, ptx is not: `codes` are then those of the same sources
-    for the architecture of the PTX, and none of them is `loaded`."""
+    """All kernels for one architecture: a cubin is machine code, PTX is compiled by the driver."""
 
     arch: str  # such as sm_90 or compute_90
     kind: Literal["cubin", "ptx"]
     image: bytes
-    codes: Mapping[str, Code]
 
 
 def source() -> str:
     """Return the CUDA C++ of all kernels."""
-    return files("tachograph.sharing.microbench").joinpath("kernels.cu").read_text(encoding="utf-8")
+    return Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 
 
 def compile_kernels(arch: str) -> CompiledProgram:
@@ -59,13 +55,8 @@ def compile_kernels(arch: str) -> CompiledProgram:
         raise UsageError(f"no chip as old as {arch} runs these kernels", do=f"the oldest is sm_{oldest}")
     if number not in known:
         arch = f"compute_{max(one for one in known if one <= number)}"
-    image = _compiled(nvrtc, arch)
-    if not arch.startswith("compute"):
-        return CompiledProgram(arch, "cubin", image, codes(image, arch))
-    nearest = arch.replace("compute", "sm")
-    counted = codes(_compiled(nvrtc, nearest), nearest)
-    unloaded = {name: replace(one, registers=None, loaded=False) for name, one in counted.items()}
-    return CompiledProgram(arch, "ptx", image, MappingProxyType(unloaded))
+    kind: Literal["cubin", "ptx"] = "ptx" if arch.startswith("compute") else "cubin"
+    return CompiledProgram(arch, kind, _compiled(nvrtc, arch))
 
 
 def _compiled(nvrtc: Any, arch: str) -> bytes:
@@ -152,10 +143,6 @@ class CudaDevice:
         """End the process at once, with its exit code: to free anything of the GPU would wait for the kernel."""
         flush()
         os._exit(code)
-
-    def code(self, kernel: str) -> Code | None:
-        """The compiled kernel; None: unknown."""
-        return self._program.codes.get(kernel)
 
     def free_bytes(self) -> int:
         """Memory that is free now."""

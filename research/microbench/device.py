@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from tachograph.catalog.errors import TachographError
 from tachograph.sharing.demand import GpuCapacity
-from tachograph.sharing.microbench.machine_code import Code
 
 
 class LaunchError(TachographError):
@@ -41,10 +40,6 @@ class BenchDevice(Protocol):
     lanes: Lanes
     driver: str
     arch: str  # such as sm_90
-
-    def code(self, kernel: str) -> Code | None:
-        """The compiled kernel; None: unknown."""
-        ...
 
     def free_bytes(self) -> int:
         """Memory that is free now."""

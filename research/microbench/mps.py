@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -15,18 +16,18 @@ from typing import IO, Any, Self
 
 import msgspec
 
+from microbench.device import LaunchError
+from microbench.experiments import Experiment
+from microbench.fits import ExperimentRun
+from microbench.measure import AloneRun, PairedRun, time_limit
+from microbench.run import BenchPlan
 from tachograph.catalog.errors import UsageError
-from tachograph.catalog.processes import python_command
-from tachograph.sharing.microbench.calibrate import ExperimentRun
-from tachograph.sharing.microbench.device import LaunchError
-from tachograph.sharing.microbench.experiments import Experiment
-from tachograph.sharing.microbench.measure import AloneRun, PairedRun, time_limit
-from tachograph.sharing.microbench.run import BenchPlan
 
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 _DEFAULT = "/tmp/nvidia-mps"  # where the daemon listens by default
 _START_S = 120.0  # a process starts CUDA and compiles
+_RESEARCH = Path(__file__).resolve().parents[1]  # where a process finds the package of its worker
 _LEAD_S = 0.05  # from the order to the common start
 _LEAVING_S = 30.0  # to free memory and leave the daemon
 _TUNING = 40.0  # launches that tuning takes at most
@@ -58,7 +59,7 @@ class MpsPairs:
     @classmethod
     def of(cls, device: int) -> MpsPairs:
         """Those for GPU `device` of this machine."""
-        return cls(python_command("tachograph.sharing.microbench.worker", str(device)))
+        return cls((sys.executable, "-m", "microbench.worker", str(device)))
 
     def measure(
         self, experiment: Experiment, plan: BenchPlan
@@ -91,7 +92,7 @@ class _Process:
     def __enter__(self) -> Self:
         environment = {**os.environ, SHARE: f"{self._share * 100:g}"}
         self._process: subprocess.Popen[str] = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=_RESEARCH
         )
         with ExitStack() as begun:
             begun.callback(self._end)

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
 from tachograph.sharing.demand import H100_NVL, GpuCapacity
-from tachograph.sharing.microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
-from tachograph.sharing.microbench.machine_code import Code, CodeLoop, MachineInstruction
-from tachograph.sharing.microbench.workloads import KERNELS
 
 CLOCK_HZ = 1.7e9
 CURVATURE, SLOPE = 0.571, 0.2133 * (1 + 0.571 * 0.2133**2) / 33  # of u (1 + c u^2) = k b
@@ -30,12 +28,16 @@ COUNTS = MappingProxyType({"alu": 128, "xu": 64, "tensor": 16, "shared": 16})  #
 
 
 @dataclass(eq=False)
-class FakeMark:
+class SimulatedMark:
+    """A point in a stream; `time` is taken when the stream gets there."""
+
     time: float | None = None
 
 
 @dataclass(eq=False)
-class FakeLaunch:
+class SimulatedLaunch:
+    """A launch in a stream."""
+
     kernel: str
     blocks: int
     threads: int
@@ -45,7 +47,7 @@ class FakeLaunch:
 
 
 def utilisation(blocks: float, curvature: float = CURVATURE, slope: float = SLOPE) -> float:
-    """The root of u (1 + c u^2) = k b by bisection."""
+    """Return the root of u (1 + c u^2) = k b by bisection."""
     low, high = 0.0, 1.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -54,36 +56,13 @@ def utilisation(blocks: float, curvature: float = CURVATURE, slope: float = SLOP
 
 
 def stays(filled: float, law: tuple[float, float]) -> float:
+    """Return the share of an array that a cache keeps; `filled`: its size over that of the cache."""
     knee, cliff = law
     return min(1.0, max(0.0, (cliff - filled) / (cliff - knee)))
 
 
-def loop_of(kernel: str) -> CodeLoop:
-    """A loop as of sm_90, with what the laws here count."""
-    name, chains = kernel.partition("_")[0], int(kernel[-1]) if kernel[-1].isdigit() else 1
-    work = {
-        "sleep": (("NANOSLEEP", "other", 16), ("ISETP", "alu", 5)),
-        "copy": (("LDG", "lsu", 4), ("STG", "lsu", 4), ("IADD3", "alu", 30), ("IMAD", "fma", 8)),
-        "sweep": (("LDG", "lsu", 1), ("LOP3", "alu", 2), ("IADD3", "alu", 8)),
-        "read": (("LDG", "lsu", 8), ("LOP3", "alu", 24), ("IADD3", "alu", 36)),
-        "shared": (("LDS", "lsu", 16), ("LOP3", "alu", 32), ("ISETP", "alu", 6)),
-        "matmul": (
-            ("FFMA", "fma", 256),
-            ("LDS", "lsu", 32),
-            ("LDG", "lsu", 8),
-            ("STS", "lsu", 8),
-            ("IADD3", "alu", 31),
-        ),
-        "alu": (("LOP3", "alu", 64 * chains), ("SHF", "alu", 64 * chains), ("UISETP", "uniform", 6)),
-    }
-    pipe = {"fmul": "fma", "dmul": "fp64", "xu": "xu", "tensor": "tensor"}.get(name)
-    steps = 16 if name == "tensor" else 64
-    made = work.get(name, ((KERNELS[kernel].operation, pipe, steps * chains), ("UISETP", "uniform", 6)))
-    return CodeLoop(tuple(MachineInstruction(0, op, of, None) for op, of, count in made for _ in range(count)))
-
-
 @dataclass(eq=False)
-class FakeGpu:
+class SimulatedGpu:
     """`fails`: kernels that cannot be launched; `endless`: those that do not end; `beside`: rates of pairs of kernels
     other than by the laws; `favoured`: share of a launch's time after which its first warp has ended."""
 
@@ -101,19 +80,18 @@ class FakeGpu:
 
     def __post_init__(self) -> None:
         self.now = 0.0
-        self.streams: list[list[FakeLaunch | FakeMark | tuple[FakeMark]]] = [[], []]
+        self.streams: list[list[SimulatedLaunch | SimulatedMark | tuple[SimulatedMark]]] = [[], []]
         self.sizes: dict[int, int] = {}
         self.values: dict[int, tuple[int, int]] = {}
-        self.told: list[str] = []  # every launch, as it is put into a stream
+        self.launched: list[str] = []  # every launch, as it is put into a stream
         self.random = random.Random(7)
 
-    def code(self, kernel: str) -> Code | None:
-        return Code(kernel, 22, 0, 100, self.arch, (loop_of(kernel),))
-
     def free_bytes(self) -> int:
+        """Memory that is free now."""
         return self.memory - sum(self.sizes.values())
 
     def allocate(self, size: int, *, ones: str = "") -> int:
+        """The address of `size` bytes."""
         if size > self.free_bytes():
             raise MemoryFullError(f"no room for {size}")
         address = max((at + taken for at, taken in self.sizes.items()), default=4096)
@@ -121,43 +99,50 @@ class FakeGpu:
         return address
 
     def free(self, address: int) -> None:
+        """Free memory."""
         assert not self.stuck, "to free memory would wait for the kernel that does not end"
         del self.sizes[address]
 
     def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+        """Put a launch at the end of a stream."""
         if kernel in self.fails:
             raise LaunchError(f"{kernel}: CUDA_ERROR_INVALID_VALUE")
         if (kernel, blocks) != ("sleep", 1):  # which only holds back what comes behind it
-            self.told.append(f"{kernel} {stream}")
+            self.launched.append(f"{kernel} {stream}")
         seconds = self.alone(kernel, blocks, threads, tuple(arguments))
         seconds *= 1 + self.noise * self.random.uniform(-1, 1)
-        self.streams[stream].append(FakeLaunch(kernel, blocks, threads, tuple(arguments), seconds, seconds))
+        self.streams[stream].append(SimulatedLaunch(kernel, blocks, threads, tuple(arguments), seconds, seconds))
 
-    def mark(self, stream: int) -> FakeMark:
-        found = FakeMark()
+    def mark(self, stream: int) -> SimulatedMark:
+        """A point at the end of the stream."""
+        found = SimulatedMark()
         self.streams[stream].append(found)
         return found
 
-    def follow(self, stream: int, mark: FakeMark) -> None:
+    def follow(self, stream: int, mark: SimulatedMark) -> None:
+        """Block the stream until another one has reached the mark."""
         self.streams[stream].append((mark,))
 
-    def wait(self, marks: Sequence[FakeMark], limit_s: float) -> None:
+    def wait(self, marks: Sequence[SimulatedMark], limit_s: float) -> None:
+        """Let simulated time pass until all marks were reached."""
         begin = self.now
         while any(mark.time is None for mark in marks):
             self._reach_marks()
-            running = [stream[0] for stream in self.streams if stream and isinstance(stream[0], FakeLaunch)]
+            running = [stream[0] for stream in self.streams if stream and isinstance(stream[0], SimulatedLaunch)]
             if any(one.kernel in self.endless for one in running) or self.now - begin > limit_s:
                 self.stuck = True
                 raise HangingError(f"a kernel did not end within {limit_s:.0f} s")
             if running:
                 self._go_on(running)
 
-    def seconds(self, begin: FakeMark, end: FakeMark) -> float:
+    def seconds(self, begin: SimulatedMark, end: SimulatedMark) -> float:
+        """Time between two marks that were reached."""
         assert begin.time is not None
         assert end.time is not None
         return end.time - begin.time
 
     def numbers(self, address: int, count: int) -> tuple[int, ...]:
+        """The 64-bit integers at this address."""
         return self.values[address][:count]
 
     def _reach_marks(self) -> None:
@@ -166,14 +151,14 @@ class FakeGpu:
             moved = False
             for stream in self.streams:
                 head = stream[0] if stream else None
-                if isinstance(head, FakeMark):
+                if isinstance(head, SimulatedMark):
                     head.time = self.now
                 elif not isinstance(head, tuple) or head[0].time is None:
                     continue
                 stream.pop(0)
                 moved = True
 
-    def _go_on(self, running: list[FakeLaunch]) -> None:
+    def _go_on(self, running: list[SimulatedLaunch]) -> None:
         rates = [self.rate(one, [other for other in running if other is not one]) for one in running]
         step = min(one.left / rate for one, rate in zip(running, rates, strict=True) if rate > 0)
         self.now += step
@@ -217,7 +202,7 @@ class FakeGpu:
         latency = LATENCY[name] * COUNTS[name] / (8 if name == "shared" else 1)
         return rounds * max(latency, count * each * 4 * warps / (1 if name == "shared" else 4)) / CLOCK_HZ
 
-    def rate(self, one: FakeLaunch, others: list[FakeLaunch]) -> float:
+    def rate(self, one: SimulatedLaunch, others: list[SimulatedLaunch]) -> float:
         """Of its rate alone."""
         if not others:
             return 1.0
@@ -239,5 +224,5 @@ class FakeGpu:
         """Bandwidth of a copy of a large array, byte/s."""
         return BANDWIDTH if kernel == "copy_4" else BANDWIDTH * utilisation(blocks)
 
-    def _first(self, one: FakeLaunch) -> bool:
+    def _first(self, one: SimulatedLaunch) -> bool:
         return bool(self.streams[0]) and self.streams[0][0] is one

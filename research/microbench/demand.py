@@ -1,24 +1,22 @@
-"""Demands of launches that ran alone, from their times, the compiled code, and what others of them reached."""
+"""Demands of launches that ran alone: what kernels declare, their times, and what others of them reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from microbench.device import Lanes
+from microbench.measure import AloneRun
+from microbench.workloads import WARP, BenchWorkload, resident_blocks
 from tachograph.sharing.capacity import computed_fit
 from tachograph.sharing.contention import residency
 from tachograph.sharing.demand import PIPES, BandwidthBasis, Calibration, Demand, Footprint, GpuCapacity
-from tachograph.sharing.microbench.device import Lanes
-from tachograph.sharing.microbench.machine_code import Code, CodeLoop
-from tachograph.sharing.microbench.measure import AloneRun
-from tachograph.sharing.microbench.workloads import WARP, BenchWorkload, resident_blocks
 
 FAR = 4.0  # times L2: an array as large has no hits there
 _NEARLY = 0.99  # of it: sizes are rounded down
 # pipelines of which a kernel that is named for them shows the rate: it is published for some chips only
 _SHOWN_BY = MappingProxyType({"alu": "alu_4", "xu": "xu_4", "tensor": "tensor_4"})
-CodeOf = Callable[[str], Code | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ def seconds_per_byte(workload: BenchWorkload, alone: AloneRun) -> float | None:
     return None if not size or alone.seconds <= 0 else alone.seconds / size
 
 
-def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity, code: CodeOf) -> References:
+def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity) -> References:
     """Return what the launches of these measurements are compared with."""
     timed = [
         (workload, per_byte, workload.footprint_bytes or 0.0)
@@ -65,37 +63,19 @@ def references(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapac
         l2_bandwidth=max(read, default=None),
         l2_hit=smallest("sweep", l2),
         l1_hit=smallest("sweep_l1", gpu.l1_bytes),
-        rates=MappingProxyType(_rates(measured, gpu, code)),
+        rates=MappingProxyType(_rates(measured, gpu)),
     )
 
 
-def _rates(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity, code: CodeOf) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _rates(measured: Sequence[tuple[BenchWorkload, AloneRun]], gpu: GpuCapacity) -> dict[str, float]:
+    """Warp instructions of an SM in a cycle, {pipeline: the most that the kernel that shows it reached}."""
+    rates: dict[str, float] = {}
     for pipe, kernel in _SHOWN_BY.items():
-        shown = [pair for pair in measured if pair[0].kernel == kernel]
-        for workload, alone in shown:
-            work, units = unit_of_work(workload, code(kernel)), units_per_cycle(workload, alone, gpu)
-            if work is not None and units is not None:
-                found[pipe] = max(found.get(pipe, 0.0), units * work.pipes.get(pipe, 0.0))
-    return {pipe: rate for pipe, rate in found.items() if rate > 0}
-
-
-@dataclass(frozen=True, slots=True)
-class UnitOfWork:
-    """What a warp issues for one unit of work, see BenchKernel.per_unit: all, and of each pipeline."""
-
-    issued: float
-    pipes: Mapping[str, float]
-
-
-def unit_of_work(workload: BenchWorkload, code: Code | None) -> UnitOfWork | None:
-    """Return what the compiled loop issues for one unit of work; None where its code is not known."""
-    about = workload.about
-    loop: CodeLoop | None = None if code is None else code.working_loop(about.operation)
-    if loop is None:
-        return None
-    units = 1.0 if about.per_unit is None else loop.count(about.operation) / about.per_unit
-    return UnitOfWork(len(loop.instructions) / units, {pipe: count / units for pipe, count in loop.pipes.items()})
+        for workload, alone in measured:
+            units = units_per_cycle(workload, alone, gpu)
+            if workload.kernel == kernel and units:
+                rates[pipe] = max(rates.get(pipe, 0.0), units * workload.about.pipes[pipe])
+    return rates
 
 
 def units_per_cycle(workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity) -> float | None:
@@ -110,7 +90,6 @@ def demand_of(
     *,
     gpu: GpuCapacity,
     lanes: Lanes,
-    code: Code | None,
     against: References,
     calibration: Calibration,
 ) -> Demand:
@@ -121,7 +100,7 @@ def demand_of(
     own = workload.kind == "sweep_l1"
     return Demand(
         name=workload.words,
-        cycles=cycles(workload, alone, gpu, lanes, code, against),
+        cycles=cycles(workload, alone, gpu, lanes, against),
         dram=dram,
         dram_of=dram_of,
         l2_hit=None if own else _l2_hit(workload, alone, gpu, against, calibration),
@@ -136,7 +115,7 @@ def demand_of(
         sm_share=min(1.0, workload.blocks / (gpu.sms or 1)),
         seconds=alone.seconds,
         hbm_bytes=float(workload.bytes_needed),
-        footprint=footprint(workload, gpu, code),
+        footprint=footprint(workload, gpu),
     )  # fmt: skip
 
 
@@ -145,32 +124,30 @@ _IRREGULAR: Mapping[str, float | None] = MappingProxyType({"arithmetic": 0.0, "m
 
 
 def cycles(
-    workload: BenchWorkload,
-    alone: AloneRun,
-    gpu: GpuCapacity,
-    lanes: Lanes,
-    code: Code | None,
-    against: References,
+    workload: BenchWorkload, alone: AloneRun, gpu: GpuCapacity, lanes: Lanes, against: References
 ) -> Mapping[str, float]:
-    """Return {issue, pipelines, l1_bandwidth: fraction 0..1 of an SM's cycles}, from instructions and its clock.
+    """Return {issue, pipelines, l1_bandwidth: fraction 0..1 of an SM's cycles}, from what the kernel declares.
 
-    What the compiled code does not use at all is 0; a pipeline whose rate is neither published nor measured is absent.
+    A pipeline that the kernel does not declare is 0; one whose rate is neither published nor measured is absent.
     """
-    units, work = units_per_cycle(workload, alone, gpu), unit_of_work(workload, code)
+    units, about = units_per_cycle(workload, alone, gpu), workload.about
     if units is None:
         return {}
-    found = {"l1_bandwidth": min(1.0, units * workload.about.wavefronts)}
-    if work is None:
-        return found
-    found["issue"] = min(1.0, units * work.issued / gpu.schedulers)
-    rates = {**against.rates, **{pipe: width / WARP for pipe, width in _widths(lanes).items() if width}}
+    shares = {
+        "l1_bandwidth": min(1.0, units * about.wavefronts),
+        "issue": min(1.0, units * about.issued / gpu.schedulers),
+    }
+    rates = dict(against.rates)
+    for pipe, width in _widths(lanes).items():
+        if width:
+            rates[pipe] = width / WARP
     for pipe in PIPES:
-        count = work.pipes.get(pipe, 0.0)
+        count = about.pipes.get(pipe, 0.0)
         if not count:
-            found[pipe] = 0.0
+            shares[pipe] = 0.0
         elif pipe in rates:
-            found[pipe] = min(1.0, units * count / rates[pipe])
-    return found
+            shares[pipe] = min(1.0, units * count / rates[pipe])
+    return shares
 
 
 def _widths(lanes: Lanes) -> Mapping[str, int | None]:
@@ -236,9 +213,8 @@ def _hit(workload: BenchWorkload, alone: AloneRun, hit_s: float | None, miss_cos
     return min(1.0, max(0.0, 1.0 - (per_byte / hit_s - 1.0) / (miss_cost - 1.0)))
 
 
-def footprint(workload: BenchWorkload, gpu: GpuCapacity, code: Code | None) -> Footprint:
-    """Return what the blocks of a launch occupy; registers and shared memory only where the compiled code is known."""
-    if code is None or code.registers is None:
-        return Footprint(workload.blocks, workload.threads)
-    taken = Footprint(workload.blocks, workload.threads, code.registers, float(code.shared_bytes))
+def footprint(workload: BenchWorkload, gpu: GpuCapacity) -> Footprint:
+    """Return what the blocks of a launch occupy."""
+    about = workload.about
+    taken = Footprint(workload.blocks, workload.threads, about.registers, float(about.shared_bytes))
     return replace(taken, blocks_per_sm=computed_fit(taken, gpu))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tachograph.catalog import devices
+from microbench.bench_file import Compared
+from microbench.workloads import FLOAT, KERNELS, BenchWorkload, matmul, over
 from tachograph.catalog.errors import UsageError
-from tachograph.sharing.calibration import Compared
 from tachograph.sharing.capacity import device_called, gpu_of_device
 from tachograph.sharing.demand import H100_NVL, GpuCapacity
-from tachograph.sharing.microbench.workloads import FLOAT, KERNELS, BenchWorkload, matmul, over
 
 _LARGE = 4 << 30  # bytes of the array that is copied to measure bandwidth
 _LEAST = 64 << 20  # smaller ones would measure L2
@@ -259,11 +258,11 @@ def _resources(sms: int, full: dict[str, BenchWorkload]) -> Iterator[Experiment]
         for load, first, second, words in (
             ("part", few[name], few[name], "with itself, a part of the load"),
             ("full", full[kernel], full[kernel], "with itself, all of the load"),
-            ("beside", full[kernel], full[beside], f"beside {KERNELS[beside].words}"),
+            ("beside", full[kernel], full[beside], f"beside {KERNELS[beside].label}"),
         ):
             yield Experiment(
                 name=f"{name}-{load}", group=name, first=first, second=second, compared="both",
-                question=f"{KERNELS[kernel].words}: {words}",
+                question=f"{KERNELS[kernel].label}: {words}",
             )  # fmt: skip
     yield Experiment(
         name="shared-conflicts", group="shared", first=full["shared_1"], second=full["shared_8"], compared="both",
@@ -317,9 +316,3 @@ def gpu_called(name: str) -> GpuCapacity:
     if device.name == _PUBLISHED:
         return H100_NVL
     return replace(gpu_of_device(device), name=f"NVIDIA {device.name}")
-
-
-def every_experiment() -> tuple[Experiment, ...]:
-    """Return the experiments of all GPUs of the catalogue: how arrays of L1 are called depends on its size."""
-    names = [device.name for device in devices.DEVICE_CATALOGUE if device.vendor == "NVIDIA"]
-    return tuple(one for name in names for one in experiments(gpu_called(name)))

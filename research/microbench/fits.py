@@ -7,22 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
-from tachograph.sharing.calibration import (
-    BenchRow,
-    CalibrationFile,
-    CalibrationValue,
-    Compared,
-    LaunchTimes,
-    PairTimes,
-    published_entry,
-)
+from microbench.bench_file import BenchFile, BenchRow, Compared, LaunchTimes, PairTimes
+from microbench.demand import FAR, References, cycles, references, seconds_per_byte
+from microbench.device import Lanes
+from microbench.experiments import Experiment
+from microbench.measure import AloneRun, PairedRun
+from microbench.workloads import BenchWorkload
+from tachograph.sharing.calibration import CalibrationValue
 from tachograph.sharing.contention import curve_errors, dram_load, residency
-from tachograph.sharing.demand import CorunMode, Estimate, GpuCapacity
-from tachograph.sharing.microbench.device import Lanes
-from tachograph.sharing.microbench.experiments import Experiment
-from tachograph.sharing.microbench.launch_demand import FAR, CodeOf, References, cycles, references, seconds_per_byte
-from tachograph.sharing.microbench.measure import AloneRun, PairedRun
-from tachograph.sharing.microbench.workloads import BenchWorkload
+from tachograph.sharing.demand import Calibration, CorunMode, Estimate, GpuCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +163,18 @@ class LatencyCurve:
     residual: float
 
 
-def calibrate(bench: Bench, *, lanes: Lanes, code: CodeOf) -> CalibrationFile:
+def calibrate(bench: Bench, *, lanes: Lanes) -> BenchFile:
     """Return the calibration of a GPU, with the source of each value, and all expected and measured values."""
-    against = references(bench.measured_alone, bench.gpu, code)
+    against = references(bench.measured_alone, bench.gpu)
     entries = {
         "dram_curvature": _curvature(bench, against),
         "achievable_share": _achievable(bench, against),
-        "issue_capacity": _issue(bench, lanes, code, against),
+        "issue_capacity": _issue(bench, lanes, against),
         "l2_bytes_per_s": _l2_bytes_per_s(against),
         **_cache(bench, "l2", bench.gpu.l2_bytes),
         **_cache(bench, "l1", bench.gpu.l1_bytes),
     }
-    return CalibrationFile(
+    return BenchFile(
         gpu=bench.gpu.name,
         driver=bench.driver,
         date=bench.date,
@@ -247,9 +240,9 @@ def _achievable(bench: Bench, against: References) -> CalibrationValue:
     return CalibrationValue(most / peak, "measured", "bandwidth-all", None, note)
 
 
-def _issue(bench: Bench, lanes: Lanes, code: CodeOf, against: References) -> CalibrationValue:
+def _issue(bench: Bench, lanes: Lanes, against: References) -> CalibrationValue:
     found = [
-        cycles(one.first, alone, bench.gpu, lanes, code(one.first.kernel), against).get("issue")
+        cycles(one.first, alone, bench.gpu, lanes, against).get("issue")
         for one, alone in bench.alone("issue")
         if one.name == "issue-all"
     ]
@@ -412,3 +405,12 @@ def gpu_words(gpu: GpuCapacity) -> str:
     parts += [] if gpu.l2_bytes is None else [f"L2 {gpu.l2_bytes / 1e6:.0f} MB"]
     parts += [] if gpu.l1_bytes is None else [f"L1 {gpu.l1_bytes / 1024:.0f} KiB"]
     return ", ".join(parts)
+
+
+def published_entry(name: str, why: str) -> CalibrationValue:
+    """Return the published value of `name`, marked so, and why it was not measured; None where none is published.
+
+    >>> published_entry("l1_miss_cost", "no GPU").value
+    5.75
+    """
+    return CalibrationValue(value=getattr(Calibration(), name), provenance="published", note=why)

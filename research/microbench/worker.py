@@ -14,10 +14,10 @@ from typing import Any, TextIO
 
 import msgspec
 
+from microbench.device import BenchDevice
+from microbench.measure import LoadedWorkload, alone, loaded, tune
+from microbench.workloads import BenchWorkload
 from tachograph.catalog.errors import TachographError
-from tachograph.sharing.microbench.device import BenchDevice
-from tachograph.sharing.microbench.measure import LoadedWorkload, alone, loaded, tune
-from tachograph.sharing.microbench.workloads import BenchWorkload
 
 Order = dict[str, Any]
 
@@ -59,7 +59,7 @@ def _orders(lines: TextIO) -> Iterator[Order]:
 
 def main() -> None:
     """Serve the GPU whose number is the only argument."""
-    from tachograph.sharing.microbench.cuda_device import CudaDevice
+    from microbench.cuda_device import CudaDevice
 
     with os.fdopen(0) as orders, os.fdopen(1, "w") as answers:
         try:

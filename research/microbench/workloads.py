@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -26,66 +26,109 @@ Waiting = Literal["arithmetic", "memory", "barriers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchKernel:
-    """One kernel of kernels.cu.
+    """One kernel of kernels.cu, and what a unit of its work needs.
 
-    operation: machine instruction that does its work, see machine_code. per_unit: how many of them are a unit of work;
-    None: an iteration of the loop is one. width: floats of a thread's access. wavefronts: of a unit in L1 or shared
-    memory, 128 bytes each. waits: what its warps wait for. words: of the resource that it loads.
+    A unit is an iteration of a warp's loop; of copies, sweeps and reads it is one load of a warp. `issued`: warp
+    instructions, `pipes`: those of a pipeline that count, both as NVRTC 12.9 compiles the kernel for sm_90; other
+    chips differ by a few percent, but for FP64 where few lanes do it. `width`: floats of a thread's access.
+    `wavefronts`: in L1 or shared memory, 128 bytes each. `registers`: of a thread, `shared_bytes`: of a block.
+    `waits`: what its warps wait for. `label`: the resource that it loads.
     """
 
     kind: WorkloadKind
-    operation: str
-    words: str
-    per_unit: int | None = None
+    label: str
+    issued: float
+    registers: int
+    pipes: Mapping[str, float] = field(default_factory=dict)
+    shared_bytes: int = 0
     width: int = 1
     wavefronts: float = 0.0
     waits: Waiting = "arithmetic"
     doubles: bool = False
 
 
-def _chained(name: str, operation: str, words: str, chains: tuple[int, ...]) -> dict[str, BenchKernel]:
-    return {
-        f"{name}_{count}": BenchKernel(kind="chains", operation=operation, words=words, doubles=name == "dmul")
-        for count in chains
-    }
+# instructions of a round beside those of its chains: the loop itself
+_LOOP = 6.0
+_STEPS = 64  # of a chain in a round
+_TENSOR_STEPS = 16
+
+
+def _chained(
+    name: str, pipe: str, label: str, registers: Mapping[int, int], *, steps: int = _STEPS, each: int = 1
+) -> dict[str, BenchKernel]:
+    """Return the kernels of so many independent chains; `each`: instructions of a step."""
+    kernels = {}
+    for chains, taken in registers.items():
+        work = float(steps * each * chains)
+        kernels[f"{name}_{chains}"] = BenchKernel(
+            kind="chains",
+            label=label,
+            issued=work + _LOOP,
+            pipes=MappingProxyType({pipe: work}),
+            registers=taken,
+            doubles=name == "dmul",
+        )
+    return kernels
 
 
 def _memory(
-    kind: WorkloadKind, words: str, *, width: int = 1, arrays: int = 1, waits: Waiting = "memory"
+    kind: WorkloadKind, label: str, issued: float, registers: int, *, width: int = 1, arrays: int = 1
 ) -> BenchKernel:
-    """A unit is a load of a warp, with the store of a copy."""
+    """Return a kernel whose unit is a load of a warp, with the store of a copy."""
     return BenchKernel(
-        kind=kind, operation="LDG", words=words, per_unit=1, width=width, waits=waits,
+        kind=kind,
+        label=label,
+        issued=issued,
+        pipes=MappingProxyType({"lsu": float(arrays)}),
+        registers=registers,
+        width=width,
+        waits="memory",
         wavefronts=arrays * width * FLOAT * WARP / LINE,
-    )  # fmt: skip
+    )
 
 
 def _shared(ways: int) -> BenchKernel:
+    conflicts = f", {ways} conflicts" if ways > 1 else ""
     return BenchKernel(
-        kind="chains", operation="LDS", words="bandwidth of shared memory" + (f", {ways} conflicts" * (ways > 1)),
-        wavefronts=float(_SHARED_LOADS * _VECTOR * ways), waits="memory",
-    )  # fmt: skip
+        kind="chains",
+        label=f"bandwidth of shared memory{conflicts}",
+        issued=54.0,
+        pipes=MappingProxyType({"lsu": 16.0, "alu": 34.0}),
+        registers=29,
+        shared_bytes=3456 if ways == 1 else 6928,
+        wavefronts=float(_SHARED_LOADS * _VECTOR * ways),
+        waits="memory",
+    )
 
 
 KERNELS: Mapping[str, BenchKernel] = MappingProxyType(
     {
-        "sleep": BenchKernel(kind="sleep", operation="NANOSLEEP", words="block slots", per_unit=1),
-        "copy_1": _memory("copy", "latency of DRAM", arrays=2),
-        "copy_4": _memory("copy", "bandwidth of DRAM", arrays=2, width=_VECTOR),
-        "sweep_l2": _memory("sweep", "what stays in L2"),
-        "sweep_l1": _memory("sweep_l1", "what stays in L1"),
-        "read_l2": _memory("read", "bandwidth of L2", width=_VECTOR),
+        "sleep": BenchKernel(kind="sleep", label="block slots", issued=1.3, registers=14),
+        "copy_1": _memory("copy", "latency of DRAM", 11.5, 24, arrays=2),
+        "copy_4": _memory("copy", "bandwidth of DRAM", 10.5, 40, arrays=2, width=_VECTOR),
+        "sweep_l2": _memory("sweep", "what stays in L2", 11.0, 22),
+        "sweep_l1": _memory("sweep_l1", "what stays in L1", 11.0, 20),
+        "read_l2": _memory("read", "bandwidth of L2", 8.1, 48, width=_VECTOR),
         "shared_1": _shared(1),
         "shared_8": _shared(8),
-        **_chained("fmul", "FMUL", "FP32 pipeline", (1, 2, 3, 4)),
-        **_chained("dmul", "DMUL", "FP64 pipeline", (1, 2, 3, 4)),
-        **_chained("alu", "LOP3", "ALU pipeline", (1, 4)),
-        **_chained("xu", "MUFU", "XU pipeline", (1, 4)),
-        **_chained("tensor", "HMMA", "tensor cores", (1, 4)),
-        "matmul": BenchKernel(kind="matmul", operation="FFMA", words="FP32 pipeline, as in real work", waits="barriers",
-                              wavefronts=8 * 1 + 8 * 1 + 16 * (4 / 4 + 8 / 4)),
+        **_chained("fmul", "fma", "FP32 pipeline", {1: 18, 2: 18, 3: 18, 4: 22}),
+        **_chained("dmul", "fp64", "FP64 pipeline", {1: 18, 2: 20, 3: 24, 4: 28}),
+        **_chained("alu", "alu", "ALU pipeline", {1: 18, 4: 21}, each=2),
+        **_chained("xu", "xu", "XU pipeline", {1: 18, 4: 24}),
+        **_chained("tensor", "tensor", "tensor cores", {1: 20, 4: 32}, steps=_TENSOR_STEPS),
+        "matmul": BenchKernel(
+            kind="matmul",
+            label="FP32 pipeline, as in real work",
+            issued=335.0,
+            pipes=MappingProxyType({"fma": 262.0, "lsu": 48.0, "alu": 20.0}),
+            registers=63,
+            shared_bytes=9472,
+            waits="barriers",
+            # stores of both tiles, and 16 columns that are read: four words of `left` for each, two of `right`
+            wavefronts=8 * 1 + 8 * 1 + 16 * (4 / 4 + 8 / 4),
+        ),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +189,7 @@ class BenchWorkload:
         return (rounds,) if self.kind in ("sleep", "chains") else (self.floats, rounds)
 
     def units(self, rounds: int) -> float:
-        """Units of work of all warps, see BenchKernel.per_unit.
+        """Units of work of all warps, see BenchKernel.
 
         >>> BenchWorkload(kernel="fmul_4", blocks=132, threads=128).units(10)
         5280.0

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Protocol
 
-from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
-from tachograph.sharing.microbench.calibrate import (
+from microbench.demand import References, demand_of, references
+from microbench.device import BenchDevice, HangingError, LaunchError, MemoryFullError
+from microbench.experiments import Experiment, smaller
+from microbench.fits import (
     Bench,
     ExpectedOutcome,
     ExperimentResult,
@@ -18,10 +20,7 @@ from tachograph.sharing.microbench.calibrate import (
     calibrate,
     expected,
 )
-from tachograph.sharing.microbench.device import BenchDevice, HangingError, LaunchError, MemoryFullError
-from tachograph.sharing.microbench.experiments import Experiment, smaller
-from tachograph.sharing.microbench.launch_demand import References, demand_of, references
-from tachograph.sharing.microbench.measure import (
+from microbench.measure import (
     AloneRun,
     LoadedWorkload,
     alone,
@@ -32,6 +31,7 @@ from tachograph.sharing.microbench.measure import (
     together,
     tune,
 )
+from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Sharing
 
 _STUCK = "not run: a kernel before it did not end"
 TIME_UP = "not run: the time was up; the same command goes on with it"
@@ -86,7 +86,7 @@ class BenchPlan:
         """Return how long all of it takes.
 
         >>> from tachograph.sharing.demand import H100_NVL
-        >>> from tachograph.sharing.microbench.experiments import experiments
+        >>> from microbench.experiments import experiments
         >>> BenchPlan().seconds(experiments(H100_NVL)) < 8 * 60
         True
         """
@@ -97,7 +97,7 @@ class BenchPlan:
         """Return the plan with as many runs as fit into the time, `FEWEST_RUNS` or all that were asked for at least.
 
         >>> from tachograph.sharing.demand import H100_NVL
-        >>> from tachograph.sharing.microbench.experiments import experiments
+        >>> from microbench.experiments import experiments
         >>> BenchPlan(runs=50).within(480.0, experiments(H100_NVL)).runs
         13
         """
@@ -325,8 +325,8 @@ class _Foresight:
     @classmethod
     def after(cls, device: BenchDevice, begun: Bench, predictor: Predictor) -> _Foresight:
         """Expectations from the launches that ran alone."""
-        own = calibrate(begun, lanes=device.lanes, code=device.code).values
-        return cls(device, predictor, references(begun.measured_alone, device.gpu, device.code), Calibration(), own)
+        own = calibrate(begun, lanes=device.lanes).values
+        return cls(device, predictor, references(begun.measured_alone, device.gpu), Calibration(), own)
 
     def of(self, result: ExperimentResult) -> ExperimentResult:
         """The result with its expected values; those of a pair that has run stay as they were."""
@@ -344,7 +344,6 @@ class _Foresight:
                 alone,
                 gpu=self.device.gpu,
                 lanes=self.device.lanes,
-                code=self.device.code(workload.kernel),
                 against=self.against,
                 calibration=calibration,
             )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from microbench.device import BenchDevice
+from microbench.experiments import full_loads
+from microbench.measure import loaded, time_limit
+from microbench.workloads import KERNELS, BenchWorkload
 from tachograph.nsight.launches import Launch
 from tachograph.sharing.kernel_metrics import OCCUPANCY, pipe_metric
-from tachograph.sharing.microbench.device import BenchDevice
-from tachograph.sharing.microbench.experiments import full_loads
-from tachograph.sharing.microbench.measure import loaded, time_limit
-from tachograph.sharing.microbench.workloads import KERNELS, BenchWorkload
 
-PROFILE_COMMAND = "ncu --set full -f -o bench.ncu-rep tachograph interference bench --once"
+PROFILE_COMMAND = "ncu --set full -f -o bench.ncu-rep .venv/bin/python research/calibrate.py --once"
 Verdict = Literal["reached", "below", "not measured"]
 _ONCE_BYTES = 1 << 30  # of the array of a copy
 _ONCE_S = 5.0  # a launch of so few rounds takes milliseconds, many times that where a profiler replays it

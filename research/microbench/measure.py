@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from tachograph.sharing.microbench.device import BenchDevice, HangingError, LaunchError, Mark, MemoryFullError
-from tachograph.sharing.microbench.workloads import WARP, BenchWorkload
+from microbench.device import BenchDevice, HangingError, LaunchError, Mark, MemoryFullError
+from microbench.workloads import WARP, BenchWorkload
 
 _PACE = 16  # bytes of what a kernel writes: cycles of an SM, and the ns in which they passed
 _CURTAIN = 500  # us, rounds of `sleep`

@@ -9,20 +9,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from microbench.bench_file import BenchFile, BenchRow, PairTimes, PlanRecord, read_bench_file, write_bench_file
+from microbench.device import BenchDevice
+from microbench.experiments import Experiment
+from microbench.fits import Bench, ExpectedOutcome, ExperimentResult, ExperimentRun, calibrate
+from microbench.measure import AloneRun, PairedRun
+from microbench.workloads import BenchWorkload
 from tachograph.catalog.errors import InputError
-from tachograph.sharing.calibration import (
-    BenchRow,
-    CalibrationFile,
-    PairTimes,
-    PlanRecord,
-    read_calibration_file,
-    write_calibration,
-)
-from tachograph.sharing.microbench.calibrate import Bench, ExpectedOutcome, ExperimentResult, ExperimentRun, calibrate
-from tachograph.sharing.microbench.device import BenchDevice
-from tachograph.sharing.microbench.experiments import Experiment
-from tachograph.sharing.microbench.measure import AloneRun, PairedRun
-from tachograph.sharing.microbench.workloads import BenchWorkload
 
 _PACKAGES = ("tachograph", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
 _OTHER = "name another file, or remove this one"
@@ -36,21 +29,21 @@ class BenchState:
     device: BenchDevice
     plan: PlanRecord
 
-    def content(self, found: Bench) -> CalibrationFile:
+    def content(self, found: Bench) -> BenchFile:
         """Return all that was measured, with the calibration that follows from it."""
-        plain = calibrate(found, lanes=self.device.lanes, code=self.device.code)
+        plain = calibrate(found, lanes=self.device.lanes)
         of_device = {"arch": self.device.arch, "sms": self.device.gpu.sms}
         fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
-        return CalibrationFile(**fields | of_device | {"versions": versions(), "plan": self.plan})
+        return BenchFile(**fields | of_device | {"versions": versions(), "plan": self.plan})
 
-    def write(self, found: Bench) -> CalibrationFile:
+    def write(self, found: Bench) -> BenchFile:
         """Write the file, whole or not at all, and return what is in it.
 
         Errors: OSError, for the caller to add the context.
         """
         content = self.content(found)
         if self.path is not None:
-            write_calibration(self.path, content)
+            write_bench_file(self.path, content)
         return content
 
 
@@ -63,14 +56,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def begun_before(path: Path, device: BenchDevice, asked: PlanRecord) -> CalibrationFile | None:
+def begun_before(path: Path, device: BenchDevice, asked: PlanRecord) -> BenchFile | None:
     """Return the file of a bench that goes on; None: there is none yet.
 
     Errors: InputError for a file of another GPU, of another plan, or that is none.
     """
     if not path.exists():
         return None
-    found = read_calibration_file(path)
+    found = read_bench_file(path)
     gpu, other = device.gpu, (found.gpu, found.driver, found.arch, found.sms)
     for name, was, now in zip(
         ("GPU", "driver", "architecture", "number of SMs"), other, (gpu.name, device.driver, device.arch, gpu.sms),
@@ -89,7 +82,7 @@ def same_plan(plan: PlanRecord, asked: PlanRecord) -> bool:
     return all(getattr(plan, name) == getattr(asked, name) for name in names)
 
 
-def results_of(content: CalibrationFile, wanted: Sequence[Experiment]) -> tuple[ExperimentResult, ...]:
+def results_of(content: BenchFile, wanted: Sequence[Experiment]) -> tuple[ExperimentResult, ...]:
     """Return what was measured before of these experiments; what failed, or was not reached, is to be done again."""
     by_name = {one.name: one for one in wanted}
     return tuple(_result(row, by_name[row.name]) for row in content.experiments if row.name in by_name)
