@@ -71,6 +71,14 @@ def test_numbers_beyond_the_calendar_are_counted() -> None:
     assert [(r.reason, r.count) for r in times.rejects] == [("unreadable_time", 2)]
 
 
+@pytest.mark.parametrize("others", [[], [10**21]])
+def test_nanoseconds_may_need_64_bits(others: list[int]) -> None:
+    """Alone, and beside a number that is no time."""
+    found = read_times(pl.Series("t", [2**63, *others], dtype=pl.Int128 if others else pl.UInt64), form="epoch_ns")
+    assert found.values[0] == datetime(2262, 4, 11, 23, 47, 16, 854775, tzinfo=UTC)
+    assert found.bad.to_list() == [False, *(True for _ in others)]
+
+
 def test_written_formats() -> None:
     written = pl.Series(["25.10.2026 12:00:00.5", "32.10.2026 12:00:00.5"])
     times = read_times(written, form="%d.%m.%Y %H:%M:%S.%f", zone_name="Europe/Berlin")

@@ -127,7 +127,7 @@ def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     elif per_us >= 1:
         us = whole.cast(pl.Int64) * int(per_us)
     else:
-        us = whole.cast(pl.Int64) // 1000
+        us = (whole // 1000).cast(pl.Int64)  # nanoseconds may need more than 63 bits
     bad = ~fits & given.is_not_null()
     values = us.cast(_NAIVE).dt.replace_time_zone("UTC").alias(given.name)
     return TimeColumn(values, bad, counted("unreadable_time", None, bad, given))
@@ -142,7 +142,7 @@ def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
     per_us = _PER_US[unit]
     if (form not in _PER_US and unit != _unit_of(greatest)) or greatest * per_us > _LAST_US - 1:
         return None
-    us = given.cast(pl.Int64) * int(per_us) if per_us >= 1 else given.cast(pl.Int64) // 1000
+    us = given.cast(pl.Int64) * int(per_us) if per_us >= 1 else (given // 1000).cast(pl.Int64)
     return TimeColumn(us.cast(TIME).alias(given.name), _none_bad(given))
 
 
