@@ -54,14 +54,13 @@ def test_an_index_is_that_of_every_node_unless_one_is_named() -> None:
     assert named("n2:1,n1:0", TWO_NODES) == ["n1:0", "n2:1"]
 
 
-def test_slices_are_found_by_instance_and_by_uuid_old_and_new() -> None:
+def test_slices_are_found_by_instance_and_by_uuid() -> None:
     assert named("0", SLICES) == ["n1:0.1", "n1:0.2"]
     assert named("0.2", SLICES) == ["n1:0.2"]
     assert named("MIG-00000001-1", SLICES) == ["n1:0.1"]
-    assert named("MIG-GPU-8932f937-aa/5/0", SLICES) == ["n1:1.5"]
 
 
-@pytest.mark.parametrize("written", ["8", "6-9", "GPU-n2", "5e:00.0", "n2:0", "0.1", "MIG-GPU-n1-0000/1/0"])
+@pytest.mark.parametrize("written", ["8", "6-9", "GPU-n2", "5e:00.0", "n2:0", "0.1"])
 def test_a_gpu_that_is_not_there_is_told_with_those_that_are(written: str) -> None:
     with pytest.raises(NotFoundError, match=r"known: 0, 1, 2, 3, 4, 5, 6, 7 on n1") as reported:
         named(written)
@@ -106,7 +105,6 @@ def test_a_step_has_fewer_gpus_than_its_job() -> None:
 def test_uuids_count_before_numbers() -> None:
     assert own({**JOB, "CUDA_VISIBLE_DEVICES": "GPU-n1-0006,GPU-n1-0007"}, EIGHT, EXPORTER).rows == (6, 7)
     assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}, SLICES).rows == (1,)
-    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "MIG-GPU-8932f937-aa/5/0"}, SLICES, EXPORTER).rows == (2,)
 
 
 def test_slices_whose_uuids_nobody_tells_are_not_guessed() -> None:

@@ -25,7 +25,6 @@ from tachograph.sources.metrics import short_node
 
 _SOME: Final = 12  # names in a message
 UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z][0-9a-zA-Z/_-]*")
-_OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/\d+")  # up to driver 460: GPU, GPU instance, compute instance
 _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _PLACE = re.compile(
     r"(?:(?P<node>[A-Za-z][\w.-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?", re.ASCII
@@ -59,7 +58,7 @@ class GpuTerm:
     def fits(self, gpu: GpuId, device: GpuDevice) -> bool:
         """Whether a GPU has this name. A UUID may be shortened to its first characters."""
         if self.uuid is not None:
-            return _fits_uuid(self.uuid, gpu, device.uuid)
+            return _fits_uuid(self.uuid, device.uuid)
         if self.pci is not None:
             return device.pci is not None and bus_address(device.pci) == self.pci
         if self.node is not None and self.node not in (gpu.node, short_node(gpu.node)):
@@ -112,13 +111,8 @@ def bus_address(written: str) -> tuple[int, ...] | None:
     return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
 
 
-def _fits_uuid(wanted: str, gpu: GpuId, uuid: str | None) -> bool:
-    if uuid is None:
-        return False
-    old = _OLD_MIG.fullmatch(wanted)
-    if old is not None:
-        return uuid == wanted or (uuid.lower() == old[1].lower() and gpu.mig == int(old[2]))
-    return uuid.lower().startswith(wanted.lower())
+def _fits_uuid(wanted: str, uuid: str | None) -> bool:
+    return uuid is not None and uuid.lower().startswith(wanted.lower())
 
 
 def select_named(written: str) -> GpuSelector:

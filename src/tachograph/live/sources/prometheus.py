@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 
 _NAME = "__name__"
-# labels that hold a host, with or without its domain, and those that hold HOST:PORT
-_NODES_AT_ONCE = 200  # VictoriaMetrics accepts queries up to 16 KiB
-_HOSTS = ("Hostname", "hostname", "nodename", "node", "host", "instance")
 
 
 @dataclass(slots=True)
@@ -84,47 +81,26 @@ class VectorReader:
         self._known = known  # missing series are dropped
 
 
-def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] = ()) -> list[str]:
-    """Return selectors that together choose the series of some metrics; nodes: of these hosts only. Each is a query.
+def series_selector(names: Sequence[str], *, selector: str = "") -> str:
+    """Return the selector of the series of some metrics.
 
-    The label of the host differs between sites, so there is a selector for each candidate.
-
-    >>> selectors(["up"], selector='{job="dcgm"}')
-    ['{__name__=~"up",job="dcgm"}']
-    >>> selectors(["up"], nodes=["n1"])[0]
-    '{__name__=~"up",Hostname=~"(?:n1)(?:[.:].*)?"}'
+    >>> series_selector(["up"], selector='{job="dcgm"}')
+    '{__name__=~"up",job="dcgm"}'
     """
-    chosen = [f'{_NAME}=~"{_alternatives(names)}"']
-    given = matchers(selector)
-    if given:
-        chosen.append(given)
-    if not nodes:
-        return ["{" + ",".join(chosen) + "}"]
-    groups = [nodes[start : start + _NODES_AT_ONCE] for start in range(0, len(nodes), _NODES_AT_ONCE)]
-    hosts = [f"(?:{_alternatives(group)})(?:[.:].*)?" for group in groups]
-    return ["{" + ",".join([*chosen, f'{label}=~"{some}"']) + "}" for label in _HOSTS for some in hosts]
+    alternatives = "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
+    chosen = [f'{_NAME}=~"{alternatives}"', matchers(selector)]
+    return "{" + ",".join(part for part in chosen if part) + "}"
 
 
-def joined(vectors: Iterable[InstantVector]) -> InstantVector:
-    """Return several answers as one, sorted by labels; a series that several hold is there once."""
-    found = {
-        labels: point
-        for one in vectors
-        for labels, *point in zip(one.labels, one.times.tolist(), one.values.tolist(), strict=True)
-    }
-    labels = sorted(found)
-    points = np.array([found[one] for one in labels], np.float64).reshape(-1, 2)
-    return InstantVector(labels, points[:, 0], points[:, 1])
+def in_order(vector: InstantVector) -> InstantVector:
+    """Return an answer sorted by labels, so that the same series are at the same places in the next one."""
+    order = sorted(range(len(vector.labels)), key=vector.labels.__getitem__)
+    return InstantVector([vector.labels[place] for place in order], vector.times[order], vector.values[order])
 
 
 def gpu_metrics(own: SiteMetrics) -> list[str]:
     """Return the metrics to query."""
     return sorted(wanted_metrics(own) - {NODE_INFO})
-
-
-def _alternatives(names: Sequence[str]) -> str:
-    """A regular expression for any of some names, escaped for quotes."""
-    return "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _labels(written: bytes) -> dict[str, str]:
@@ -143,7 +119,6 @@ _SHARE = 0.02  # share of the time of a core for reading answers, at most
 _LATE_S = 3.0  # without an answer, after which a problem is reported
 _KEPT_S = 60.0  # the last values are shown for so long while the server does not answer
 _RETRY_S = 10.0  # the longest until it is polled again
-_SELECT_ALL_EVERY = 30  # polls until selectors without a result are tried again
 _SKEW_S = 2.0  # a larger difference counts as clock skew
 _WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus_query` does
 
@@ -196,25 +171,22 @@ class _VectorParts:
 
 
 class PrometheusSource:
-    """Prometheus as a live source; use `connect`. nodes: query GPUs of these hosts only; empty: of all."""
+    """Prometheus as a live source; use `connect`."""
 
     def __init__(
         self,
         settings: PrometheusSettings,
         server: HttpServer,
         *,
-        nodes: Sequence[str] = (),
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._server, self._nodes = settings, server, tuple(nodes)
+        self._settings, self._server = settings, server
         self._clock, self._steady = clock, steady
         vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
         self._values, self._times = VectorReader(vocabulary), VectorReader(vocabulary)
         self._scrapes = ScrapeTimes(settings.step_s or 0.0, learns=settings.step_s is None)
         self._metrics = gpu_metrics(settings.metrics)
-        self._polls = 0
-        self._answering: set[int] = set()  # selectors that returned series: one for each label that may hold a host
         self._gathered = FleetTable()
         self._received = _VectorParts()
         self._closed = threading.Event()
@@ -309,11 +281,7 @@ class PrometheusSource:
                 reported.news, reported.answered = news, self._steady()
 
     def _poll(self) -> _NewScrapes:
-        vectors = self._query("{}", self._metrics)
-        self._polls += 1
-        all_again = self._polls % _SELECT_ALL_EVERY == 0
-        self._answering = {number for number, found in vectors.items() if found.labels and not all_again}
-        vector = joined(vectors.values())
+        vector = self._query("{}", self._metrics)
         layout = self._values.layout(vector.labels)
         answered = float(vector.times.max(initial=-math.inf))
         return _NewScrapes(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, answered))
@@ -322,60 +290,51 @@ class PrometheusSource:
         """When the values of each GPU were scraped, by our clock; where that is unknown, when they were answered."""
         made = np.full(len(layout.gpus), np.nan)
         metric = self._values.commonest
-        vectors = self._query("timestamp({})", [metric]) if metric else {}
-        reported = joined(vectors.values())
-        if self._times.metric != metric:
-            self._times = VectorReader(self._times.vocabulary, metric)
-        times = self._times.layout(reported.labels)
-        rows = {gpu: row for row, gpu in enumerate(layout.gpus)}
-        for place, cell in zip(times.kept.tolist(), times.cells.tolist(), strict=True):
-            row = rows.get(times.gpus[cell % len(times.gpus)])
-            if row is not None:
-                made[row] = np.fmax(made[row], reported.values[place])
+        if metric:
+            reported = self._query("timestamp({})", [metric])
+            if self._times.metric != metric:
+                self._times = VectorReader(self._times.vocabulary, metric)
+            times = self._times.layout(reported.labels)
+            rows = {gpu: row for row, gpu in enumerate(layout.gpus)}
+            for place, cell in zip(times.kept.tolist(), times.cells.tolist(), strict=True):
+                row = rows.get(times.gpus[cell % len(times.gpus)])
+                if row is not None:
+                    made[row] = np.fmax(made[row], reported.values[place])
         skew_s = self._server.skew_s or 0.0
         made = np.where(np.isnan(made), answered, made)
         return made - skew_s if abs(skew_s) > _SKEW_S else made
 
-    def _query(self, template: str, metrics: Sequence[str]) -> dict[int, InstantVector]:
-        """The answers to `template` with the series of some metrics in it, by selector."""
-        chosen = dict(enumerate(selectors(metrics, selector=self._settings.selector, nodes=self._nodes)))
-        reporting = {number: one for number, one in chosen.items() if number in self._answering} or chosen
-        return {number: self._post(template.replace("{}", one)) for number, one in reporting.items()}
-
-    def _post(self, query: str) -> InstantVector:
-        return self._server.post_read("/api/v1/query", {"query": query, **_WHOLE}, read_vector)
+    def _query(self, template: str, metrics: Sequence[str]) -> InstantVector:
+        """The answer to `template` with the series of some metrics in it."""
+        query = template.replace("{}", series_selector(metrics, selector=self._settings.selector))
+        parameters = {"query": query, **_WHOLE}
+        return in_order(self._server.post_read("/api/v1/query", parameters, read_vector))
 
 
-def connect(
-    configuration: Configuration, *, url: str | None = None, name: str | None = None, nodes: Sequence[str] = ()
-) -> PrometheusSource:
-    """Return a Prometheus as a live source, polled once: the one at `url`, else that of `[[sources]]` called `name`,
-    else the first of `[[sources]]`. nodes: only GPUs of these hosts.
+def connect(configuration: Configuration, *, url: str | None = None) -> PrometheusSource:
+    """Return a Prometheus as a live source, polled once: the one at `url`, else the first of `[[sources]]`.
 
     Errors: ConfigError where none is named, or its settings do not fit; RequestError, InputError where it does not
     answer, or has no series of a GPU.
     """
-    settings = _settings(configuration, url, name)
+    settings = _settings(configuration, url)
     with entry_errors(settings.title):
         check_settings(settings)
         settings = msgspec.structs.replace(settings, attempts=1, timeout_s=min(settings.timeout_s, _TIMEOUT_S))
-        source = PrometheusSource(settings, HttpServer(settings, own_words=server_message), nodes=nodes)
+        source = PrometheusSource(settings, HttpServer(settings, own_words=server_message))
     with closed_on_failure(source.close):
         source.begin()
     return source
 
 
-def _settings(configuration: Configuration, url: str | None, name: str | None) -> PrometheusSettings:
-    entries = [one for one in configuration.sources if one.get("source") == PROMETHEUS]
-    if name is not None:
-        entries = [one for one in entries if one.get("name", PROMETHEUS) == name]
-    found = [convert_settings(one, PrometheusSettings, where="[[sources]]") for one in entries]
+def _settings(configuration: Configuration, url: str | None) -> PrometheusSettings:
+    entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
+    configured = [convert_settings(entry, PrometheusSettings, where="[[sources]]") for entry in entries]
     if url:
-        same = next(
-            (one for one in found if one.url.rstrip("/") == url.rstrip("/")), PrometheusSettings(source=PROMETHEUS)
-        )
-        return msgspec.structs.replace(same, url=url)  # credentials are for the server of their settings only
-    if not found:
-        what = f"no Prometheus is called {name!r}" if name else "no Prometheus configured"
-        raise ConfigError(what, where="[[sources]]", do='add source = "prometheus" and its url to tachograph.toml')
-    return found[0]
+        same = [settings for settings in configured if settings.url.rstrip("/") == url.rstrip("/")]
+        usual = same[0] if same else PrometheusSettings(source=PROMETHEUS)
+        return msgspec.structs.replace(usual, url=url)  # credentials are for the server of their settings only
+    if not configured:
+        do = 'add source = "prometheus" and its url to tachograph.toml'
+        raise ConfigError("no Prometheus configured", where="[[sources]]", do=do)
+    return configured[0]
