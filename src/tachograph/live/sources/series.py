@@ -225,8 +225,7 @@ class LivePageReader:
     wanted: frozenset[str]
     node: str | None = None
     _layout: SeriesLayout = field(default_factory=SeriesLayout)
-    _heads: list[str] | None = None
-    _lines: list[int] = field(default_factory=list)
+    _series: tuple[list[str], list[str]] | None = None  # names and labels of the page before
     _version: int = -1
 
     @property
@@ -236,50 +235,17 @@ class LivePageReader:
 
     def read(self, page: bytes) -> PageReading:
         """Return the content of a page; invalid lines raise no error."""
-        raw = self._numbers(page)
-        if raw is None:
-            return self._anew(page)
-        return PageReading(self._layout, self._layout.table(raw), np.full(len(self._layout.gpus), np.nan))
-
-    def _numbers(self, page: bytes) -> Floats | None:
-        """The values of the kept series, where the page has the same series as the one before; else None."""
-        if self._heads is None or not self.current or not page.endswith(b"\n"):
-            return None
-        try:
-            split = [line.rpartition("} ") for line in page.decode().split("\n")]
-            if [head for head, _, _ in split] != self._heads:
-                return None
-            written = [split[line][2] for line in self._lines]
-            return None if any("_" in value for value in written) else np.array([float(value) for value in written])
-        except ValueError:  # no UTF-8, no number, or a timestamp after it
-            return None
-
-    def _anew(self, page: bytes) -> PageReading:
         samples = parse_page(page, wanted=self.wanted)
-        series = [(name, labels_of(block)) for name, block in zip(samples.names, samples.labels, strict=True)]
-        layout = series_layout(series, self.vocabulary, node=self.node)
-        self._version = self.vocabulary.indices.version
+        if self._series != (samples.names, samples.labels) or not self.current:
+            series = [(name, labels_of(block)) for name, block in zip(samples.names, samples.labels, strict=True)]
+            self._layout = series_layout(series, self.vocabulary, node=self.node)
+            self._series, self._version = (samples.names, samples.labels), self.vocabulary.indices.version
+        layout = self._layout
         lost = {reject.reason: reject.count for reject in samples.rejects}
-        self._learn(page, samples, layout)
         whole = "cut_off_line" not in lost
-        values = np.array(samples.values, np.float64)[layout.kept]
+        table = layout.table(np.array(samples.values, np.float64)[layout.kept])
         host = not layout.gpus and NODE_INFO in samples.names
-        return PageReading(layout, layout.table(values), _stamps(samples, layout), whole, sum(lost.values()), host)
-
-    def _learn(self, page: bytes, samples: PageSamples, layout: SeriesLayout) -> None:
-        """Store the lines of the values, if each of them can be identified again."""
-        self._heads = None
-        if samples.rejects or not layout.gpus or any(stamp is not None for stamp in samples.stamps):
-            return
-        split = [line.rpartition("} ") for line in page.decode().split("\n")]
-        lines = [number for number, (head, _, _) in enumerate(split) if head.partition("{")[0] in self.wanted]
-        if [split[number][0].partition("{")[0] for number in lines] != samples.names:
-            return
-        self._layout, self._lines = layout, [lines[place] for place in layout.kept.tolist()]
-        self._heads = [head for head, _, _ in split]
-        reported = self._numbers(page)
-        if reported is None or not np.array_equal(reported, _kept(samples, layout.kept), equal_nan=True):
-            self._heads = None
+        return PageReading(layout, table, _stamps(samples, layout), whole, sum(lost.values()), host)
 
 
 def wanted_metrics(own: SiteMetrics) -> frozenset[str]:
@@ -288,10 +254,6 @@ def wanted_metrics(own: SiteMetrics) -> frozenset[str]:
     of_nodes = {name for name in names if (of := metric_target_of_all(name, own=own)) and of.table == "node_samples"}
     of_gpus = (name for name in names if name not in of_nodes and not name.startswith("node_"))
     return frozenset((*of_gpus, SLOWDOWN, NODE_INFO))
-
-
-def _kept(samples: PageSamples, kept: Longs) -> Floats:
-    return np.array(samples.values, np.float64)[kept]
 
 
 def _stamps(samples: PageSamples, layout: SeriesLayout) -> Floats:
