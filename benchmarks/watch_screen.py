@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
-KEYS = {"table": "", "sorted by power": "P", "heat map": "h", "grouped by job": "g g"}
+KEYS = {"table": "", "sorted by power": "P", "grouped by job": "g g"}
 
 
 GOAL_PERCENT = 5.0
