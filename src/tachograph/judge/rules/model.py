@@ -183,7 +183,8 @@ class RuleOutcome:
     """What came of one rule over one job.
 
     alert: None where undetermined; then `unknown` names missing metrics, `reasons` gives the reasons.
-    values: of every term (None: unknown). output: of what `output_metric` and `template` show, by its source.
+    values: of every term that was computed (None: unknown).
+    output: of what `output_metric` and `template` show, by its source.
     ranks: labels of the GPUs or nodes that alert, of rules below the job, and those that `output_metric` names.
     text: for the user, both texts; "" without alert.
     """

@@ -98,16 +98,24 @@ def check(
     Names, cycles, parameters, divisions by what may be zero, unused terms. A rule without such errors is tried out on a
     job of which everything is known: there a value of the wrong type is an error.
     """
+    return compile_rule(rule, metrics, parameters)[1]
+
+
+def compile_rule(
+    rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
+) -> tuple[RuleProgram, tuple[RuleProblem, ...]]:
+    """Return the program of a rule and its problems, as `check` does: with an error, the program must not run."""
     compiler = _RuleCompiler(rule, metrics, parameters)
     program = compiler.program()
     compiler.check_parameters()
     if not any(problem.severity == "error" for problem in compiler.problems):
         compiler.try_out(program)
-    return tuple(sorted(compiler.problems, key=lambda problem: (problem.line, problem.column))[:_MOST_PROBLEMS])
+    problems = sorted(compiler.problems, key=lambda problem: (problem.line, problem.column))
+    return program, tuple(problems[:_MOST_PROBLEMS])
 
 
 def prepare(rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> RuleProgram:
-    """Return the program of a rule.
+    """Return the program of a rule whose parameters are not known yet.
 
     Raises InputError with file, line and column where `check` finds an unknown name or a cycle.
     """
@@ -224,7 +232,7 @@ class _RuleCompiler:
         first, *others = [self.compile(part, level, guarded) for part in node.parts]
         if node.kind in ("sign", "not", "part"):
             return self.unary(node, first)
-        return values.fold(first, [*zip(self.operations(node), others, strict=True)], node.at)
+        return values.fold(first, [*zip(self.operations(node), others, strict=True)])
 
     def operations(self, node: Node) -> Iterator[values.Operation]:
         """Yield the operation before each operand but the first."""
@@ -301,9 +309,9 @@ class _RuleCompiler:
         if name == "abs":
             return values.lift(first, float, abs, node.at, "abs needs a number")
         if name == "make_tuple":
-            return values.fold(first, [(values.pair(node.at), others[0])], node.at)
+            return values.fold(first, [(values.pair(node.at), others[0])])
         if of_values:
-            return values.fold(first, [(values.arithmetic(name, node.at), other) for other in others], node.at)
+            return values.fold(first, [(values.arithmetic(name, node.at), other) for other in others])
         return values.reduce_list(name, first, node.at)
 
     def select(self, selected: Node, period: Node, level: RuleLevel | None) -> Run:
@@ -538,7 +546,7 @@ def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float], 
         alert = None
     return RuleOutcome(
         alert,
-        {name: state.values.get(name) for name, _ in program.terms},
+        state.values,
         unknown=tuple(state.missing) if alert is None else (),
         reasons=tuple(state.reasons) if alert is None else (),
     )
@@ -571,7 +579,7 @@ def _alerted(program: RuleProgram, state: EvaluationState, answer: Any, budget: 
         ranks = [str(names[index])[:200] for index in alerting]
     return RuleOutcome(
         True,
-        {name: state.values[name] for name, _ in program.terms},
+        state.values,
         template_values | writer.values,
         tuple(dict.fromkeys(name for name in ranks if isinstance(name, str))),
         text if len(text) <= budget.text else f"{text[: budget.text - 3]}...",

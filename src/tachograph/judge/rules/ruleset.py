@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -24,7 +24,7 @@ from tachograph.judge.finding import SEVERITIES, Severity
 from tachograph.judge.rules.metrics import OFFERED, VOCABULARY
 from tachograph.judge.rules.model import Pattern, PatternRule, RuleProblem
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import RuleProgram, check, prepare
+from tachograph.judge.rules.program import RuleProgram, compile_rule
 
 PARAMETERS = "parameters.toml"
 LARGEST = 1 << 20  # bytes of a file that is read
@@ -268,13 +268,34 @@ class _Collected:
     def _take(
         self, rule: PatternRule, pattern: Pattern, declared: Mapping[str, RuleParameter], *, shipped: bool
     ) -> None:
-        values = {name: declared[name].default for name in rule.parameters if name in declared}
-        found = [*_of_rule(rule, self.taken), *check(rule, VOCABULARY, values)]
-        self.problems += found
-        if any(problem.severity == "error" for problem in found):
-            return
-        self.taken[rule.id] = rule.file
-        self.entries.append(RuleEntry(rule, pattern, prepare(rule, VOCABULARY), declared, values, shipped))
+        if rule.id in self.taken:
+            text = f"the name {rule.id!r} is taken by {self.taken[rule.id]}; give it another tag or id"
+            self.problems.append(RuleProblem(rule.file, rule.item.line, rule.item.column, "", text))
+        entry, problems = _entry(rule, pattern, declared, {}, shipped=shipped)
+        self.problems += problems
+        if entry is not None and rule.id not in self.taken:
+            self.taken[rule.id] = rule.file
+            self.entries.append(entry)
+
+
+def _entry(
+    rule: PatternRule,
+    pattern: Pattern,
+    declared: Mapping[str, RuleParameter],
+    values: Mapping[str, float],
+    *,
+    shipped: bool,
+) -> tuple[RuleEntry | None, tuple[RuleProblem, ...]]:
+    """Return a rule with its program, and what is wrong with it; None where that is an error.
+
+    values: those of its parameters that differ from their defaults.
+    """
+    chosen = {name: declared[name].default for name in rule.parameters if name in declared}
+    chosen |= {name: values[name] for name in rule.parameters if name in values}
+    program, problems = compile_rule(rule, VOCABULARY, chosen)
+    if any(problem.severity == "error" for problem in problems):
+        return None, problems
+    return RuleEntry(rule, pattern, program, declared, chosen, shipped), problems
 
 
 @cache
@@ -337,12 +358,10 @@ def read_changed(path: Path, entries: Iterable[RuleEntry]) -> tuple[tuple[RuleEn
             continue
         rule, pattern = found[entry.code]
         known = {**entry.declared, **declared.get(rule.tag, {}), **declared.get(rule.id, {})}
-        values = {name: known[name].default for name in rule.parameters if name in known}
-        values |= {name: entry.values[name] for name in rule.parameters if name in entry.values}
-        wrong = check(rule, VOCABULARY, values)
+        replaced, wrong = _entry(rule, pattern, known, entry.values, shipped=entry.shipped)
         problems += wrong
-        if not any(problem.severity == "error" for problem in wrong):
-            changed.append(RuleEntry(rule, pattern, prepare(rule, VOCABULARY), known, values, entry.shipped))
+        if replaced is not None:
+            changed.append(replaced)
     return tuple(changed), tuple(problems)
 
 
@@ -364,13 +383,6 @@ def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:
     """
     known = (OFFERED[name] for name in metrics if name in OFFERED)
     return tuple(dict.fromkeys(counter for offered in known for counter in offered.needs))
-
-
-def _of_rule(rule: PatternRule, taken: Mapping[str, str]) -> Iterator[RuleProblem]:
-    """What is wrong with a rule beyond its language."""
-    if rule.id in taken:
-        text = f"the name {rule.id!r} is taken by {taken[rule.id]}; give it another tag or id"
-        yield RuleProblem(rule.file, rule.item.line, rule.item.column, "", text)
 
 
 def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:

@@ -32,7 +32,7 @@ class RankValues(list[Any]):
 class EvaluationState:
     """One evaluation: the job, the steps that are left, and what was computed.
 
-    values: of terms, and of metrics of ranks behind a blank. missing, reasons: in order, without values.
+    values: of terms. ranks: of metrics of ranks, which are read once. missing, reasons: in order, without values.
     mistakes: values of the wrong type, as (character of the expression, message).
     """
 
@@ -40,6 +40,7 @@ class EvaluationState:
     parameters: Mapping[str, float]
     left: int
     values: dict[str, Any] = field(default_factory=dict)
+    ranks: dict[str, RankValues | None] = field(default_factory=dict)
     missing: dict[str, None] = field(default_factory=dict)
     reasons: dict[str, None] = field(default_factory=dict)
     mistakes: list[tuple[int, str]] = field(default_factory=list)
@@ -69,7 +70,7 @@ class EvaluationState:
 
 
 Run = Callable[[EvaluationState], Any]
-Operation = Callable[[EvaluationState, Any, Any], Any]  # on two single values; either may be unknown
+Operation = Callable[[EvaluationState, Any, Any], Any]  # on two values; either may be unknown, or a list
 
 _ARITHMETIC: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
@@ -113,9 +114,7 @@ def arithmetic(symbol: str, at: int, divisor: str = "") -> Operation:
             if -LARGEST <= number <= LARGEST:  # as `_finite`: this is what most of the time goes to
                 return number
             return _finite(state, number)
-        if x is None or y is None:
-            return None
-        return state.wrong(at, f"{symbol} needs numbers")
+        return _lifted(state, operation, x, y, at, f"{symbol} needs numbers")
 
     return operation
 
@@ -132,9 +131,7 @@ def comparison(symbol: str, at: int) -> Operation:
             return work(x, y)
         if type(x) is type(y) and type(x) in comparable:
             return work(x, y)
-        if x is None or y is None:
-            return None
-        return state.wrong(at, f"{symbol} needs {operands}")
+        return _lifted(state, operation, x, y, at, f"{symbol} needs {operands}")
 
     return operation
 
@@ -147,7 +144,7 @@ def logic(word: str, at: int) -> Operation:
         if type(x) is bool and type(y) is bool:
             return decisive if x is decisive or y is decisive else not decisive
         if type(x) not in _LOGICAL or type(y) not in _LOGICAL:
-            return state.wrong(at, f"{word} needs true or false")
+            return _lifted(state, operation, x, y, at, f"{word} needs true or false")
         return decisive if x is decisive or y is decisive else None
 
     return operation
@@ -157,23 +154,34 @@ def pair(at: int) -> Operation:
     """Return the operation of `make_tuple`: either part may be unknown."""
 
     def operation(state: EvaluationState, x: Any, y: Any) -> Any:
-        if isinstance(x, RulePair) or isinstance(y, RulePair):
-            return state.wrong(at, "a tuple cannot hold a tuple")
+        if isinstance(x, RulePair | list) or isinstance(y, RulePair | list):
+            return _lifted(state, operation, x, y, at, "a tuple cannot hold a tuple")
         return RulePair(x, y)
 
     return operation
 
 
-def fold(first: Run, steps: Sequence[tuple[Operation, Run]], at: int) -> Run:
-    """Return what computes from left to right with values, or with each value of lists."""
+def _lifted(state: EvaluationState, operation: Operation, x: Any, y: Any, at: int, message: str) -> Any:
+    """Return an operation on values that are not of its type: on lists value by value, on unknown ones unknown."""
+    if isinstance(x, list) and isinstance(y, list):
+        columns = _aligned(state, at, x, y)
+        return None if columns is None else type(x)([operation(state, *row) for row in zip(*columns, strict=True)])
+    if isinstance(x, list):
+        state.spend(len(x))
+        return type(x)([operation(state, value, y) for value in x])
+    if isinstance(y, list):
+        state.spend(len(y))
+        return type(y)([operation(state, x, value) for value in y])
+    return None if x is None or y is None else state.wrong(at, message)
+
+
+def fold(first: Run, steps: Sequence[tuple[Operation, Run]]) -> Run:
+    """Return what computes from left to right."""
 
     def run(state: EvaluationState) -> Any:
         value = first(state)
         for operation, right in steps:
             other = right(state)
-            if isinstance(value, list) or isinstance(other, list):
-                value = _fold_lists(state, operation, value, other, at)
-                continue
             state.left -= 1  # as `spend`, which would take a tenth of the time of a rule
             if state.left < 0:
                 raise ExhaustedError
@@ -183,27 +191,15 @@ def fold(first: Run, steps: Sequence[tuple[Operation, Run]], at: int) -> Run:
     return run
 
 
-def _fold_lists(state: EvaluationState, operation: Operation, x: Any, y: Any, at: int) -> Any:
-    """Return the operation on each value of a list, or on each two of lists that go together."""
-    if not isinstance(y, list):
-        state.spend(len(x))
-        return type(x)([operation(state, value, y) for value in x])
-    if not isinstance(x, list):
-        state.spend(len(y))
-        return type(y)([operation(state, x, value) for value in y])
-    lists = _aligned(state, at, x, y)
-    return None if lists is None else type(x)([operation(state, *pair) for pair in zip(*lists, strict=True)])
-
-
 def _aligned(state: EvaluationState, at: int, *operands: Any) -> list[list[Any]] | None:
     """Return values, the first of them a list, as lists of its length; None where lists do not go together."""
     first = operands[0]
     columns = [operand if isinstance(operand, list) else type(first)([operand] * len(first)) for operand in operands]
     state.spend(len(first))
-    if any(type(column) is not type(first) for column in columns):
+    if len(set(map(type, columns))) > 1:
         state.wrong(at, "a whole list stands beside the value of one rank; use SelectMetric for both")
         return None
-    if any(len(column) != len(first) for column in columns):
+    if len(set(map(len, columns))) > 1:
         state.wrong(at, "these lists do not have the same length")
         return None
     return columns
@@ -358,12 +354,11 @@ def known_text(value: object) -> str | None:
 
 def select_ranks(metric: str, level: RuleLevel, *, text: bool) -> Run:
     """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where there are no ranks."""
-    key = f" {metric}"  # never the name of a term: values of terms are kept beside it
     known: Callable[[object], Any] = known_text if text else known_number
 
     def run(state: EvaluationState) -> Any:
-        if key in state.values:
-            return state.values[key]
+        if metric in state.ranks:
+            return state.ranks[metric]
         values, count = state.job.of_ranks(metric), len(state.job.labels(level))
         if values is None or len(values) != count:
             values = [None] * count
@@ -371,8 +366,8 @@ def select_ranks(metric: str, level: RuleLevel, *, text: bool) -> Run:
         result = RankValues(map(known, values))
         if None in result or not count:
             state.missing[metric] = None
-        state.values[key] = result if count else None
-        return state.values[key]
+        state.ranks[metric] = result if count else None
+        return state.ranks[metric]
 
     return run
 
