@@ -19,9 +19,10 @@ from typing import Any
 
 from mutators import LARGEST, mutate
 
+from tachograph.judge.rules.compiler import FUNCTIONS
 from tachograph.judge.rules.model import LoadedPatterns, RuleLevel, RuleMetric, RuleOutcome, RulePair, Value
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import FUNCTIONS, check, evaluate, prepare
+from tachograph.judge.rules.program import check, evaluate, prepare
 
 METRICS = {
     metric.name: metric

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rulejobs import METRICS, Job, errors, outcome, rule_of, value, written
 
+from tachograph.judge.rules.compiler import FUNCTIONS
 from tachograph.judge.rules.model import Budget, RulePair
-from tachograph.judge.rules.program import FUNCTIONS, evaluate, prepare
+from tachograph.judge.rules.program import evaluate, prepare
 from tachograph.judge.rules.values import quantile
 
 WORK = [4.0, 1.0, 3.0, 2.0, 10.0]

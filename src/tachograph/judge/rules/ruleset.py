@@ -21,10 +21,11 @@ from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.catalog.tables import JOBS
 from tachograph.judge.check import Check
 from tachograph.judge.finding import SEVERITIES, Severity
+from tachograph.judge.rules.compiler import RuleProgram
 from tachograph.judge.rules.metrics import OFFERED, VOCABULARY
 from tachograph.judge.rules.model import Pattern, PatternRule, RuleProblem
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import RuleProgram, compile_rule
+from tachograph.judge.rules.program import compile_rule
 
 PARAMETERS = "parameters.toml"
 LARGEST = 1 << 20  # bytes of a file that is read
