@@ -15,18 +15,15 @@ from tachograph.web.registry import (
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
-    STREAMS,
     EndpointEntry,
     PageEntry,
     load_document,
     load_endpoint,
     load_page,
-    load_stream,
 )
 
 Entry = PageEntry | EndpointEntry
-ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *STREAMS, *ENDPOINTS]
-STREAM_S = 0.4  # of a stream: its first event comes at once
+ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *ENDPOINTS]
 _LONGEST_S = 60.0
 
 
@@ -34,7 +31,7 @@ def struct_of(entry: Entry) -> type[msgspec.Struct]:
     """Return the parameters of an entry."""
     if isinstance(entry, EndpointEntry):
         return load_endpoint(entry).PARAMETERS
-    load = load_document if entry in DOCUMENTS else load_stream if entry in STREAMS else load_page
+    load = load_document if entry in DOCUMENTS else load_page
     return load(entry).PARAMETERS
 
 

@@ -7,7 +7,6 @@ part of an address that is new needs an entry in PARTS, a new media type one in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -20,9 +19,9 @@ import pytest
 from hostile_fleet import HostileSource
 from hostile_lake import NODES, PAYLOADS, PLAIN_JOBS
 from starlette.testclient import TestClient
-from written import assert_json, assert_page, assert_plain, assert_table, texts_of
+from written import assert_json, assert_page, assert_plain, assert_table
 
-from served_entries import ENTRIES, STREAM_S, Entry, made, parts_of, struct_of
+from served_entries import ENTRIES, Entry, made, parts_of, struct_of
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.figures.registry import FIGURES
 from tachograph.lake.delta import Lake
@@ -32,9 +31,8 @@ from tachograph.web.endpoints import offered
 from tachograph.web.fleet import FleetWatch
 from tachograph.web.identity.proof import is_user_name
 from tachograph.web.identity.tokens import create_token
-from tachograph.web.registry import API, STREAMS, EndpointEntry, load_endpoint
+from tachograph.web.registry import API, EndpointEntry, load_endpoint
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.streams import Streams
 from tachograph.web.viewer import Role
 
 READ = [one for one in ENTRIES if not isinstance(one, EndpointEntry) or one.method == "GET"]
@@ -67,20 +65,6 @@ def check_json(content: bytes, where: str) -> None:
     assert_json(content.decode("utf-8"), where)
 
 
-def check_lines(content: bytes, where: str) -> None:
-    for document in content.decode("utf-8").split("\n"):
-        if document:
-            assert_json(document, where)
-
-
-def check_events(content: bytes, where: str) -> None:
-    for line in content.decode("utf-8").split("\n"):
-        assert_plain(line, where)
-        name, _, value = line.partition(": ")
-        for text in texts_of(assert_json(value, where)) if name == "data" else ():
-            assert_page(text, where)
-
-
 def check_table(content: bytes, where: str) -> None:
     assert_table(content.decode("utf-8"), where)
 
@@ -102,13 +86,10 @@ CHECKS: Mapping[str, Callable[[bytes, str], None]] = {
     "text/html": check_page,
     "application/json": check_json,
     "application/problem+json": check_json,
-    "application/x-ndjson": check_lines,
-    "text/event-stream": check_events,
     "text/csv": check_table,
     "image/svg+xml": check_picture,
     "image/png": check_bytes,
     "application/vnd.apache.parquet": lambda content, where: check_rows(pl.read_parquet(content), where),
-    "application/vnd.apache.arrow.stream": lambda content, where: check_rows(pl.read_ipc_stream(content), where),
 }
 
 
@@ -124,7 +105,7 @@ def clients(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         served.lake.location,
         opener=lambda request: SelectedSource(HostileSource(lambda: 1_795_255_200.0 + seconds()), None),
     )
-    application = create_application(replace(WebService.of(served), streams=Streams(longest_s=STREAM_S)))
+    application = create_application(WebService.of(served))
     found = {"anonymous": TestClient(application, follow_redirects=False)}
     for name, role in (("ann", Role.ADMIN), (USER, Role.USER)):
         token, _ = create_token(tokens, user=name, role=role, expires=expires)
@@ -194,7 +175,7 @@ def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [one for one in READ if one not in STREAMS], ids=lambda entry: entry.path)
+@pytest.mark.parametrize("entry", READ, ids=lambda entry: entry.path)
 def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, TestClient]) -> None:
     address, accept = next(addresses_of(entry)), media_types(entry)[0]
     words = words_of(entry)

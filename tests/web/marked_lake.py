@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.streams import Streams
 
 ANN, BOB, BOSS = "annqz", "bobqz", "bossqz"
 ANNS_JOB, BOBS_JOB = "410014", "770077"
@@ -82,16 +80,10 @@ def _bobs_report() -> AttachedProfile:
     return AttachedProfile(report, 1, _END)
 
 
-def connect(
-    lake: Lake, *, link: str = "", headers: dict[str, str] | None = None, streams_s: float = 900.0, **options: Any
-) -> TestClient:
-    """Return a client, in this process, of a server with these options; `headers` are sent with each request.
-
-    streams_s: after so long a stream ends.
-    """
+def connect(lake: Lake, *, link: str = "", headers: dict[str, str] | None = None, **options: Any) -> TestClient:
+    """Return a client, in this process, of a server with these options; `headers` are sent with each request."""
     service = service_of(lake, StartLink(link, ANN), **options)
-    application = create_application(replace(service, streams=Streams(longest_s=streams_s)))
-    return TestClient(application, headers=headers, follow_redirects=False)
+    return TestClient(create_application(service), headers=headers, follow_redirects=False)
 
 
 def service_of(lake: Lake, link: StartLink, **options: Any) -> WebService:

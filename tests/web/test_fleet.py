@@ -1,8 +1,7 @@
-"""The fleet live: who sees which GPUs, one monitor for all viewers, and only what changed is sent."""
+"""The fleet live: who sees which GPUs, one monitor for all viewers."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from dataclasses import replace
 
@@ -13,14 +12,14 @@ from tachograph.catalog.config import Configuration, WatchOptions
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.discovery import SourceRequest
-from tachograph.live.fleet_report import GROUPINGS, FleetChoice, FleetReport, build_fleet_report
+from tachograph.live.fleet_report import GROUPINGS, FleetChoice, build_fleet_report
 from tachograph.live.monitor import Monitor
 from tachograph.live.selection import SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import History, View
 from tachograph.web import fleet
-from tachograph.web.fleet import FleetBoard, FleetWatch, LiveState, fleet_report, running_jobs, visible_allocations
+from tachograph.web.fleet import FleetWatch, LiveState, fleet_report, running_jobs, visible_allocations
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 ANA, EVE, SUPPORT = (
@@ -113,33 +112,6 @@ def test_a_choice_that_is_none_is_a_mistake_of_the_user(choice: FleetChoice) -> 
         build_fleet_report(_view(8), choice)
 
 
-def _values(report: FleetReport | None, time: str = "12:00") -> dict[str, object]:
-    return {
-        "report": report,
-        "time": time,
-        "problem": None,
-        "of_lake": False,
-        "about": "",
-        "own_only": False,
-        "age": "",
-    }
-
-
-def test_a_board_sends_what_changed_and_everything_to_who_has_nothing() -> None:
-    report = build_fleet_report(_view(8), FleetChoice())
-    board = FleetBoard()
-    board.step(_values(report), 10)
-    sections, cells = board.since(0)
-    assert set(sections) == {"state", "held", "sick", "groups", "gpus", "heat", "notes"}
-    assert set(cells) == {"headline", "age"}
-    assert board.since(10) == ([], {})
-    board.step(_values(replace(report, heat=("I^", *report.heat[1:])), "12:01"), 11)
-    assert board.since(10) == ([], {"heat-0": "I^", "age": "12:01"})
-    board.step(_values(replace(report, held=replace(report.held, keys=("other",)))), 12)
-    assert board.since(11)[0] == ["held"]
-    assert set(board.since(10)[0]) == {"held"}
-
-
 class _Opened:
     """Sources that were opened."""
 
@@ -166,28 +138,37 @@ def _runs(watch: FleetWatch) -> bool:
 
 def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = _Opened()
-    monkeypatch.setattr(fleet, "LINGER_S", 0.0)
     watch = _watch(opened, SourceRequest(simulate=8))
     watch.interval_s = 0.05
     assert not _runs(watch)
-
-    async def look() -> None:
-        with watch.viewer() as one, watch.viewer() as two:
-            for event in (one, two):
-                await asyncio.wait_for(event.wait(), 60)
-            assert watch.viewers == 2
-            assert watch.state().view is not None
-            assert len(opened.requests) == 1
-
-    asyncio.run(look())
+    first = watch.state(wait_s=60)
+    assert first.view is not None
+    while watch.state(wait_s=60).number == first.number:
+        threading.Event().wait(0.01)
+    assert len(opened.requests) == 1
+    monkeypatch.setattr(fleet, "LINGER_S", 0.0)
     for _ in range(600):
         if not _runs(watch):
             break
         threading.Event().wait(0.1)
     assert not _runs(watch)
-    before = watch.state(wait_s=60).number
-    assert before > 0
+    monkeypatch.setattr(fleet, "LINGER_S", 60.0)
+    assert watch.state(wait_s=60).number > first.number, "never a number that a page has seen"
     watch.close()
+
+
+def test_a_page_of_one_poll_is_made_once_for_all_who_see_the_same() -> None:
+    watch, made = _watch(_Opened()), list[int]()
+
+    def make(number: int) -> dict[str, object]:
+        made.append(number)
+        return {"number": number}
+
+    for number in (1, 1, 2, 1):
+        shown = watch.page("ana", number, lambda number=number: make(number))  # type: ignore[misc]
+        assert shown["number"] >= number, "never an older poll than is asked for"
+    watch.page("eve", 2, lambda: make(2))
+    assert made == [1, 2, 2]
 
 
 def test_a_source_that_is_requested_and_absent_is_a_problem() -> None:

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marked_lake import ANN, BOB, connect, service_of
+from marked_lake import ANN, BOB, connect
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
 
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import ConfigError, InputError, NotFoundError
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
 from tachograph.web.guard import Guard
-from tachograph.web.identity.identities import Identities, StartLink
+from tachograph.web.identity.identities import Identities
 from tachograph.web.identity.proof import NotIdentifiedError, Proven
 from tachograph.web.identity.proxy_header import ProxyAddress, ProxyHeaders
 from tachograph.web.identity.roles import AGAIN_S, KEPT_S, Roles
@@ -28,7 +27,7 @@ from tachograph.web.identity.safety import check_safe
 from tachograph.web.identity.socket_peer import Peer, peer_of
 from tachograph.web.identity.tokens import create_token, read_tokens, revoke_token
 from tachograph.web.login import local_path
-from tachograph.web.registry import API, DOCUMENTS, ENDPOINTS, PAGES, STREAMS
+from tachograph.web.registry import API, DOCUMENTS, ENDPOINTS, PAGES
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role
 
@@ -300,22 +299,6 @@ def test_limits_that_make_no_sense_are_refused(make: Callable[[], dict[str, floa
         config.load(str(file), {})
 
 
-def test_a_request_that_goes_on_ends_with_its_session(marked: Lake) -> None:
-    service = service_of(marked, StartLink("secret", ANN))
-
-    def request(cookie: str) -> Request:
-        return Request({"type": "http", "headers": [(b"cookie", cookie.encode())], "root_path": ""})
-
-    answer = Response()
-    service.identities.sessions.begin(Proven(ANN, "test", Role.USER), request(""), answer, secure=False)
-    going_on = request(answer.headers["set-cookie"].partition(";")[0])
-    viewer = service.identify(going_on)
-    assert len(service.view_again(going_on, viewer).jobs) == 2
-    service.identities.sessions.end(going_on, Response())
-    with pytest.raises(NotIdentifiedError):
-        service.view_again(going_on, viewer)
-
-
 def test_every_route_is_of_the_catalogue() -> None:
     """What a test of the catalogue walks is all there is, beside these."""
     aside = {"/login", "/login/oidc", "/login/oidc/callback", "/logout", "/job", "/static"}
@@ -324,5 +307,5 @@ def test_every_route_is_of_the_catalogue() -> None:
     assert isinstance(guard, Guard)
     assert isinstance(guard.app, Starlette)
     served = {str(getattr(route, "path", "")) for route in guard.app.routes}
-    known = {entry.path for entry in (*PAGES, *DOCUMENTS, *STREAMS)} | {API + entry.path for entry in ENDPOINTS}
+    known = {entry.path for entry in (*PAGES, *DOCUMENTS)} | {API + entry.path for entry in ENDPOINTS}
     assert {path for path in served - known if not path.startswith("/static/")} == aside

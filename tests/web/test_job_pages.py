@@ -105,8 +105,8 @@ def test_a_page_is_not_sent_again_while_nothing_changed(client: TestClient) -> N
 
 def test_only_the_page_of_a_running_job_is_read_again(client: TestClient, jobs: pl.DataFrame) -> None:
     running = jobs.filter(state="RUNNING")["job_key"][0]
-    assert "hx-get" in client.get(f"/job/{running}").text
-    assert "hx-get" not in client.get(f"/job/{WASTED}").text
+    assert "data-refresh" in client.get(f"/job/{running}").text
+    assert "data-refresh" not in client.get(f"/job/{WASTED}").text
 
 
 def test_jobs_side_by_side(client: TestClient, served: ServedLake) -> None:

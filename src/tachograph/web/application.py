@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from itertools import groupby
@@ -50,21 +50,17 @@ from tachograph.web.registry import (
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
-    STREAMS,
     EndpointEntry,
     PageEntry,
     load_document,
     load_page,
-    load_stream,
 )
-from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake, View
-from tachograph.web.streams import Streams
+from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.web.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.web.unsubscribe import unsubscribe_routes
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Handler = Callable[[Request], Awaitable[Response]]
-_LONGEST_ID = 19  # digits of the number of an event
 _AGAIN_S = "2"  # a page of what is still being made is loaded again
 _AGAIN_FAILED_S = 20  # so is one of a failure
 # {error: status of its answer}, the most specific first
@@ -85,7 +81,6 @@ class WebService:
     identities: Identities
     lanes: Lanes
     log: Log | None = None
-    streams: Streams = field(default_factory=Streams)
     poll_s: float = 5.0
     alive: Callable[[], None] = lambda: None
     held_s: float = 0.0
@@ -111,15 +106,6 @@ class WebService:
     def identify(self, request: Request) -> Viewer:
         """Return whom a request is from. Errors: NotIdentifiedError for a proof that is wrong."""
         return self.identities.viewer(request)
-
-    def view_again(self, request: Request, viewer: Viewer) -> View:
-        """Return what the sender of a request that goes on sees now.
-
-        Errors: NotIdentifiedError where their session has ended, or they see something else by now.
-        """
-        if self.identify(request).scope != viewer.scope:
-            raise NotIdentifiedError("the session has ended", do="log in again")
-        return self.served.view(viewer)
 
 
 async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request: Request) -> Viewer:
@@ -161,7 +147,6 @@ def create_application(service: WebService) -> ASGIApp:
             *_endpoints(service),
             *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
             *(Route(entry.path, _document(service, entry), name=entry.module) for entry in DOCUMENTS),
-            *(Route(entry.path, _stream(service, entry), name=entry.module) for entry in STREAMS),
             Route("/job", _job_by_id),
             *(Route(f"/static/{name}.css", _report_style(name)) for name in templates.REPORT_STYLES),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
@@ -273,32 +258,6 @@ def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
         return await answer_request(entry, service.served, viewer, request, partial(service.lanes.run, sender))
 
     return handle
-
-
-def _stream(service: WebService, entry: PageEntry) -> Handler:
-    async def handle(request: Request) -> Response:
-        viewer = await _admit(service, entry, request)
-        module = load_stream(entry)
-        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
-        last = request.headers.get("last-event-id", "")
-        events = module.events(
-            partial(service.view_again, request, viewer),
-            parameters,
-            int(last) if last.isascii() and last.isdigit() and len(last) < _LONGEST_ID else 0,
-            lambda name, values: templates.render(name, request, viewer, entry.title, values),
-        )
-        sender = sender_of(request, viewer, service.identities.proxies)
-        return service.streams.answer(sender, _while_identified(events))
-
-    return handle
-
-
-async def _while_identified(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The events until their viewer is known no more, or the lake cannot be read: the page then shows why."""
-    async with contextlib.aclosing(events):
-        with contextlib.suppress(TachographError):
-            async for event in events:
-                yield event
 
 
 async def _job_by_id(request: Request) -> Response:

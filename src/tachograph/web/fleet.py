@@ -6,14 +6,12 @@ that has polled, and polls nothing itself. Where no live source is found, it is 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import polars as pl
@@ -36,9 +34,10 @@ from tachograph.web.viewer import Viewer
 
 LEAST_INTERVAL_S = 2.0  # between two polls
 LAKE_INTERVAL_S = 60.0  # between two looks at the newest minutes of a lake
-LINGER_S = 60.0  # without a viewer, before it ends
+LINGER_S = 60.0  # without a request for its values, before it ends
 FIRST_S = 4.0  # a page waits so long for the first view
 RETRY_S = 15.0  # after a source was not found
+_MOST_PAGES = 64  # kept: of viewers and choices
 
 Opener = Callable[[SourceRequest], SelectedSource]
 
@@ -80,18 +79,13 @@ class FleetWatch:
         self._of_fleet = wanted is None and configuration.watch.source in ("", *OPENERS.beyond)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._state = LiveState(int(time()))  # a number that no earlier process gave, for pages that are still open
+        self._state = LiveState()
         self._last_used = clock()
-        self._viewers: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._closed = False
-        self.boards = FleetBoards()
-
-    @property
-    def viewers(self) -> int:
-        """How many streams look."""
-        return len(self._viewers)
+        self._pages: dict[Hashable, tuple[int, dict[str, Any]]] = {}
+        self._pages_lock = threading.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -107,31 +101,25 @@ class FleetWatch:
                 self._changed.wait_for(lambda: self._state.view is not None or self._state.problem is not None, wait_s)
             return self._state
 
-    @contextlib.contextmanager
-    def viewer(self) -> Iterator[asyncio.Event]:
-        """Count a viewer for the time of the block; the event is set at each new state, in the loop of the caller."""
-        event = asyncio.Event()
-        with self._lock:
-            self._viewers[event] = asyncio.get_running_loop()
-            self._start()
-        try:
-            yield event
-        finally:
-            with self._lock:
-                self._viewers.pop(event, None)
-                self._last_used = self._clock()
-
     def close(self) -> None:
-        """End the monitor and all streams now."""
+        """End the monitor now."""
         self._wake.set()
         with self._lock:
             self._closed = True
-            self._notify()
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether no further state comes."""
-        return self._closed
+    def page(self, key: Hashable, number: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what a page shows of poll `number`, made once for all who see the same: `key`."""
+        with self._pages_lock:
+            known = self._pages.get(key)
+        if known is not None and known[0] >= number:
+            return known[1]
+        values = make()
+        with self._pages_lock:
+            self._pages.pop(key, None)
+            self._pages[key] = (number, values)
+            while len(self._pages) > _MOST_PAGES:
+                del self._pages[next(iter(self._pages))]
+        return values
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
@@ -208,16 +196,10 @@ class FleetWatch:
         with self._changed:
             self._state = replace(state, number=self._state.number + 1)
             self._changed.notify_all()
-            self._notify()
-
-    def _notify(self) -> None:
-        for event, loop in self._viewers.items():
-            with contextlib.suppress(RuntimeError):  # its loop has ended
-                loop.call_soon_threadsafe(event.set)
 
     def _is_unused(self) -> bool:
         with self._lock:
-            return self._closed or (not self._viewers and self._clock() - self._last_used > LINGER_S)
+            return self._closed or self._clock() - self._last_used > LINGER_S
 
 
 def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -289,84 +271,3 @@ def fleet_report(state: LiveState, choice: FleetChoice, viewer: Viewer, running:
     if viewer.sees_server or not report.sentences:
         return report
     return replace(report, sentences=(f"{plural(len(report.sentences), 'problem')} of the live source",))
-
-
-@dataclass(slots=True)
-class FleetBoard:
-    """The texts of one view of the fleet, and in which poll each changed last: so any later one is a small difference.
-
-    Sections are tables, whose rows may change (then the section is new), and cells.
-    """
-
-    number: int = 0
-    values: Mapping[str, Any] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    _cells: dict[str, tuple[str, int]] = field(default_factory=dict)
-    _sections: dict[str, tuple[object, int]] = field(default_factory=dict)
-
-    def step(self, values: Mapping[str, Any], number: int) -> None:
-        """Take over what a page shows of poll `number`: the report, what is known of the source."""
-        self.values, self.number = values, number
-        report: FleetReport | None = values["report"]
-        cells = dict(board_cells(report)) | {"age": str(values["time"])} if report is not None else {}
-        about = [values[name] for name in ("problem", "of_lake", "about", "own_only")]
-        sections: dict[str, object] = {"state": (about, report is None, values["age"] if values["of_lake"] else "")}
-        if report is not None:
-            sections |= dict(_structure(report))
-        before = self._sections
-        self._sections = {
-            name: old if (old := before.get(name)) is not None and old[0] == rows else (rows, number)
-            for name, rows in sections.items()
-        }
-        known = self._cells
-        self._cells = {
-            key: old if (old := known.get(key)) is not None and old[0] == value else (value, number)
-            for key, value in cells.items()
-        }
-
-    def since(self, number: int) -> tuple[list[str], dict[str, str]]:
-        """Return which sections are new since poll `number`, and the cells of the others that changed."""
-        new = [name for name, (_, then) in self._sections.items() if then > number]
-        fresh = tuple(f"{name}-" for name in new)
-        changed = {key: value for key, (value, then) in self._cells.items() if then > number}
-        return new, {key: value for key, value in changed.items() if not key.startswith(fresh)} if fresh else changed
-
-
-BOARDS = 64  # kept: of viewers and choices
-
-
-@dataclass(slots=True)
-class FleetBoards:
-    """The boards of one server: streams that show the same share one."""
-
-    most: int = BOARDS
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _boards: OrderedDict[Hashable, FleetBoard] = field(default_factory=OrderedDict)
-
-    def of(self, key: Hashable) -> FleetBoard:
-        """Return the board of a key; the one that was used longest ago makes room."""
-        with self._lock:
-            board = self._boards.setdefault(key, FleetBoard())
-            self._boards.move_to_end(key)
-            while len(self._boards) > self.most:
-                self._boards.popitem(last=False)
-            return board
-
-
-def board_cells(report: FleetReport) -> Iterator[tuple[str, str]]:
-    """Yield (id of an element, its text)."""
-    yield "headline", report.headline
-    for table in report.tables:
-        for row, cells in enumerate(table.cells):
-            for column, value in enumerate(cells):
-                yield f"{table.name}-{row}-{column}", value
-    for place, value in enumerate(report.heat):
-        yield f"heat-{place}", value
-
-
-def _structure(report: FleetReport) -> Iterator[tuple[str, object]]:
-    for table in report.tables:
-        links = [[cells[column] for column in table.links] for cells in table.cells]
-        yield table.name, (table.headings, table.keys, links, table.more)
-    yield "heat", report.places
-    yield "notes", (report.sentences, report.others, report.counts)

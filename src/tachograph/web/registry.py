@@ -7,7 +7,7 @@ or `answer(view, parameters, paging)` where it RETURNS a table.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -86,9 +86,6 @@ PAGES: tuple[PageEntry, ...] = (
 DOCUMENTS: tuple[PageEntry, ...] = (
     PageEntry("/study/{figure}.{suffix}", "study_figure", "Figure of the study", Role.USER),
 )
-# pages that go on: their modules have `events(view_of, parameters, last, render)`
-STREAMS: tuple[PageEntry, ...] = (PageEntry("/now/events", "now_events", "Now", Role.USER),)
-
 ENDPOINTS: tuple[EndpointEntry, ...] = (
     EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER, light=True),
     EndpointEntry("/jobs/{key}", "job", "The report of one job.", Role.USER, light=True),
@@ -164,25 +161,6 @@ class DocumentModule(Protocol):
         ...
 
 
-class StreamModule(Protocol):
-    """Interface of the module of a stream of events."""
-
-    PARAMETERS: type[Parameters]
-
-    def events(
-        self,
-        view_of: Callable[[], View],
-        parameters: Any,
-        last: int,
-        render: Callable[[str, Mapping[str, Any]], str],
-    ) -> AsyncGenerator[bytes]:
-        """Return events. `last`: the id of the last one that the browser has; `render` makes a template a text.
-
-        Errors: TachographError for parameters that make no sense, before the first event.
-        """
-        ...
-
-
 class EndpointModule(Protocol):
     """Interface of an endpoint's module."""
 
@@ -207,12 +185,6 @@ def load_page(entry: PageEntry) -> PageModule:
 def load_document(entry: PageEntry) -> DocumentModule:
     """Return the module of a page that is a file, imported now."""
     return cast("DocumentModule", import_module(f"tachograph.web.pages.{entry.module}"))
-
-
-@cache
-def load_stream(entry: PageEntry) -> StreamModule:
-    """Return the module of a stream of events, imported now."""
-    return cast("StreamModule", import_module(f"tachograph.web.pages.{entry.module}"))
 
 
 @cache

@@ -14,7 +14,7 @@ from tachograph.catalog.units import EPOCH, text
 from tachograph.lake.query import read_latest
 from tachograph.live.fleet_report import GROUPINGS, MAPS, FleetChoice
 from tachograph.web.background import Pending, Progress
-from tachograph.web.fleet import FleetBoard, LiveState, fleet_report, running_jobs
+from tachograph.web.fleet import LiveState, fleet_report, running_jobs
 from tachograph.web.parameters import Parameters, Word
 from tachograph.web.snapshot import View
 
@@ -39,17 +39,9 @@ PARAMETERS = NowParameters
 def content(view: View, parameters: NowParameters) -> Mapping[str, Any]:
     """Return the newest view, as far as it is visible. Errors: UsageError for a grouping or filter that is none."""
     parameters.choice.check()
-    board = board_of(view, parameters, view.fleet.state())
-    return {**board.values, "number": board.number, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
-
-
-def board_of(view: View, parameters: NowParameters, state: LiveState) -> FleetBoard:
-    """Return what the page shows of a state, or of a newer one: shared by all pages and streams that show the same."""
-    board = view.fleet.boards.of((view.viewer.scope, parameters))
-    with board.lock:
-        if board.number < state.number or not board.values:
-            board.step(_values(view, parameters, state), state.number)
-    return board
+    state = view.fleet.state()
+    values = view.fleet.page((view.viewer.scope, parameters), state.number, lambda: _values(view, parameters, state))
+    return {**values, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
 
 
 def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str, Any]:

@@ -1,9 +1,44 @@
-// A part of the page that htmx reads again and again is replaced only where it has changed.
 "use strict";
-const part = (page) => page.querySelector("[hx-get]") || page.getElementById("job");
-let before = part(document).outerHTML;
-document.addEventListener("htmx:beforeSwap", (event) => {
-  const after = part(new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html"));
-  event.detail.shouldSwap = event.detail.xhr.status === 200 && after !== null && after.outerHTML !== before;
-  if (event.detail.shouldSwap) before = after.outerHTML;
-});
+// Parts of a page that follow its data: the page is read again every `data-refresh` seconds, and of the elements
+// `data-part` those are replaced that have changed.
+(() => {
+  const whole = document.querySelector("[data-refresh]");
+  const live = document.getElementById("live");
+  const pause = document.getElementById("pause");
+  const parts = (page) => new Map([...page.querySelectorAll("[data-part]")].map((part) => [part.id, part.innerHTML]));
+  let before = parts(document);
+  let paused = false;
+
+  function replace(part, html) {
+    const focus = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    part.innerHTML = html; // made of a template that escapes what users write
+    if (focus === null) return;
+    for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === focus) return link.focus();
+  }
+
+  async function again() {
+    if (paused || document.hidden) return;
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+    const current = answer !== null && answer.ok && !answer.redirected;
+    if (live) live.textContent = current ? whole.dataset.connected : "not live: trying again";
+    if (!current) return;
+    const after = parts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    for (const [id, html] of after) {
+      const part = document.getElementById(id);
+      if (part && before.get(id) !== html) replace(part, html);
+    }
+    before = after;
+    document.dispatchEvent(new Event("refreshed"));
+  }
+
+  if (pause) {
+    pause.hidden = false;
+    pause.addEventListener("click", () => {
+      paused = !paused;
+      pause.textContent = paused ? "Continue" : "Pause";
+      live.textContent = paused ? "paused" : "";
+      again();
+    });
+  }
+  setInterval(again, 1000 * Number(whole.dataset.refresh));
+})();

@@ -162,5 +162,5 @@ function begin() {
   show();
 }
 
-document.addEventListener("htmx:afterSettle", begin);
+document.addEventListener("refreshed", begin);
 begin();
