@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.web.answers import problem_name
-from tachograph.web.endpoints import offered
+from tachograph.web.endpoints import Endpoint
 from tachograph.web.openapi import PROBLEMS, DescribedParameter, described_parameters, problem_statuses
-from tachograph.web.registry import ENDPOINTS, EndpointEntry, load_endpoint
+from tachograph.web.registry import ENDPOINTS
 from tachograph.web.shapes import TableShape, row_properties
 
 # of lists and of all, described once
@@ -23,14 +23,14 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     yield "## Errors", [("status", "`type`", "when"), *errors]
 
 
-def _endpoint(entry: EndpointEntry) -> tuple[str, list[tuple[str, ...]]]:
-    shape = load_endpoint(entry).RETURNS
+def _endpoint(entry: Endpoint) -> tuple[str, list[tuple[str, ...]]]:
+    shape = entry.returns
     names = [f"`{name}`" for name in row_properties(shape)]
     shown = ", ".join(names) if len(names) <= _FEW else f"{len(names)} fields, see `/api/docs`"
     sentences = (
         entry.sentence,
         f"{'A row' if isinstance(shape, TableShape) else 'The object'} has {shown}.",
-        f"Formats: {', '.join(form.name for form in offered(load_endpoint(entry)))}.",
+        f"Formats: {', '.join(form.name for form in entry.formats)}.",
         f"Errors: {', '.join(map(str, problem_statuses(entry)))}.",
     )
     own = [one for one in described_parameters(entry) if one.name not in _EVERYWHERE]
@@ -38,7 +38,7 @@ def _endpoint(entry: EndpointEntry) -> tuple[str, list[tuple[str, ...]]]:
     return f"### `{entry.method} {entry.path}`\n\n{' '.join(sentences)}", table
 
 
-def _line(entry: EndpointEntry) -> tuple[str, ...]:
+def _line(entry: Endpoint) -> tuple[str, ...]:
     return (f"`{entry.method} {entry.path}`", entry.sentence, entry.least.label)
 
 

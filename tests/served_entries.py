@@ -10,29 +10,25 @@ from itertools import product
 import httpx2
 import msgspec
 
+from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.registry import (
-    API,
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
-    EndpointEntry,
     PageEntry,
-    load_document,
-    load_endpoint,
     load_page,
 )
 
-Entry = PageEntry | EndpointEntry
+Entry = PageEntry | Endpoint
 ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *ENDPOINTS]
 _LONGEST_S = 60.0
 
 
 def struct_of(entry: Entry) -> type[msgspec.Struct]:
     """Return the parameters of an entry."""
-    if isinstance(entry, EndpointEntry):
-        return load_endpoint(entry).PARAMETERS
-    load = load_document if entry in DOCUMENTS else load_page
-    return load(entry).PARAMETERS
+    if isinstance(entry, Endpoint):
+        return entry.parameters
+    return load_page(entry).PARAMETERS
 
 
 def parts_of(entry: Entry) -> list[str]:
@@ -44,7 +40,7 @@ def addresses(entry: Entry, values_of: Callable[[str], Iterable[str]]) -> Iterat
     """Yield the address with each value of each of its parts, after these values."""
     names = parts_of(entry)
     for values in product(*(values_of(name) for name in names)):
-        filled = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+        filled = (API if isinstance(entry, Endpoint) else "") + entry.path
         for name, value in zip(names, values, strict=True):
             filled = filled.replace(f"{{{name}}}", value)
         yield values, filled

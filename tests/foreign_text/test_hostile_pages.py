@@ -27,15 +27,14 @@ from tachograph.figures.registry import FIGURES
 from tachograph.lake.delta import Lake
 from tachograph.live.selection import SelectedSource
 from tachograph.web.application import WebService, create_application
-from tachograph.web.endpoints import offered
+from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.fleet import FleetWatch
 from tachograph.web.identity.proof import is_user_name
 from tachograph.web.identity.tokens import create_token
-from tachograph.web.registry import API, EndpointEntry, load_endpoint
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role
 
-READ = [one for one in ENTRIES if not isinstance(one, EndpointEntry) or one.method == "GET"]
+READ = [one for one in ENTRIES if not isinstance(one, Endpoint) or one.method == "GET"]
 NAMES = [name for name in PAYLOADS.values() if len(name) < 500]  # a longer one is no address
 USER = next(name for name in NAMES if is_user_name(name))
 # {part of an address: what it is replaced with}
@@ -119,7 +118,7 @@ def addresses_of(entry: Entry) -> Iterator[str]:
     """Addresses in which each value of each part occurs."""
     names = parts_of(entry)
     for index in range(max((len(PARTS[name]) for name in names), default=1)):
-        path = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+        path = (API if isinstance(entry, Endpoint) else "") + entry.path
         for name in names:
             path = path.replace(f"{{{name}}}", quote(PARTS[name][index % len(PARTS[name])], safe=""))
         yield path
@@ -135,8 +134,8 @@ def requests(entry: Entry) -> list[tuple[str, str]]:
 
 def media_types(entry: Entry) -> list[str]:
     """What may be asked for."""
-    if isinstance(entry, EndpointEntry):
-        return [form.media_type for form in offered(load_endpoint(entry))]
+    if isinstance(entry, Endpoint):
+        return [form.media_type for form in entry.formats]
     return ["text/html"]
 
 
@@ -166,7 +165,7 @@ def test_the_site_has_what_is_asked_for(clients: dict[str, TestClient]) -> None:
 
 @pytest.mark.parametrize("entry", READ, ids=lambda entry: entry.path)
 def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -> None:
-    query = WITH.get(entry.module, {})
+    query = WITH.get(entry.name, {})
     codes = {ask(clients["admin"], address, accept, **query).status_code for address, accept in requests(entry)}
     assert 200 in codes
     address, accept = next(iter(requests(entry)))
@@ -181,4 +180,4 @@ def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, Tes
     words = words_of(entry)
     for index in range(max(len(NAMES), 3 * len(words)) if words else 0):  # each text, and each word with three texts
         asked = {words[index % len(words)]: NAMES[index % len(NAMES)]}
-        ask(clients["admin"], address, accept, **{**WITH.get(entry.module, {}), **asked})
+        ask(clients["admin"], address, accept, **{**WITH.get(entry.name, {}), **asked})

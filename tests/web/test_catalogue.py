@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
-from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry
+from tachograph.web.endpoints import API, Endpoint
+from tachograph.web.registry import ENDPOINTS, PAGES, PageEntry
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role, Viewer
 
@@ -41,20 +42,20 @@ def stranger(served: ServedLake) -> TestClient:
     return TestClient(create_application(WebService.of(served)), follow_redirects=False)
 
 
-@pytest.mark.parametrize("entry", PLAIN_PAGES, ids=lambda entry: entry.module)
+@pytest.mark.parametrize("entry", PLAIN_PAGES, ids=lambda entry: entry.name)
 def test_a_page_has_one_heading_of_its_own(admin: TestClient, entry: PageEntry) -> None:
     answer = admin.get(entry.path, headers={"accept": "text/html"})
     assert answer.status_code == 200
     assert answer.text.count("<h1") == 1
 
 
-@pytest.mark.parametrize("entry", PLAIN_ENDPOINTS, ids=lambda entry: entry.module)
-def test_an_endpoint_answers(admin: TestClient, entry: EndpointEntry) -> None:
+@pytest.mark.parametrize("entry", PLAIN_ENDPOINTS, ids=lambda entry: entry.name)
+def test_an_endpoint_answers(admin: TestClient, entry: Endpoint) -> None:
     answer = admin.get(API + entry.path)
     assert answer.status_code < 400 or entry.path.startswith("/prometheus")
 
 
-@pytest.mark.parametrize("entry", PLAIN_PAGES, ids=lambda entry: entry.module)
+@pytest.mark.parametrize("entry", PLAIN_PAGES, ids=lambda entry: entry.name)
 def test_a_page_leads_strangers_to_the_login(stranger: TestClient, entry: PageEntry) -> None:
     answer = stranger.get(entry.path, headers={"accept": "text/html"})
     assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/login")

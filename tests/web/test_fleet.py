@@ -27,6 +27,7 @@ ANA, EVE, SUPPORT = (
     Viewer("eve", Role.MANAGER, frozenset({"chem"})),
     Viewer("s", Role.SUPPORT),
 )
+_LONG_S = 600.0  # code is compiled before the first poll, on a busy machine slowly
 ONE, TWO, THREE, FOUR, FIVE = (GpuId("n1", place) for place in range(5))
 HELD = {
     ONE: GpuAllocation("7", "ana"),
@@ -141,9 +142,9 @@ def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeyp
     watch = _watch(opened, SourceRequest(simulate=8))
     watch.interval_s = 0.05
     assert not _runs(watch)
-    first = watch.state(wait_s=60)
+    first = watch.state(wait_s=_LONG_S)
     assert first.view is not None
-    while watch.state(wait_s=60).number == first.number:
+    while watch.state(wait_s=_LONG_S).number == first.number:
         threading.Event().wait(0.01)
     assert len(opened.requests) == 1
     monkeypatch.setattr(fleet, "LINGER_S", 0.0)
@@ -153,7 +154,7 @@ def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeyp
         threading.Event().wait(0.1)
     assert not _runs(watch)
     monkeypatch.setattr(fleet, "LINGER_S", 60.0)
-    assert watch.state(wait_s=60).number > first.number, "never a number that a page has seen"
+    assert watch.state(wait_s=_LONG_S).number > first.number, "never a number that a page has seen"
     watch.close()
 
 
@@ -174,7 +175,7 @@ def test_a_page_of_one_poll_is_made_once_for_all_who_see_the_same() -> None:
 def test_a_source_that_is_requested_and_absent_is_a_problem() -> None:
     opened = _Opened()
     watch = _watch(opened, SourceRequest(source="nvml"))
-    state = watch.state(wait_s=60)
+    state = watch.state(wait_s=_LONG_S)
     watch.close()
     assert state.view is None
     assert state.problem is not None
@@ -185,7 +186,7 @@ def test_a_source_that_is_requested_and_absent_is_a_problem() -> None:
 def test_without_a_live_source_the_lake_is_tried() -> None:
     opened = _Opened()
     watch = _watch(opened)
-    watch.state(wait_s=60)
+    watch.state(wait_s=_LONG_S)
     watch.close()
     assert [request.recording for request in opened.requests[:2]] == [None, "nowhere"]
 
@@ -212,7 +213,7 @@ def test_what_a_collector_has_is_not_polled_again(named: str, wanted: SourceRequ
         return _simulated(8)
 
     watch = FleetWatch(configuration, "nowhere", wanted, opener=opened, collected=lambda: _simulated(4))
-    state = watch.state(wait_s=60)
+    state = watch.state(wait_s=_LONG_S)
     watch.close()
     assert state.view is not None
     assert len(state.view.snapshot.gpus) == gpus
@@ -230,7 +231,7 @@ def test_a_collector_that_begins_takes_the_place_of_own_polls(monkeypatch: pytes
     )
     watch.interval_s = 0.01
     for _ in range(6000):
-        view = watch.state(wait_s=60).view
+        view = watch.state(wait_s=_LONG_S).view
         if view is not None and len(view.snapshot.gpus) == 4:
             break
         threading.Event().wait(0.01)

@@ -18,6 +18,7 @@ from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import ConfigError, InputError, NotFoundError
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
+from tachograph.web.endpoints import API
 from tachograph.web.guard import Guard
 from tachograph.web.identity.identities import Identities
 from tachograph.web.identity.proof import NotIdentifiedError, Proven
@@ -27,7 +28,7 @@ from tachograph.web.identity.safety import check_safe
 from tachograph.web.identity.socket_peer import Peer, peer_of
 from tachograph.web.identity.tokens import create_token, read_tokens, revoke_token
 from tachograph.web.login import local_path
-from tachograph.web.registry import API, DOCUMENTS, ENDPOINTS, PAGES
+from tachograph.web.registry import DOCUMENTS, ENDPOINTS, PAGES
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role
 

@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
-from tachograph.web.registry import API, ENDPOINTS, PAGES, EndpointEntry, PageEntry
+from tachograph.web.endpoints import API, Endpoint
+from tachograph.web.registry import ENDPOINTS, PAGES, PageEntry
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role, Viewer
 
@@ -23,8 +24,8 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 PLACES = (ANN, ANNS_JOB, "annacct", "annnode", BOB, BOBS_JOB, "acctqz", "nodeqz", "job")
 QUERIES = ("", "limit=1", "sort=-gpu_hours", "where=gpu_hours>0", "finding=idle_job", "by=user")
 ENTRIES = [
-    *(entry for entry in PAGES if entry.module != "study"),
-    *(entry for entry in ENDPOINTS if entry.method == "GET" and entry.module != "study"),
+    *(entry for entry in PAGES if entry.name != "study"),
+    *(entry for entry in ENDPOINTS if entry.method == "GET" and entry.name != "study"),
 ]  # the study is made in the background: each takes seconds
 
 
@@ -52,10 +53,10 @@ def seen(answer: httpx2.Response) -> tuple[int, dict[str, str], str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.path)
-def test_jobs_of_others_change_nothing(entry: PageEntry | EndpointEntry, clients: Sequence[TestClient]) -> None:
-    path = (API if isinstance(entry, EndpointEntry) else "") + entry.path
+def test_jobs_of_others_change_nothing(entry: PageEntry | Endpoint, clients: Sequence[TestClient]) -> None:
+    path = (API if isinstance(entry, Endpoint) else "") + entry.path
     paths = [re.sub(r"{\w+}", place, path) for place in PLACES] if "{" in path else [path]
-    accept = {"accept": "application/json" if isinstance(entry, EndpointEntry) else "text/html"}
+    accept = {"accept": "application/json" if isinstance(entry, Endpoint) else "text/html"}
     for address in [f"{one}?{query}" for one in paths for query in QUERIES[: 2 if len(paths) > 1 else None]]:
         with_others, alone = (seen(client.get(address, headers=accept)) for client in clients)
         assert with_others == alone, address

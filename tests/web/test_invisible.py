@@ -33,9 +33,10 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus, state_folder, write_status
 from tachograph.web.answers import FormatChoice
+from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.paging import Paging
-from tachograph.web.registry import API, ENDPOINTS, EndpointEntry
+from tachograph.web.registry import ENDPOINTS
 from tachograph.web.viewer import Role
 
 _LONGEST_S = 60.0
@@ -107,7 +108,7 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
 
 def parameters(entry: Entry) -> list[str]:
     declared = [field.encode_name for field in msgspec.structs.fields(struct_of(entry))]
-    if isinstance(entry, EndpointEntry):
+    if isinstance(entry, Endpoint):
         declared += [field.name for kind in (FormatChoice, Paging) for field in msgspec.structs.fields(kind)]
     return [name for name in declared if f"{{{name}}}" not in entry.path]
 
@@ -129,9 +130,9 @@ def send(client: TestClient, entry: Entry, path: str, query: dict[str, str]) -> 
 
 
 def send_once(client: TestClient, entry: Entry, path: str, query: dict[str, str]) -> httpx2.Response:
-    accept = {"accept": "*/*" if isinstance(entry, EndpointEntry) else "text/html"}
-    if isinstance(entry, EndpointEntry) and entry.method == "POST":
-        return client.post(path, json=query, headers=accept) if entry.body == "json" else client.post(path, data=query)
+    accept = {"accept": "*/*" if isinstance(entry, Endpoint) else "text/html"}
+    if isinstance(entry, Endpoint) and entry.method == "POST":
+        return client.post(path, json=query, headers=accept)
     return client.get(path, params=query, headers=accept)
 
 
@@ -166,14 +167,14 @@ def test_no_byte_of_what_is_not_visible_comes_back(entry: Entry, role: str, walk
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{getattr(entry, 'method', 'GET')} {entry.path}")
 def test_what_is_not_visible_is_answered_as_what_is_not_there(entry: Entry, walk: Walk) -> None:
-    if entry.module == "node":
+    if entry.name == "node":
         return  # nodes and their GPUs are the cluster's, of whoever's jobs
     for name in re.findall(r"{(key|name|job)}", entry.path):
         for there, absent in ((BOBS_JOB, ABSENT), (walk.bobs_key, walk.bobs_key.replace(BOBS_JOB, ABSENT)),
                               (BOB, "nosuchqz"), ("acctqz", "nosuch"), ("nodeqz", "nosuch")):  # fmt: skip
             answers = []
             for value in (there, absent):
-                path = (API if isinstance(entry, EndpointEntry) else "") + re.sub(r"{\w+}", value, entry.path)
+                path = (API if isinstance(entry, Endpoint) else "") + re.sub(r"{\w+}", value, entry.path)
                 answer = send(walk.clients["user"], entry, path, {})
                 text = re.sub(r'value="[^"]*"', "", answer.text)
                 answers.append((answer.status_code, text.replace(value, "VALUE")))
@@ -183,10 +184,10 @@ def test_what_is_not_visible_is_answered_as_what_is_not_there(entry: Entry, walk
 def test_the_marks_are_there_for_those_who_may_see_them(walk: Walk) -> None:
     seen = set()
     for entry in ENTRIES:
-        if isinstance(entry, EndpointEntry) and entry.method != "GET":
+        if isinstance(entry, Endpoint) and entry.method != "GET":
             continue
         for place in (BOBS_JOB, BOB, "acctqz"):
-            path = (API if isinstance(entry, EndpointEntry) else "") + re.sub(r"{\w+}", place, entry.path)
+            path = (API if isinstance(entry, Endpoint) else "") + re.sub(r"{\w+}", place, entry.path)
             found = text_of(send(walk.clients["admin"], entry, path, {}))
             seen |= {mark for mark in MARKS if mark in found}
     assert seen >= {BOB, "acctqz", "nameqz", "partqz", BOBS_JOB, "reportqz", "kernelqz", "problemqz"}

@@ -21,7 +21,7 @@ from tachograph.report.json_values import json_values
 from tachograph.sharing.attached import to_attach
 from tachograph.web.background import Pending
 from tachograph.web.pages import job, job_kernels
-from tachograph.web.rest import job_kernels as rest_job_kernels
+from tachograph.web.rest import jobs as rest_jobs
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role, Viewer
 
@@ -125,19 +125,19 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(lake: Path, r
     service = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {}))
     before = service.view(OWNER)
     assert not job.content(before, job.PARAMETERS(key="1000002"))["profiled"]
-    assert rest_job_kernels.answer(before, job.PARAMETERS(key="1000002")).values["reports"] == ()
+    assert rest_jobs.kernels(before, job.PARAMETERS(key="1000002")).values["reports"] == ()
     key = attach(lake, report)
     assert service.refresh()
     view = service.view(OWNER)
     assert str(view.version) != str(before.version)
     assert job.content(view, job.PARAMETERS(key="1000002"))["profiled"]
-    (one,) = json_values(rest_job_kernels.answer(view, job.PARAMETERS(key="1000002")).values)["reports"]
+    (one,) = json_values(rest_jobs.kernels(view, job.PARAMETERS(key="1000002")).values)["reports"]
     assert (one["report"], one["kernels"], len(one["longest"])) == ("cfd.csv", 13, 13)
     (short,) = view.job("1000002").json()["kernels"]
     assert short == one | {"longest": one["longest"][:5]}
     assert "Each kernel" in shown(view, key)
     with pytest.raises(NotFoundError):
-        rest_job_kernels.answer(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
+        rest_jobs.kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
 
 
 def test_rows_of_reports_are_those_of_visible_jobs(lake: Path, report: Path) -> None:

@@ -18,7 +18,8 @@ from tachograph.nsight.reports import read_reports
 from tachograph.report.json_values import json_values
 from tachograph.sharing.attached import to_attach
 from tachograph.web.pages import job_scores
-from tachograph.web.rest import job_scores as rest_job_scores
+from tachograph.web.parameters import JobParameters
+from tachograph.web.rest import jobs as rest_jobs
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role, Viewer
 
@@ -54,7 +55,7 @@ def test_reports_that_are_attached_are_a_way(copied: Path, tmp_path: Path) -> No
     (read,) = read_reports([report])
     attach_profiles(lake, key, JOB, [to_attach(read, datetime(2026, 1, 1, tzinfo=UTC))])
     view = view_of(copied, Viewer("eve", Role.ADMIN))
-    answer = json_values(rest_job_scores.answer(view, rest_job_scores.PARAMETERS(key=JOB)).values)
+    answer = json_values(rest_jobs.scores(view, JobParameters(key=JOB)).values)
     assert [way["way"] for way in answer["ways"]] == ["dcgm", "pm", "nsight"]
     assert answer["ways"][2]["basis"].endswith(f"{len(read.launches)} profiled kernels")
 

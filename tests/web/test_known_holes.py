@@ -25,12 +25,13 @@ from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.lake.delta import Lake
 from tachograph.web.application import create_application
+from tachograph.web.endpoints import API
 from tachograph.web.guard import log_line, without_secrets
 from tachograph.web.identity.identities import NO_LINK, Identities
 from tachograph.web.identity.slurm_tokens import SlurmTokens
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.lanes import Lanes
-from tachograph.web.registry import API, ENDPOINTS, PAGES
+from tachograph.web.registry import ENDPOINTS, PAGES
 from tachograph.web.viewer import Role
 
 ME = f"{API}/me"

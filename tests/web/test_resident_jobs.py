@@ -193,7 +193,7 @@ def test_added_analyses_and_compactions_make_what_the_lake_has(
 
 
 def test_a_log_is_read_again_once_it_has_changed(small: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    moment = ServedLake(small, Configuration()).snapshot.lake
+    moment = ServedLake(small, Configuration()).snapshot
     row = frame(DEVICES, [{"node": "n1", "gpu": 0}]).drop("seq")
     assert moment.files(DEVICES) == []
     small.append(DEVICES, row, app_id="first", seq=1)

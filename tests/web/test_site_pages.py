@@ -112,10 +112,10 @@ def test_the_study_is_made_once_and_its_pictures_have_addresses(every: View) -> 
     address = str(found["picture"](drawn))
     assert f"study/{drawn.entry.name}." in address
     suffix = address.partition(f"study/{drawn.entry.name}.")[2].partition("?")[0]
-    picture = study_figure.document(every, study_figure.PARAMETERS(figure=drawn.entry.name, suffix=suffix))
+    picture = study_figure.content(every, study_figure.PARAMETERS(figure=drawn.entry.name, suffix=suffix))
     assert picture.media_type.startswith("image/")
     with pytest.raises(NotFoundError):
-        study_figure.document(every, study_figure.PARAMETERS(figure="../../etc/passwd", suffix="svg"))
+        study_figure.content(every, study_figure.PARAMETERS(figure="../../etc/passwd", suffix="svg"))
 
 
 def test_a_study_of_no_jobs_is_a_state_of_the_page(every: View) -> None:

@@ -74,7 +74,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         yield session
 
 
-@pytest.mark.parametrize("entry", PAGES, ids=lambda entry: entry.module)
+@pytest.mark.parametrize("entry", PAGES, ids=lambda entry: entry.name)
 def test_no_jobs(empty: TestClient, entry: PageEntry) -> None:
     path = re.sub(r"\{[^}]*\}", "1", entry.path)
     answer = empty.get(path)

@@ -16,7 +16,7 @@ from api_client import ApiClient, NamedService, proof
 from starlette.testclient import TestClient
 
 from tachograph.web.application import create_application
-from tachograph.web.registry import API
+from tachograph.web.endpoints import API
 from tachograph.web.snapshot import ServedLake
 
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"

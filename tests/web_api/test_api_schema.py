@@ -18,8 +18,9 @@ from schemathesis.checks import CHECKS, load_all_checks
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.openapi import PROBLEMS, VERSION, described_parameters, openapi_document, operation_id
-from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, load_endpoint
+from tachograph.web.registry import ENDPOINTS
 from tachograph.web.shapes import row_properties
 
 # {first part of the path: field of a job that stands in it}
@@ -59,9 +60,7 @@ BOUNDED = settings(max_examples=GENERATED, derandomize=True, database=None, supp
     [(entry, [*VIEWERS][number % len(VIEWERS)]) for number, entry in enumerate(ENDPOINTS)],
     ids=[operation_id(entry) for entry in ENDPOINTS],
 )
-def test_every_endpoint_does_what_the_document_says(
-    api: Any, as_viewer: ApiClient, entry: EndpointEntry, role: str
-) -> None:
+def test_every_endpoint_does_what_the_document_says(api: Any, as_viewer: ApiClient, entry: Endpoint, role: str) -> None:
     load_all_checks()
     excluded: list[Any] = [CHECKS.get_one(name) for name in EXCLUDED]
     operation = api.find_operation_by_id(operation_id(entry))
@@ -88,7 +87,7 @@ def test_every_endpoint_does_what_the_document_says(
         check(case)
 
 
-def in_path(client: TestClient, entry: EndpointEntry) -> dict[str, str]:
+def in_path(client: TestClient, entry: Endpoint) -> dict[str, str]:
     """What stands in the path of an endpoint, of something that is there."""
     job = client.get(f"{API}/jobs", params={"limit": 1, "where": "samples>0"}).json()[0]
     job |= client.get(f"{API}/jobs/{job['job_key']}/minutes", params={"limit": 1, "fields": "node"}).json()[0]
@@ -98,12 +97,12 @@ def in_path(client: TestClient, entry: EndpointEntry) -> dict[str, str]:
 def test_the_document_is_valid(as_viewer: ApiClient) -> None:
     served = as_viewer().get(f"{API}/openapi.json").json()
     validate(served)
-    assert served == json.loads(json.dumps(openapi_document()))
+    assert served == json.loads(json.dumps(openapi_document(ENDPOINTS)))
     assert served["openapi"] == VERSION
 
 
 def test_the_document_has_every_endpoint_parameter_and_error() -> None:
-    document = openapi_document()
+    document = openapi_document(ENDPOINTS)
     listed = {(path, method) for path, operations in document["paths"].items() for method in operations}
     assert listed == {(entry.path, entry.method.lower()) for entry in ENDPOINTS}
     for entry in ENDPOINTS:
@@ -111,7 +110,7 @@ def test_the_document_has_every_endpoint_parameter_and_error() -> None:
         names = {one["name"] for one in operation["parameters"]}
         for content in operation.get("requestBody", {}).get("content", {}).values():
             names |= set(content["schema"]["properties"])
-        assert set(load_endpoint(entry).PARAMETERS.__struct_encode_fields__) <= names
+        assert set(entry.parameters.__struct_encode_fields__) <= names
         assert {one["name"] for one in operation["parameters"] if one["in"] == "path"} == set(
             re.findall(r"{(\w+)}", entry.path)
         )
@@ -123,7 +122,7 @@ def test_every_parameter_and_field_is_described() -> None:
     for entry in ENDPOINTS:
         nameless = [one.name for one in described_parameters(entry) if not one.sentence]
         assert not nameless, (entry.path, nameless)
-        fields = row_properties(load_endpoint(entry).RETURNS)
+        fields = row_properties(entry.returns)
         assert not [name for name, schema in fields.items() if not schema.get("description")], entry.path
 
 

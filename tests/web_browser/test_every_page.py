@@ -13,13 +13,13 @@ from servers.web import WebServer
 from tachograph.web.registry import PAGES
 
 pytestmark = pytest.mark.slow
-VIEWS = [path for entry in PAGES for path in EXAMPLES.get(entry.module, (entry.path,))]
+VIEWS = [path for entry in PAGES for path in EXAMPLES.get(entry.name, (entry.path,))]
 _MOST_LINKS = 40  # of one page that are followed
 
 
 def test_every_page_with_a_name_in_its_path_has_an_example() -> None:
-    named = {entry.module for entry in PAGES if "{" in entry.path}
-    assert named <= set(EXAMPLES) <= {entry.module for entry in PAGES}
+    named = {entry.name for entry in PAGES if "{" in entry.path}
+    assert named <= set(EXAMPLES) <= {entry.name for entry in PAGES}
 
 
 # each page in one of them: styles are shared

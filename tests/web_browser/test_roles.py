@@ -22,7 +22,7 @@ def test_pages_are_opened_by_those_who_may(browser: Browser, server: WebServer, 
     role, followed = PEOPLE[name], set[str]()
     with window(browser, server, user=name) as opened:
         for entry in PAGES:
-            path = EXAMPLES[entry.module][-1]
+            path = EXAMPLES[entry.name][-1]
             status = opened.open(path)
             if role < entry.least:
                 assert status == 403, path

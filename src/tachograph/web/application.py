@@ -36,7 +36,7 @@ from tachograph.catalog.units import printable
 from tachograph.report.pages import style_sheet
 from tachograph.web import templates
 from tachograph.web.answers import is_named, problem
-from tachograph.web.endpoints import NotAcceptableError, answer_request
+from tachograph.web.endpoints import API, Endpoint, NotAcceptableError, answer_request
 from tachograph.web.forms import check_same_site, read_form
 from tachograph.web.guard import VIEWER, Guard, Log, open_log
 from tachograph.web.identity.identities import NO_LINK, Identities, StartLink
@@ -46,13 +46,11 @@ from tachograph.web.lanes import Lanes, address_of, sender_of
 from tachograph.web.login import login_routes
 from tachograph.web.parameters import JobParameters, read_parameters
 from tachograph.web.registry import (
-    API,
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
-    EndpointEntry,
+    Document,
     PageEntry,
-    load_document,
     load_page,
 )
 from tachograph.web.snapshot import RETRY_S, NotReadyError, ServedLake
@@ -103,12 +101,16 @@ class WebService:
         """How it is configured."""
         return self.identities.options
 
+    def sender(self, request: Request, viewer: Viewer) -> str:
+        """Return whose limits a request counts to."""
+        return sender_of(request, viewer, self.identities.proxies)
+
     def identify(self, request: Request) -> Viewer:
         """Return whom a request is from. Errors: NotIdentifiedError for a proof that is wrong."""
         return self.identities.viewer(request)
 
 
-async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request: Request) -> Viewer:
+async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Request) -> Viewer:
     """Whom a request is from, where they may open what it asks for.
 
     Errors: HTTPException 401, 403, 429; NotIdentifiedError; those of reading groups.
@@ -120,11 +122,11 @@ async def _admit(service: WebService, entry: PageEntry | EndpointEntry, request:
         else:
             viewer = await anyio.to_thread.run_sync(service.identify, request)
     except NotIdentifiedError:
-        service.lanes.count(sender_of(request, NOBODY, identities.proxies))
+        service.lanes.count(service.sender(request, NOBODY))
         raise
-    service.lanes.count(sender_of(request, viewer, identities.proxies))
+    service.lanes.count(service.sender(request, viewer))
     state[VIEWER] = viewer
-    of_lake = not isinstance(entry, EndpointEntry) or entry.of_lake
+    of_lake = not isinstance(entry, Endpoint) or entry.of_lake
     if not viewer.name and not (entry.least == Role.ANONYMOUS and (service.options.anonymous or not of_lake)):
         raise HTTPException(401, "log in to see this")
     if viewer.role < entry.least:
@@ -145,8 +147,10 @@ def create_application(service: WebService) -> ASGIApp:
             *login_routes(service.identities, service.lanes),
             *unsubscribe_routes(service.served, service.identities, service.lanes),
             *_endpoints(service),
-            *(Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.module) for entry in PAGES),
-            *(Route(entry.path, _document(service, entry), name=entry.module) for entry in DOCUMENTS),
+            *(
+                Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.name)
+                for entry in (*PAGES, *DOCUMENTS)
+            ),
             Route("/job", _job_by_id),
             *(Route(f"/static/{name}.css", _report_style(name)) for name in templates.REPORT_STYLES),
             Mount("/static", StaticFiles(packages=[("tachograph.web", "static")]), name="static"),
@@ -189,7 +193,7 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
         module = load_page(entry)
         parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
 
-        sender = sender_of(request, viewer, service.identities.proxies)
+        sender = service.sender(request, viewer)
         may_write = entry.writes is not None and viewer.role >= entry.writes
         if request.method == "POST":
             return await _submit(service, entry, viewer, request, may_write=may_write)
@@ -197,29 +201,17 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
         def make() -> Response:
             view = service.served.view(viewer)
             about = {"may_write": may_write, "newest": view.jobs.newest, "zone_name": view.zone_name}
-            values = {**about, **module.content(view, parameters)}
-            page = templates.render(entry.module, request, viewer, entry.title, values)
+            content = module.content(view, parameters)
+            if isinstance(content, Document):
+                return _tagged(request, content.content, content.media_type, content.headers)
+            values = {**about, **content}
+            page = templates.render(entry.name, request, viewer, entry.title, values)
             answer = _tagged(request, page.encode(), "text/html")
             if values.get("pending") is not None:
                 answer.headers["refresh"] = _AGAIN_S
             return answer
 
         return await service.lanes.run(sender, make)
-
-    return handle
-
-
-def _document(service: WebService, entry: PageEntry) -> Handler:
-    async def handle(request: Request) -> Response:
-        viewer = await _admit(service, entry, request)
-        module = load_document(entry)
-        parameters = read_parameters(module.PARAMETERS, request.path_params, request.query_params.multi_items())
-
-        def make() -> Response:
-            found = module.document(service.served.view(viewer), parameters)
-            return _tagged(request, found.content, found.media_type, found.headers)
-
-        return await service.lanes.run(sender_of(request, viewer, service.identities.proxies), make)
 
     return handle
 
@@ -236,14 +228,19 @@ async def _submit(
     def submit() -> str:
         return module.submit(service.served.view(viewer), form)
 
-    query = await service.lanes.run(sender_of(request, viewer, service.identities.proxies), submit)
+    query = await service.lanes.run(service.sender(request, viewer), submit)
     return RedirectResponse(f"{request.url.path}{query}", status_code=303)
+
+
+def _pages(service: WebService) -> Iterator[Route]:
+    for entry in (*PAGES, *DOCUMENTS):
+        yield Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.name)
 
 
 def _endpoints(service: WebService) -> Iterator[Route]:
     """One route per address, whatever its methods: so what is not allowed is answered with all that are."""
     for path, entries in groupby(sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path):
-        handlers = {entry.method: _endpoint(service, entry) for entry in entries}
+        handlers: dict[str, Handler] = {entry.method: _endpoint(service, entry) for entry in entries}
         yield Route(API + path, partial(_by_method, handlers), methods=list(handlers))
 
 
@@ -251,10 +248,10 @@ async def _by_method(handlers: Mapping[str, Handler], request: Request) -> Respo
     return await handlers["GET" if request.method == "HEAD" else request.method](request)
 
 
-def _endpoint(service: WebService, entry: EndpointEntry) -> Handler:
+def _endpoint(service: WebService, entry: Endpoint) -> Handler:
     async def handle(request: Request) -> Response:
         viewer = await _admit(service, entry, request)
-        sender = sender_of(request, viewer, service.identities.proxies)
+        sender = service.sender(request, viewer)
         return await answer_request(entry, service.served, viewer, request, partial(service.lanes.run, sender))
 
     return handle

@@ -1,12 +1,12 @@
-"""The way of a request through an endpoint: its parameters, its format, 304 where nothing changed, its answer."""
+"""Endpoints of the REST API, and the way of a request through one: parameters, format, 304, answer."""
 
 from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -30,13 +30,13 @@ from tachograph.web.answers import (
 )
 from tachograph.web.paging import Paging
 from tachograph.web.parameters import Parameters, read_document, read_parameters
-from tachograph.web.registry import EndpointEntry, EndpointModule, load_endpoint
-from tachograph.web.shapes import TableShape
+from tachograph.web.shapes import Shape, TableShape
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Viewer
+from tachograph.web.viewer import Role, Viewer
 from tachograph.web.workers import Ending, Progress, silent, until_gone
 
 T = TypeVar("T")
+API = "/api/v1"
 LIGHT_ROWS = 1000  # of a part that is made at once
 
 
@@ -50,47 +50,85 @@ class Run(Protocol):
 
 COUNT_HEADER = "X-Total-Count"
 # an answer is of one viewer, and is asked for again each time: 304 where it is still the same
-_FRESH = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization, Cookie"}
-_PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
+_CACHING = "private, no-cache"
 
 
 class NotAcceptableError(TachographError):
     """No format that the request accepts is offered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint of the REST API: its path below `/api/v1`, its name, a sentence, and what it returns.
+
+    answer: called with the View, of an endpoint of the service alone the ServedLake; the parameters; and the Paging
+    where a table is returned. It raises TachographError, which is answered as a problem with its status.
+    least: the least role that may request it. A POST has its parameters in a body of JSON.
+    versioned: it is the same as long as version and parameters are. of_lake: False where it is of the service alone,
+    and is answered also while the lake cannot be read. light: the server makes a part of few rows itself, as it takes
+    next to no time and memory; all other answers are made by a worker.
+    """
+
+    path: str
+    name: str
+    sentence: str
+    answer: Callable[..., Answer]
+    returns: Shape
+    parameters: type[Parameters] = Parameters
+    least: Role = Role.USER
+    method: Literal["GET", "POST"] = "GET"
+    versioned: bool = True
+    of_lake: bool = True
+    light: bool = False
+
+    @property
+    def choice(self) -> type[FormatChoice] | None:
+        """How part and format are chosen; None where they are not."""
+        if isinstance(self.returns, TableShape):
+            return Paging
+        return FormatChoice if self.returns.choices else None
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """The formats that it offers, the preferred one first."""
+        has_rows = isinstance(self.returns, TableShape) or self.returns.table
+        return FORMATS if has_rows else (JSON,)
+
+
 async def answer_request(
-    entry: EndpointEntry, served: ServedLake, viewer: Viewer, request: Request, run: Run
+    endpoint: Endpoint, served: ServedLake, viewer: Viewer, request: Request, run: Run
 ) -> Response:
     """Return the answer of an endpoint to `viewer`; `run` calls in a thread what may take time.
 
     Errors: UsageError for parameters that are none, NotAcceptableError, and those of the endpoint.
     """
-    module = load_endpoint(entry)
-    shape = module.RETURNS
-    paged, chosen = isinstance(shape, TableShape), isinstance(shape, TableShape) or shape.choices
-    kind = Paging if paged else FormatChoice
     items = request.query_params.multi_items()
-    taken = kind.__struct_fields__ if chosen else ()
-    choice = read_parameters(kind, {}, [item for item in items if item[0] in taken], of_form=False)
-    own = [item for item in items if item[0] not in taken]
-    if entry.body == "json":
-        parameters = read_document(module.PARAMETERS, request.path_params, own, await _body(request, JSON.media_type))
+    kind = endpoint.choice or FormatChoice
+    chosen = kind.__struct_fields__ if endpoint.choice else ()
+    choice = read_parameters(kind, {}, [item for item in items if item[0] in chosen], of_form=False)
+    query = [item for item in items if item[0] not in chosen]
+    if endpoint.method == "POST":
+        body = await _body(request, JSON.media_type)
+        parameters = read_document(endpoint.parameters, request.path_params, query, body)
     else:
-        parameters = read_parameters(module.PARAMETERS, request.path_params, own, of_form=False)
-    form = _format(module, choice, request.headers.get("accept", "")) if chosen else JSON
-
+        parameters = read_parameters(endpoint.parameters, request.path_params, query, of_form=False)
+    accepted = request.headers.get("accept", "") if endpoint.choice else ""
     question = Question(
-        entry,
+        endpoint.answer,
+        endpoint.name,
+        endpoint.of_lake,
+        endpoint.versioned,
+        endpoint.choice is not None,
         viewer,
         parameters,
         choice,
-        form.name,
+        _format(endpoint, choice, accepted).name,
         url=str(request.url),
         path=request.scope["path"],
-        items=tuple(request.query_params.multi_items()),
+        items=tuple(items),
         known=request.headers.get("if-none-match", ""),
     )
-    if entry.light and (not isinstance(choice, Paging) or choice.limit <= LIGHT_ROWS):
+    if endpoint.light and (not isinstance(choice, Paging) or choice.limit <= LIGHT_ROWS):
         return await run(lambda: respond_to(served, silent, question))
     ending = Ending()
     written = run(lambda: served.written(respond_to, question, silent, ending=ending))
@@ -100,9 +138,13 @@ async def answer_request(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of an endpoint. known: the entity tags that the client names."""
+    """What is asked of an endpoint, as a worker takes it. known: the entity tags that the client names."""
 
-    entry: EndpointEntry
+    answer: Callable[..., Answer]
+    title: str
+    of_lake: bool
+    versioned: bool
+    varying: bool
     viewer: Viewer
     parameters: Parameters
     choice: FormatChoice
@@ -115,22 +157,25 @@ class Question:
 
 def respond_to(served: ServedLake, _: Progress, question: Question) -> Response:
     """Return the answer to a question. Errors: those of the endpoint."""
-    entry, choice = question.entry, question.choice
-    module, form = load_endpoint(entry), next(form for form in FORMATS if form.name == question.form)
-    if not entry.of_lake:
-        return respond(module.answer(served, question.parameters), form, choice, title=entry.module)
+    choice = question.choice
+    form = next(form for form in FORMATS if form.name == question.form)
+    if not question.of_lake:
+        answer = question.answer(served, question.parameters)
+        return respond(answer, form, choice, title=question.title)
     view = served.view(question.viewer)
-    shape = module.RETURNS
-    headers = dict(_FRESH if isinstance(shape, TableShape) or shape.choices else _PRIVATE)
-    if entry.versioned:
+    varying = "Accept, Authorization, Cookie" if question.varying else "Authorization, Cookie"
+    headers = {"Cache-Control": _CACHING, "Vary": varying}
+    if question.versioned:
         moments = question.parameters.moments(now=view.now, zone_name=view.zone_name)
         seen = (str(view.version), view.viewer.scope, view.viewer.name)
-        headers["ETag"] = tag = _tag(*seen, question.url, form.name, moments, _settings(served))
+        # program and configuration, as far as answers depend on them
+        settings = f"{__version__} {served.configuration!r}"
+        headers["ETag"] = tag = _tag(*seen, question.url, form.name, moments, settings)
         if is_named(tag, question.known):
             return Response(status_code=304, headers=headers)
     paging = (choice,) if isinstance(choice, Paging) else ()
-    answer = module.answer(view, question.parameters, *paging)
-    response = respond(answer, form, choice, title=entry.module)
+    answer = question.answer(view, question.parameters, *paging)
+    response = respond(answer, form, choice, title=question.title)
     response.headers.update({**headers, **_of_page(answer, question)})
     return response
 
@@ -144,37 +189,24 @@ async def _body(request: Request, media_type: str) -> bytes:
     return body
 
 
-def offered(module: EndpointModule) -> Sequence[Format]:
-    """Return the formats of an endpoint, the preferred one first."""
-    shape = module.RETURNS
-    return FORMATS if isinstance(shape, TableShape) or shape.table else (JSON,)
-
-
-def _format(module: EndpointModule, choice: FormatChoice, accept: str) -> Format:
-    known = offered(module)
+def _format(endpoint: Endpoint, choice: FormatChoice, accept: str) -> Format:
+    known = endpoint.formats
     if choice.format is not None:
         named = next((form for form in known if form.name == choice.format), None)
         if named is None:
-            raise UsageError(
-                f"no format {choice.format!r} of this endpoint", do=f"use {', '.join(form.name for form in known)}"
-            )
+            what = f"no format {choice.format!r} of this endpoint"
+            raise UsageError(what, do=f"use {', '.join(form.name for form in known)}")
         return named
-    found = choose_format(accept, known)
-    if found is None:
-        raise NotAcceptableError(
-            "no format that the header Accept names", do=f"accept {', '.join(form.media_type for form in known)}"
-        )
-    return found
+    preferred = choose_format(accept, known)
+    if preferred is None:
+        what = "no format that the header Accept names"
+        raise NotAcceptableError(what, do=f"accept {', '.join(form.media_type for form in known)}")
+    return preferred
 
 
 def _tag(*parts: str) -> str:
     """A weak entity tag: two answers with one are of the same version, viewer, address and format."""
     return f'W/"{hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]}"'
-
-
-def _settings(served: ServedLake) -> str:
-    """Program and configuration, as far as answers depend on them."""
-    return f"{__version__} {served.configuration!r}"
 
 
 def _of_page(answer: Answer, question: Question) -> Mapping[str, str]:
@@ -184,5 +216,6 @@ def _of_page(answer: Answer, question: Question) -> Mapping[str, str]:
     headers = {COUNT_HEADER: str(answer.matching)}
     if answer.cursor:
         items = [item for item in question.items if item[0] != "after" and item[1]]
-        headers["Link"] = f'<{quote(question.path)}?{urlencode([*items, ("after", answer.cursor)])}>; rel="next"'
+        query = urlencode([*items, ("after", answer.cursor)])
+        headers["Link"] = f'<{quote(question.path)}?{query}>; rel="next"'
     return headers

@@ -11,15 +11,22 @@ from typing import Any
 
 from tachograph.catalog.version import __version__
 from tachograph.report.json_values import json_values
-from tachograph.web.answers import JSON, PROBLEM_TYPE, Format, FormatChoice
-from tachograph.web.endpoints import COUNT_HEADER, offered
-from tachograph.web.paging import Paging
+from tachograph.web.answers import JSON, PROBLEM_TYPE, Format
+from tachograph.web.endpoints import API, COUNT_HEADER, Endpoint
 from tachograph.web.parameters import Parameters
-from tachograph.web.registry import API, ENDPOINTS, EndpointEntry, EndpointModule, load_endpoint
-from tachograph.web.shapes import Schema, TableShape, type_schema
+from tachograph.web.shapes import OBJECT, TEXT, Schema, TableShape, described, list_of, type_schema
 from tachograph.web.viewer import Role
 
 VERSION = "3.1.0"
+# what the document itself returns
+DOCUMENT = {
+    "openapi": described("Version of the format.", TEXT),
+    "info": described("Name and version of the program.", OBJECT),
+    "servers": described("The address that paths follow.", list_of(OBJECT)),
+    "security": described("Ways to prove who a request is from.", list_of(OBJECT)),
+    "paths": described("The endpoints.", OBJECT),
+    "components": described("Parts that several endpoints share.", OBJECT),
+}
 _IN_PATH = re.compile(r"{(\w+)}")
 # {status: when a request is answered so}
 PROBLEMS: Mapping[int, str] = MappingProxyType(
@@ -70,10 +77,10 @@ class DescribedParameter:
         return f"{inner.get('type', 'string')}{several}"
 
 
-def openapi_document(root: str = "") -> Schema:
-    """Return the document; `root`: the path below which the service is served."""
+def openapi_document(endpoints: Sequence[Endpoint], root: str = "") -> Schema:
+    """Return the document of these endpoints; `root`: the path below which the service is served."""
     paths: dict[str, Any] = {}
-    for entry in ENDPOINTS:
+    for entry in endpoints:
         paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)
     return json_values(
         {
@@ -98,47 +105,42 @@ def openapi_document(root: str = "") -> Schema:
     )
 
 
-def _operation(entry: EndpointEntry) -> Schema:
-    module = load_endpoint(entry)
-    described = described_parameters(entry)
+def _operation(entry: Endpoint) -> Schema:
+    parameters = described_parameters(entry)
     operation: Schema = {
         "operationId": operation_id(entry),
         "summary": entry.sentence,
         "description": f"Least role: {entry.least.label}.",
-        "parameters": [_parameter(one) for one in described if one.place != "body"],
-        "responses": _responses(entry, module),
+        "parameters": [_parameter(one) for one in parameters if one.place != "body"],
+        "responses": _responses(entry),
     }
-    if entry.body:
-        operation["requestBody"] = _body([one for one in described if one.place == "body"])
+    if entry.method == "POST":
+        operation["requestBody"] = _body([one for one in parameters if one.place == "body"])
     if entry.least is Role.ANONYMOUS:
         operation["security"] = []
     return operation
 
 
-def operation_id(entry: EndpointEntry) -> str:
+def operation_id(entry: Endpoint) -> str:
     """Return the name of the operation, unique in the document."""
-    return f"{entry.method.lower()}_{entry.module.replace('.', '_')}"
+    return f"{entry.method.lower()}_{entry.name}"
 
 
-def described_parameters(entry: EndpointEntry) -> list[DescribedParameter]:
+def described_parameters(entry: Endpoint) -> list[DescribedParameter]:
     """Return the parameters of an endpoint, those of the path first."""
-    module = load_endpoint(entry)
-    shown: list[type[Parameters]] = [module.PARAMETERS]
-    if isinstance(module.RETURNS, TableShape):
-        shown.append(Paging)
-    elif module.RETURNS.choices:
-        shown.append(FormatChoice)
-    found = [one for kind in shown for one in _of_struct(kind, entry, offered(module))]
-    return sorted(found, key=lambda one: one.place != "path")
+    parameters = list(_of_struct(entry.parameters, entry))
+    if entry.choice is not None:
+        parameters += _of_struct(entry.choice, entry)
+    return sorted(parameters, key=lambda parameter: parameter.place != "path")
 
 
-def _of_struct(kind: type[Parameters], entry: EndpointEntry, formats: Sequence[Format]) -> Iterator[DescribedParameter]:
+def _of_struct(kind: type[Parameters], entry: Endpoint) -> Iterator[DescribedParameter]:
     in_path, whole = _IN_PATH.findall(entry.path), type_schema(kind)
     for name, schema in whole["properties"].items():
-        in_body = entry.body and not issubclass(kind, FormatChoice) and name not in in_path
+        in_body = entry.method == "POST" and name not in in_path
         given = schema if in_body else _without_null(schema)
         if name == "format":
-            given = {**given, "enum": [form.name for form in formats]}
+            given = {**given, "enum": [form.name for form in entry.formats]}
         place = "path" if name in in_path else "body" if in_body else "query"
         yield DescribedParameter(name, place, name in whole.get("required", ()), given)
 
@@ -170,8 +172,8 @@ def _body(parameters: Sequence[DescribedParameter]) -> Schema:
     return {"required": bool(required), "content": {JSON.media_type: {"schema": schema}}}
 
 
-def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
-    shape = module.RETURNS
+def _responses(entry: Endpoint) -> Schema:
+    shape = entry.returns
     headers = {
         "Cache-Control": _header("Answers are of one viewer."),
         "Vary": _header("Headers on which it depends."),
@@ -181,7 +183,7 @@ def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
     if isinstance(shape, TableShape):
         headers[COUNT_HEADER] = _header("How many rows there are in all parts together.", "integer")
         headers["Link"] = _header('The next part of the list, rel="next"; not there in the last one.')
-    content = {form.media_type: _media(form, shape.schema()) for form in offered(module)}
+    content = {form.media_type: _media(form, shape.schema()) for form in entry.formats}
     answer: Schema = {"description": entry.sentence, "content": content}
     if entry.of_lake:
         answer["headers"] = headers
@@ -195,10 +197,16 @@ def _responses(entry: EndpointEntry, module: EndpointModule) -> Schema:
     return responses
 
 
-def problem_statuses(entry: EndpointEntry) -> tuple[int, ...]:
+def problem_statuses(entry: Endpoint) -> tuple[int, ...]:
     """Return the statuses of errors of an endpoint."""
-    statuses = {400, 406, 429} | ({401, 403} if entry.least > Role.ANONYMOUS else set())
-    return tuple(sorted(statuses | ({404, 503} if entry.of_lake else set()) | ({413, 415} if entry.body else set())))
+    statuses = {400, 406, 429}
+    if entry.least > Role.ANONYMOUS:
+        statuses |= {401, 403}
+    if entry.of_lake:
+        statuses |= {404, 503}
+    if entry.method == "POST":
+        statuses |= {413, 415}
+    return tuple(sorted(statuses))
 
 
 def _media(form: Format, schema: Schema) -> Schema:

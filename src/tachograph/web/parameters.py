@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, TypeVar, cast, get_origin
+from typing import Annotated, Any, Literal, TypeVar, cast, get_origin
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,13 +22,14 @@ Word = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_JOBS)]
 
 
-def _says(sentence: str) -> msgspec.Meta:
+def says(sentence: str) -> msgspec.Meta:
+    """Return the description of a parameter, for its type."""
     return msgspec.Meta(description=sentence)
 
 
-Since = Annotated[Word, _says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")] | None
-Until = Annotated[Word, _says("The job ran before it, written as `since`.")] | None
-Names = Annotated[tuple[Word, ...], _says("Any of these names.")]
+Since = Annotated[Word, says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")] | None
+Until = Annotated[Word, says("The job ran before it, written as `since`.")] | None
+Names = Annotated[tuple[Word, ...], says("Any of these names.")]
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,18 +65,18 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     user: Names = ()
     account: Names = ()
     partition: Names = ()
-    state: Annotated[tuple[Word, ...], _says("Base state, such as RUNNING, COMPLETED, FAILED; any of them.")] = ()
+    state: Annotated[tuple[Word, ...], says("Base state, such as RUNNING, COMPLETED, FAILED; any of them.")] = ()
     attribution: Annotated[
-        tuple[Word, ...], _says("How its GPUs are known: explicit, live_index, whole_node, ambiguous; any of them.")
+        tuple[Word, ...], says("How its GPUs are known: explicit, live_index, whole_node, ambiguous; any of them.")
     ] = ()
-    finding: Annotated[tuple[Word, ...], _says("Code of a finding (docs/checks.md); any of them.")] = ()
-    verdict: Annotated[Verdict, _says("The result that `finding` has.")] = "yes"
+    finding: Annotated[tuple[Word, ...], says("Code of a finding (docs/checks.md); any of them.")] = ()
+    verdict: Annotated[Verdict, says("The result that `finding` has.")] = "yes"
     since: Since = None
     until: Until = None
     where: Annotated[
         tuple[Word, ...],
         msgspec.Meta(max_length=MOST_CONDITIONS),
-        _says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them."),
+        says("A condition on a column of job_summaries: gpu_util_mean<10%, name~train; all of them."),
     ] = ()
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
@@ -87,12 +88,25 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
         return cast("JobChoice", {name: getattr(self, name) for name in JobChoiceParameters.__struct_fields__})
 
 
+class UsageParameters(Parameters, frozen=True, kw_only=True):
+    """Whose usage, in which period."""
+
+    name: Annotated[Word, says("Name of the user or account.")]
+    since: Since = None
+    until: Until = None
+
+    def choice(self, option: Literal["user", "account"]) -> JobChoice:
+        """Return the jobs of that user or account in the period, as an open lake takes them."""
+        given = {option: self.name, "since": self.since, "until": self.until}
+        return cast("JobChoice", {name: value for name, value in given.items() if value is not None})
+
+
 class JobParameters(Parameters, frozen=True, kw_only=True):
     """One run of a job."""
 
-    key: Annotated[Word, _says("The job: its id as people write it, its raw id or its job_key.")]
-    cluster: Annotated[Word, _says("Its cluster, where several have the id.")] | None = None
-    run: Annotated[int, _says("The N-th run of a requeued job; the last one without it.")] | None = None
+    key: Annotated[Word, says("The job: its id as people write it, its raw id or its job_key.")]
+    cluster: Annotated[Word, says("Its cluster, where several have the id.")] | None = None
+    run: Annotated[int, says("The N-th run of a requeued job; the last one without it.")] | None = None
 
 
 P = TypeVar("P", bound=Parameters)

@@ -1,8 +1,7 @@
-"""The catalogue of what is served: a page or an endpoint is added by one file and one line here.
+"""The catalogue of what is served.
 
 A page is a module of `web.pages` with PARAMETERS (a struct) and `content(view, parameters)`, which returns what the
-template of the same name shows. An endpoint is a module of `web.rest` with PARAMETERS and `answer(view, parameters)`,
-or `answer(view, parameters, paging)` where it RETURNS a table.
+template of the same name shows; it is added by one file and one line here. Modules of `web.rest` list endpoints.
 """
 
 from __future__ import annotations
@@ -11,27 +10,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
-from tachograph.web.answers import Answer
+from tachograph.web.answers import ObjectAnswer
+from tachograph.web.endpoints import Endpoint
+from tachograph.web.guard import root_path
+from tachograph.web.openapi import DOCUMENT, openapi_document
 from tachograph.web.parameters import Parameters
-from tachograph.web.shapes import Shape
-from tachograph.web.snapshot import View
+from tachograph.web.rest import jobs, service, usage
+from tachograph.web.shapes import ObjectShape
+from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role
-
-API = "/api/v1"
 
 
 @dataclass(frozen=True, slots=True)
 class PageEntry:
-    """A page: its path, its module in `web.pages`, its title, the least role that opens it, its place in the menu.
+    """A page: its path, the name of its module in `web.pages`, its title, the least role that opens it.
 
     menu: heading in the menu; "" for a page that is reached by links. writes: the least role that may send its form;
     None for a page without. Its module has FORM (a struct) and `submit(view, form)` in addition.
     """
 
     path: str
-    module: str
+    name: str
     title: str
     least: Role
     menu: str = ""
@@ -41,26 +42,6 @@ class PageEntry:
     def methods(self) -> list[str]:
         """What it is requested with."""
         return ["GET"] if self.writes is None else ["GET", "POST"]
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointEntry:
-    """An endpoint of the REST API: its path below `/api/v1`, its module in `web.rest`, a sentence, the least role.
-
-    versioned: it is the same as long as version and parameters are. of_lake: False where it is of the service alone,
-    and is answered also while the lake cannot be read. light: the server makes a part of few rows itself, as it takes
-    next to no time and memory; all other answers are made by a worker.
-    """
-
-    path: str
-    module: str
-    sentence: str
-    least: Role
-    method: str = "GET"
-    body: Literal["", "json"] = ""
-    versioned: bool = True
-    of_lake: bool = True
-    light: bool = False
 
 
 PAGES: tuple[PageEntry, ...] = (
@@ -82,48 +63,31 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/node/{name}", "node", "Node", Role.USER),
     PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
 )
-# pages that are files, such as pictures: their modules have `document(view, parameters)`
+# pages that are files, such as pictures: what their modules return is a Document
 DOCUMENTS: tuple[PageEntry, ...] = (
     PageEntry("/study/{figure}.{suffix}", "study_figure", "Figure of the study", Role.USER),
 )
-ENDPOINTS: tuple[EndpointEntry, ...] = (
-    EndpointEntry("/jobs", "jobs", "Jobs, filtered and sorted.", Role.USER, light=True),
-    EndpointEntry("/jobs/{key}", "job", "The report of one job.", Role.USER, light=True),
-    EndpointEntry("/jobs/{key}/minutes", "job_minutes", "Counters of the GPUs of a job by minute.", Role.USER),
-    EndpointEntry("/jobs/{key}/node_minutes", "job_node_minutes", "Counters of its nodes by minute.", Role.USER),
-    EndpointEntry("/jobs/{key}/findings", "job_findings", "What was checked in a job, and the results.", Role.USER),
-    EndpointEntry("/jobs/{key}/steps", "job_steps", "The steps of a job, and what they did with its GPUs.", Role.USER),
-    EndpointEntry("/jobs/{key}/kernels", "job_kernels", "Kernels of the reports attached to a job.", Role.USER),
-    EndpointEntry("/jobs/{key}/scores", "job_scores", "Its GPU scores, each way they were measured.", Role.USER),
-    EndpointEntry("/users/{name}", "user", "What a user used: by week, lost and recovered.", Role.USER),
-    EndpointEntry("/accounts/{name}", "account", "What an account used: by week, lost and recovered.", Role.USER),
-    EndpointEntry("/now", "now", "Every visible GPU as it is now.", Role.USER, versioned=False, light=True),
-    EndpointEntry("/nodes/{name}", "node", "Jobs of a node, use and health of its GPUs.", Role.USER),
-    EndpointEntry("/status", "status", "The collector and its sources.", Role.SUPPORT, versioned=False, light=True),
-    EndpointEntry("/findings", "findings", "Findings of jobs, filtered.", Role.USER),
-    EndpointEntry("/waste", "waste", "The ledger of GPU time that did no work.", Role.ANONYMOUS),
-    EndpointEntry("/study", "study", "The study of the system: figures and answers to its questions.", Role.USER),
-    EndpointEntry("/labels", "labels", "Findings that a person confirmed or rejected.", Role.USER, versioned=False),
-    EndpointEntry(
-        *("/labels", "label_add", "Confirm or reject a finding of a job.", Role.ADMIN, "POST"),
-        body="json",
-        versioned=False,
+
+
+def _openapi(served: ServedLake, parameters: Parameters) -> ObjectAnswer:
+    """Return the document of all endpoints, this one included."""
+    return ObjectAnswer(openapi_document(ENDPOINTS, root_path(served.configuration.serve)))
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *jobs.ENDPOINTS,
+    *usage.ENDPOINTS,
+    *service.ENDPOINTS,
+    Endpoint(
+        "/openapi.json",
+        "openapi",
+        "This document, as OpenAPI 3.1.",
+        _openapi,
+        ObjectShape(lambda: DOCUMENT),
+        least=Role.ANONYMOUS,
+        of_lake=False,
         light=True,
     ),
-    EndpointEntry(
-        *("/advice", "advice", "What to request for a job, from the past jobs of its user.", Role.USER, "POST"),
-        body="json",
-        versioned=False,
-        light=True,  # a form waits for it, and it is as small as the history of one user
-    ),
-    EndpointEntry("/me/jobs", "my_jobs", "The jobs of who asks, in few columns.", Role.USER, light=True),
-    EndpointEntry(
-        "/me", "me", "Who the request is from, and what they may see.", Role.USER, versioned=False, light=True
-    ),
-    EndpointEntry(
-        "/openapi.json", "openapi", "This document, as OpenAPI 3.1.", Role.ANONYMOUS, of_lake=False, light=True
-    ),
-    EndpointEntry("/health", "health", "Whether the service can answer.", Role.ANONYMOUS, of_lake=False, light=True),
 )
 
 
@@ -133,8 +97,8 @@ class PageModule(Protocol):
     PARAMETERS: type[Parameters]
     FORM: type[Parameters]
 
-    def content(self, view: View, parameters: Any) -> Mapping[str, Any]:
-        """Return what the template shows. Errors: TachographError, shown as a page with its status."""
+    def content(self, view: View, parameters: Any) -> Mapping[str, Any] | Document:
+        """Return what the template shows, or a file. Errors: TachographError, shown as a page with its status."""
         ...
 
     def submit(self, view: View, form: Any) -> str:
@@ -151,43 +115,7 @@ class Document:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class DocumentModule(Protocol):
-    """Interface of the module of a page that is a file."""
-
-    PARAMETERS: type[Parameters]
-
-    def document(self, view: View, parameters: Any) -> Document:
-        """Return the file. Errors: TachographError, shown as a page with its status."""
-        ...
-
-
-class EndpointModule(Protocol):
-    """Interface of an endpoint's module."""
-
-    PARAMETERS: type[Parameters]
-    RETURNS: Shape
-
-    def answer(self, view: Any, parameters: Any, paging: Any = ..., /) -> Answer:
-        """Return the answer, in no format yet. Errors: TachographError, answered as a problem with its status.
-
-        view: the View, of an endpoint of the service alone the ServedLake. paging: given to those that return a table.
-        """
-        ...
-
-
 @cache
 def load_page(entry: PageEntry) -> PageModule:
     """Return the module of a page, imported now."""
-    return cast("PageModule", import_module(f"tachograph.web.pages.{entry.module}"))
-
-
-@cache
-def load_document(entry: PageEntry) -> DocumentModule:
-    """Return the module of a page that is a file, imported now."""
-    return cast("DocumentModule", import_module(f"tachograph.web.pages.{entry.module}"))
-
-
-@cache
-def load_endpoint(entry: EndpointEntry) -> EndpointModule:
-    """Return the module of an endpoint, imported now."""
-    return cast("EndpointModule", import_module(f"tachograph.web.rest.{entry.module}"))
+    return cast("PageModule", import_module(f"tachograph.web.pages.{entry.name}"))

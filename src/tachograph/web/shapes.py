@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import polars as pl
 from tachograph.catalog.columns import FINDINGS_COLUMN, INTERNAL, LOST_COLUMN, SEVERITY_COLUMN
 from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.tables import LakeTable
+from tachograph.web.answers import TableAnswer
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -37,6 +38,10 @@ class TableShape:
         for name, inner in self.documents.items():
             properties[name] = {**inner, "description": properties[name]["description"]}
         return {"type": "object", "properties": properties, "additionalProperties": False}
+
+    def with_documents(self, part: TableAnswer) -> TableAnswer:
+        """Return a part of the rows whose documents are values in formats that have objects."""
+        return replace(part, documents=tuple(self.documents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,8 @@ def or_null(schema: Mapping[str, Any]) -> Schema:
 
 TEXT: Mapping[str, Any] = MappingProxyType({"type": "string"})
 NUMBER: Mapping[str, Any] = MappingProxyType({"type": ["number", "null"]})
+BOOLEAN: Mapping[str, Any] = MappingProxyType({"type": "boolean"})
+OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})  # of any keys
 COUNT: Mapping[str, Any] = MappingProxyType({"type": "integer"})
 MOMENT: Mapping[str, Any] = MappingProxyType({"type": "string", "format": "date-time"})
 

@@ -7,7 +7,7 @@ import dataclasses
 import pickle
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows, 
 from tachograph.live.discovery import SourceRequest
 from tachograph.report.job import JobReport
 from tachograph.web.background import Background, Pending, Progress
-from tachograph.web.fleet import FleetWatch
+from tachograph.web.fleet import FleetWatch, running_jobs
 from tachograph.web.images import JobImages
 from tachograph.web.jobs import VisibleJobs
 from tachograph.web.parameters import JobChoiceParameters, Parameters
@@ -87,9 +87,16 @@ class LakeVersion:
 
 
 class LakeMoment(Lake):
-    """A lake at one version: tables that are computed have the files of that version as long as it is served."""
+    """A lake at one version, with all its jobs: computed tables have the files of that version while it is served."""
 
-    def __init__(self, lake: Lake, summaries: Sequence[DataFile], findings: Sequence[DataFile]) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        served: LakeVersion,
+        summaries: Sequence[DataFile],
+        findings: Sequence[DataFile],
+        jobs: ResidentJobs,
+    ) -> None:
         super().__init__(lake.location)
         of_tables = {JOB_SUMMARIES: summaries, FINDINGS: findings}
         self._files = {
@@ -98,6 +105,11 @@ class LakeMoment(Lake):
         }
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
         self._kept = KeptLogs()
+        self.served = served
+        self.jobs = jobs
+        self.reports: dict[tuple[Hashable, ...], JobReport] = {}  # of jobs shown lately
+        self._scopes: dict[str, VisibleJobs] = {}
+        self._waiting: tuple[int, pl.DataFrame] | None = None  # version of `jobs`, rows not analyzed
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table: that of summaries and analyses does not change."""
@@ -109,39 +121,24 @@ class LakeMoment(Lake):
         known = self._files.get(table.name)
         return super()._all_files(table) if known is None else known
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All jobs of one version, and where what belongs to them is."""
-
-    version: LakeVersion
-    lake: LakeMoment
-    jobs: ResidentJobs
-    read: datetime
-    scopes: dict[str, VisibleJobs] = field(default_factory=dict)
-    reports: dict[tuple[Hashable, ...], JobReport] = field(default_factory=dict)
-    waiting: dict[int, pl.DataFrame] = field(default_factory=dict)  # {version of `jobs`: rows that were not analyzed}
-
     def visible(self, viewer: Viewer) -> VisibleJobs:
         """Return the jobs that a viewer sees."""
-        found = self.scopes.get(viewer.scope)
-        if found is None:
-            seen = None if viewer.sees_all else self.jobs.where(viewer.visible())
-            found = VisibleJobs(self.jobs, seen)
-            while len(self.scopes) >= _MOST_SCOPES:
-                self.scopes.pop(next(iter(self.scopes)), None)
-            self.scopes[viewer.scope] = found
-        return found
+        jobs = self._scopes.get(viewer.scope)
+        if jobs is None:
+            rows = None if viewer.sees_all else self.jobs.where(viewer.visible())
+            jobs = VisibleJobs(self.jobs, rows)
+            while len(self._scopes) >= _MOST_SCOPES:
+                self._scopes.pop(next(iter(self._scopes)), None)
+            self._scopes[viewer.scope] = jobs
+        return jobs
 
     def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
         """Return rows of the accounting that a viewer sees, of jobs without results so far; newest first."""
-        version = self.lake.version(JOBS)
-        rows = self.waiting.get(version)
-        if rows is None:
-            rows = read_jobs_not_analyzed(ScopedLake(self.lake, _ALL, VisibleJobs(self.jobs)))
-            self.waiting.clear()
-            self.waiting[version] = rows
-        return rows.filter(viewer.visible())
+        version, waiting = self.version(JOBS), self._waiting
+        if waiting is None or waiting[0] != version:
+            rows = read_jobs_not_analyzed(ScopedLake(self, _ALL, VisibleJobs(self.jobs)))
+            waiting = self._waiting = (version, rows)
+        return waiting[1].filter(viewer.visible())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +212,11 @@ class View:
         )
         return content if isinstance(content, Pending) else cast("T", pickle.loads(content))
 
+    def running(self) -> pl.DataFrame:
+        """Return `running_jobs` of the visible jobs; none while they are read."""
+        found = self.made(_running_jobs)
+        return running_jobs(self.opened.jobs().clear()) if isinstance(found, Pending) else found
+
     def of_recent(self, parameters: C) -> C:
         """Return parameters that choose jobs, of many those of the newest 30 days, where no time is chosen.
 
@@ -241,6 +243,10 @@ class View:
         if not self.viewer.sums_only and self.jobs.count(wanted) <= MANY_JOBS:
             return function(self, silent, *arguments, **named)
         return self.made(function, *arguments, **named)
+
+
+def _running_jobs(view: View, _: Progress) -> pl.DataFrame:
+    return running_jobs(view.opened.jobs())
 
 
 def _of_view(
@@ -286,7 +292,7 @@ class ServedLake:
         self._most_rows = most_rows
         self._clock = clock
         self._lock = threading.Lock()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: LakeMoment | None = None
         self._nameless: tuple[LakeVersion, pl.DataFrame] | None = None
         self._image: ResidentJobs | None = None
         self._forgotten: int | None = None
@@ -313,7 +319,7 @@ class ServedLake:
             raise self._not_ready()
         version = self._version()
         image = self.images.finished
-        if self._snapshot is not None and self._snapshot.version == version and image is self._image:
+        if self._snapshot is not None and self._snapshot.served == version and image is self._image:
             return False
         if version.summaries < 0 and version.analyses < 0:
             Lake.open(self.lake.location)
@@ -329,7 +335,7 @@ class ServedLake:
         return self._snapshot is not None
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LakeMoment:
         """The newest version that was read; the first is read now, if it takes no longer than some seconds.
 
         Errors: those of `refresh`, also where the lake cannot be read any more.
@@ -351,12 +357,13 @@ class ServedLake:
             release_pages()
         snapshot = self.snapshot
         visible = snapshot.visible(viewer)
-        scoped = ScopedLake(snapshot.lake, viewer, visible)
-        lake = SumsLake(snapshot.lake, self._sums(snapshot)) if viewer.sums_only else scoped
+        lake: Lake = ScopedLake(snapshot, viewer, visible)
+        if viewer.sums_only:
+            lake = SumsLake(snapshot, self._sums(snapshot))
         opened = OpenLake(lake, self.configuration, self._clock())
         waiting = partial(snapshot.not_analyzed, viewer)
         return View(
-            *(viewer, snapshot.version, opened, visible, waiting, snapshot.reports, self.background),
+            *(viewer, snapshot.served, opened, visible, waiting, snapshot.reports, self.background),
             *(self.written, self.fleet, self.images.problem),
         )
 
@@ -398,12 +405,12 @@ class ServedLake:
             do="wait; the page comes by itself",
         )
 
-    def _sums(self, snapshot: Snapshot) -> pl.DataFrame:
+    def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:
         """All jobs without names, made once for a version."""
-        if self._nameless is None or self._nameless[0] != snapshot.version:
+        if self._nameless is None or self._nameless[0] != snapshot.served:
             rows = VisibleJobs(snapshot.jobs).rows(list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq"))))
             made = without_names(rows, self.configuration.serve.smallest_group)
-            self._nameless = (snapshot.version, made)
+            self._nameless = (snapshot.served, made)
         return self._nameless[1]
 
     def _version(self) -> LakeVersion:
@@ -415,7 +422,7 @@ class ServedLake:
             else LakeVersion(str(delta.metadata().id)[:8], delta.version(), *versions)
         )
 
-    def _read(self, version: LakeVersion, image: ResidentJobs | None) -> Snapshot:
+    def _read(self, version: LakeVersion, image: ResidentJobs | None) -> LakeMoment:
         files, findings = self.lake.files(JOB_SUMMARIES), self.lake.files(FINDINGS)
         few = sum(file.rows for file in files) <= self._most_rows
         forgotten = self.images.forgotten
@@ -437,4 +444,4 @@ class ServedLake:
             if held > 4 * self._most_rows and not failed:
                 raise problem
         jobs = extended(self.lake, before, files, findings, fresh)
-        return Snapshot(version, LakeMoment(self.lake, files, findings), jobs, self._clock())
+        return LakeMoment(self.lake, version, files, findings, jobs)

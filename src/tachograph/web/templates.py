@@ -70,7 +70,7 @@ def _environment() -> Environment:
         heading=column_heading,
         column_text=column_text,
         plural=plural,
-        served=frozenset(entry.module for entry in PAGES),
+        served=frozenset(entry.name for entry in PAGES),
         query_with=query_with,
         asset=asset,
         checks_by_code={check.code: check for check in CHECKS},

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import TachographError
-from tachograph.web.identity.groups import Groups, system_groups
 from tachograph.web.identity.managers import Coordinated, managers_of
 from tachograph.web.identity.proof import Proven
 from tachograph.web.viewer import Role, Viewer
 
 T = TypeVar("T")
+Groups: TypeAlias = Callable[[str], frozenset[str]]
 KEPT_S = 60.0  # so long a role counts before groups and coordinators are read again
 AGAIN_S = 10.0  # so long after an error it is not tried again: requests would wait for it one after the other
 _MOST_NAMES = 10_000
+
+
+def system_groups(user: str) -> frozenset[str]:
+    """Return the names of the groups of a user, also those of a directory that the system is connected to.
+
+    >>> system_groups("no such user")
+    frozenset()
+    """
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return frozenset()
+    return frozenset(name for gid in os.getgrouplist(user, entry.pw_gid) if (name := _group_name(gid)))
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return ""
 
 
 @dataclass(slots=True)

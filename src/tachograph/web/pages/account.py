@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.web.pages.user import UsageParameters, usage_values
+from tachograph.web.pages.user import usage_values
+from tachograph.web.parameters import UsageParameters
 from tachograph.web.snapshot import View
 
 PARAMETERS = UsageParameters

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tachograph.web.answers import problem_name
-from tachograph.web.endpoints import offered
+from tachograph.web.endpoints import API
 from tachograph.web.openapi import PROBLEMS, described_parameters, operation_id, problem_statuses
 from tachograph.web.parameters import Parameters
-from tachograph.web.registry import API, ENDPOINTS, load_endpoint
+from tachograph.web.registry import ENDPOINTS
 from tachograph.web.shapes import row_properties
 from tachograph.web.snapshot import View
 
@@ -25,8 +25,8 @@ def content(view: View, parameters: Parameters) -> Mapping[str, Any]:
                 "id": operation_id(entry),
                 "entry": entry,
                 "parameters": described_parameters(entry),
-                "formats": offered(load_endpoint(entry)),
-                "fields": row_properties(load_endpoint(entry).RETURNS),
+                "formats": entry.formats,
+                "fields": row_properties(entry.returns),
                 "statuses": problem_statuses(entry),
             }
             for entry in ENDPOINTS

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
-
-from tachograph.catalog.errors import NotFoundError
-from tachograph.lake.labels import read_labels, write_label
+from tachograph.lake.labels import read_labels
 from tachograph.report.checks import check_counts
-from tachograph.web.parameters import JobChoiceParameters, Limit, Parameters, Word
+from tachograph.web.labels import LabelForm, record_label
+from tachograph.web.parameters import JobChoiceParameters, Limit, Word
 from tachograph.web.snapshot import View
 
 _SORT = "-gpu_hours"
@@ -26,18 +24,8 @@ class FindingsParameters(JobChoiceParameters, frozen=True, kw_only=True):
     after: Word = ""
 
 
-class LabelForm(Parameters, frozen=True, kw_only=True):
-    """What a person says of a finding of one job."""
-
-    job_key: Annotated[Word, msgspec.Meta(description="The job.")]
-    finding: Annotated[Word, msgspec.Meta(description="Code of the finding.")]
-    label: Annotated[Literal["confirmed", "rejected", "withdrawn"], msgspec.Meta(description="Whether it is right.")]
-    comment: Annotated[Word, msgspec.Meta(description="Why.")] | None = None
-
-
 PARAMETERS = FindingsParameters
 FORM = LabelForm
-_HOLDS = {"confirmed": True, "rejected": False, "withdrawn": None}
 
 
 def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
@@ -68,19 +56,6 @@ def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
 
 
 def submit(view: View, form: LabelForm) -> str:
-    """Record the label of a visible job. Errors: NotFoundError for a job or a finding that is not there."""
-    job = view.opened.run_of(form.job_key)
-    if view.opened.findings(job, verdict=None).filter(code=form.finding).is_empty():
-        raise NotFoundError(f"no finding {form.finding!r} of job {form.job_key!r}", do="label what the page lists")
-    key, job_id = job.select("job_key", "job_id").row(0)
-    write_label(
-        view.opened.lake,
-        key,
-        job_id,
-        form.finding,
-        holds=_HOLDS[form.label],
-        by=view.viewer.name,
-        at=view.now,
-        comment=form.comment,
-    )
+    """Record a label; return the query of the page that is shown then. Errors: those of `record_label`."""
+    record_label(view, form)
     return "?" + urlencode({"finding": form.finding})

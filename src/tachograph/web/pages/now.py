@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import polars as pl
-
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import EPOCH, text
 from tachograph.lake.query import read_latest
 from tachograph.live.fleet_report import GROUPINGS, MAPS, FleetChoice
 from tachograph.web.background import Pending, Progress
-from tachograph.web.fleet import LiveState, fleet_report, running_jobs
+from tachograph.web.fleet import LiveState, fleet_report
 from tachograph.web.parameters import Parameters, Word
 from tachograph.web.snapshot import View
 
@@ -45,7 +43,7 @@ def content(view: View, parameters: NowParameters) -> Mapping[str, Any]:
 
 
 def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
-    running, every, server = running_of(view), view.viewer.sees_all, view.viewer.sees_server
+    running, every, server = view.running(), view.viewer.sees_all, view.viewer.sees_server
     report = fleet_report(state, parameters.choice, view.viewer, running)
     measured = None if report is None else EPOCH + timedelta(seconds=report.t)
     problem = None if state.problem is None else state.problem.sentence if server else "the source of live values fails"
@@ -63,16 +61,6 @@ def _values(view: View, parameters: NowParameters, state: LiveState) -> dict[str
             "user": frozenset(running["user"].drop_nulls()),
         },
     }
-
-
-def running_of(view: View) -> pl.DataFrame:
-    """Return `running_jobs` of the visible jobs; none while they are read."""
-    found = view.made(_running)
-    return running_jobs(view.opened.jobs().clear()) if isinstance(found, Pending) else found
-
-
-def _running(view: View, _: Progress) -> pl.DataFrame:
-    return running_jobs(view.opened.jobs())
 
 
 def _recorded_nodes(view: View, _: Progress) -> frozenset[str]:

@@ -24,13 +24,13 @@ class StudyFigureParameters(StudyPageParameters, frozen=True, kw_only=True):
 PARAMETERS = StudyFigureParameters
 
 
-def document(view: View, parameters: StudyFigureParameters) -> Document:
+def content(view: View, parameters: StudyFigureParameters) -> Document:
     """Return the picture. Errors: NotFoundError where it is not drawn; LakeError while it is being drawn."""
     settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
     made = drawn_study(view, StudyPageParameters(**settings))
     if isinstance(made, Pending):
         raise LakeError("the study is being drawn", do="try again in some seconds")
-    suffix, content = made.pictures.get(parameters.figure, ("", b""))
+    suffix, picture = made.pictures.get(parameters.figure, ("", b""))
     if suffix != parameters.suffix:
         raise NotFoundError(f"no picture {parameters.figure}.{parameters.suffix}", do="see the page of the study")
-    return Document(content, _TYPES[suffix], _KEPT if parameters.version == str(view.version) else {})
+    return Document(picture, _TYPES[suffix], _KEPT if parameters.version == str(view.version) else {})

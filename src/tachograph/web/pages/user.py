@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Any
 
-import msgspec
 import polars as pl
 
 from tachograph.api.choices import JobChoice
 from tachograph.catalog.errors import NotFoundError
 from tachograph.judge.usage import UsageReport
 from tachograph.web.background import Pending, Progress
-from tachograph.web.parameters import Parameters, Since, Until, Word
+from tachograph.web.parameters import UsageParameters
 from tachograph.web.snapshot import View
-
-
-class UsageParameters(Parameters, frozen=True, kw_only=True):
-    """Whose usage, in which period."""
-
-    name: Annotated[Word, msgspec.Meta(description="Name of the user or account.")]
-    since: Since = None
-    until: Until = None
-
-    def choice(self, option: str) -> JobChoice:
-        """Return the jobs of that name in the period, as an open lake takes them; option: user or account."""
-        given = {option: self.name, "since": self.since, "until": self.until}
-        return cast("JobChoice", {name: value for name, value in given.items() if value is not None})
-
 
 PARAMETERS = UsageParameters
 

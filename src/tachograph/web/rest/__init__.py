@@ -1,1 +1,1 @@
-"""Endpoints of the REST API, one file each: its parameters, and its answer."""
+"""Endpoints of the REST API: each module lists its own as ENDPOINTS."""
