@@ -57,7 +57,7 @@ IN_PROCESS = frozenset(
             "figures",
             "forget",
         ),
-        *("figures", "ingest", "init", "interference", "job", "jobs", "kernels", "lake", "policy", "rules", "simulate"),
+        *("figures", "ingest", "init", "job", "jobs", "kernels", "lake", "policy", "rules", "simulate"),
         *("scores", "status", "tune", "waste"),
     }
 )

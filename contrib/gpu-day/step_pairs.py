@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from day_tools import REPOSITORY, DayTools, StepError, has_torch, profile
-from pair_numbers import checks, pair_errors
 from real_pairs import NAMES
 from step_document import Cell, ResultTable, StepDocument
+
+from pair_numbers import checks, pair_errors
 
 _BENCH_S, _MPS_S = 210.0, 60.0  # of the step
 _DURATION_MS, _RUNS = 30.0, 5
@@ -133,16 +134,16 @@ def _real(tools: DayTools, document: StepDocument) -> None:
     total = pair_errors(found)
     document.result["real_pairs"] = [asdict(one) for one in found]
     document.result["errors"] = asdict(total)
-    columns = ["kernel", "beside", "measured", "predicted", "error, %", "upper", "covered", "called safe"]
+    columns = ["kernel", "beside", "measured", "predicted", "error, %", "worst predicted", "covered", "called safe"]
     table = ResultTable("Slowdowns of real kernels, which the calibration did not see", columns)
     for one in found:
         error: Cell = None if one.error is None else 100 * one.error
         table.rows.append(
-            [one.name, one.beside, one.measured, one.predicted, error, one.upper, one.covered, one.safe]
+            [one.name, one.beside, one.measured, one.predicted, error, one.worst, one.covered, one.safe]
         )  # fmt: skip
     errors = ResultTable(
         "Errors of the model on real kernels",
-        ["checked", "mean error, %", "worst error, %", "coverage of the upper value, %", "wrongly safe"],
+        ["checked", "mean error, %", "worst error, %", "coverage of the worst predicted, %", "wrongly safe"],
     )
     percent = [None if one is None else 100 * one for one in (total.mean_error, total.worst_error, total.coverage)]
     errors.rows.append([total.checked, *percent, total.wrongly_safe])

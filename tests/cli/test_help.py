@@ -44,7 +44,7 @@ def test_help_of_a_command(command: CommandEntry) -> None:
     assert (printed[0], printed[2]) == (0, "")
 
 
-@pytest.mark.parametrize("words", [("rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("policy", "list")])
+@pytest.mark.parametrize("words", [("rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("policy", "check")])
 def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
     code, printed, problem = tachograph("help", *words)
     assert (code, problem) == (0, "")

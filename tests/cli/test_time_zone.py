@@ -24,7 +24,7 @@ MAPPING = (
     '[columns]\nutil = { to = "gpu_util", unit = "percent" }\n'
 )
 PAGE = '# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 50\n'
-ACTIONS = {"rules": ("list",), "kernels": (), "interference": ("accuracy",), "tune": ("run",)}
+ACTIONS = {"rules": ("list",), "kernels": (), "tune": ("run",)}
 
 
 def run(folder: Path, *words: str, **environment: str) -> str:

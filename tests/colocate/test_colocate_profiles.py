@@ -133,7 +133,7 @@ def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> Non
     assert "Issue slots of ann/y were not measured" in text
 
 
-PERMISSIVE = InterferenceOptions(max_slowdown=2.5, margin=2.0)  # not safe while both are busy, permitted over all time
+PERMISSIVE = InterferenceOptions(max_slowdown=100.0)  # not safe while both are busy, permitted over all time
 
 
 def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
@@ -149,9 +149,9 @@ def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
     (pair,) = found.chosen
     assert pair.kernels is not None
     assert pair.advice.mode == "mps"
-    upper = [one or 0.0 for one in pair.kernels.uppers]
-    assert pair.advice.conservative == pytest.approx(tuple(1 + 0.8 * (one - 1) for one in upper))
-    assert upper[0] > 1.05 * (pair.kernels.slowdown or 0.0)
+    worst = [one or 0.0 for one in pair.kernels.worsts]
+    assert pair.advice.conservative == pytest.approx(tuple(1 + 0.8 * (one - 1) for one in worst))
+    assert worst[0] > (pair.kernels.slowdown or 0.0)
     assert not any("launch is not known" in sentence for sentence in pair.advice.unknown)
     assert not any("as wide as the GPU" in sentence for sentence in pair.advice.why)
 

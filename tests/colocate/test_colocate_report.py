@@ -54,20 +54,8 @@ def test_runs_of_one_kind_are_packed_two_by_two() -> None:
     assert proposal.memory == pytest.approx((2 * 10240 + 512) / 81920)
     text = " ".join(printed(found).split())
     assert "1 pair on one GPU in place of two would save up to 2.0 h" in text
-    assert "one user's own; 3 runs." in text  # a third would ask for half of the issue slots, too: 1.5 of all
-    (proposal,) = report(job(1), job(2), job(3), settings=InterferenceOptions(assumed_issue=0.3)).proposals
-    assert proposal.packed == 3
+    assert "one user's own; 3 runs." in text
     assert "None is safe before its kernels were profiled" in text
-
-
-def test_how_many_runs_of_a_kind_share() -> None:
-    # 4 x 16 GiB and 0.5 GiB are within 72 GiB of memory, 5 are not
-    little = InterferenceOptions(assumed_issue=0.1)
-    (proposal,) = report(*(job(n, hbm_used_mib_max=16384.0) for n in range(1, 9)), settings=little).proposals
-    assert (proposal.packed, proposal.saved_h) == (4, 4.0)
-    # 0.23 of the tensor cores each: three are below 0.9, four are not
-    (proposal,) = report(*(job(n, tensor_active_mean=0.092) for n in range(1, 9)), settings=little).proposals
-    assert proposal.packed == 3
 
 
 def test_slowdown_and_hours_by_hand() -> None:

@@ -232,7 +232,7 @@ def test_no_command_runs_one(filled: PlantedFolder, command: str) -> None:
 
 
 def test_every_command_is_known() -> None:
-    here = {"analyze", "collect", "ingest", "interference", "kernels", "record", "serve", "simulate"}
+    here = {"analyze", "collect", "ingest", "kernels", "record", "serve", "simulate"}
     without_children = {"demo", "sample", "scores", "tune"}
     assert {command.name for command in COMMANDS} == WORDS.keys() | here | without_children
 

@@ -178,7 +178,6 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     safe_dram: float = 0.7  # of the bandwidth that can be achieved
     safe_hbm: float = 0.9  # of the memory, all together
     max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
-    margin: float = 1.05  # on every bound of a slowdown: effects outside of the model, see docs/interference.md
     assumed_issue: float = 0.5  # demand of a job on issue slots, where it was not measured
     profiles: dict[str, str] = {}  # {job group: report of Nsight Compute}; relative to the configuration's file
 
@@ -522,9 +521,9 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
     if not all(configuration.interference.profiles.values()):
         raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
-    for key in ("margin", "max_slowdown"):
-        if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
-            raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
+    if not 1 <= (slowdown := configuration.interference.max_slowdown) < math.inf:
+        what = f"interference.max_slowdown: invalid slowdown {slowdown:g}"
+        raise ConfigError(what, where=where, do="write 1 or more")
     _check_advice(configuration.advice, where)
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)

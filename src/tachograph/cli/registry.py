@@ -78,7 +78,6 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"),
     CommandEntry("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
-    CommandEntry("interference", "interference", "check and calibrate the estimator of interference", "share"),
     CommandEntry("simulate", "simulate", "write a simulated cluster with its ground truth", "reference"),
     CommandEntry("accuracy", "accuracy", "measure the accuracy of verdicts on simulated jobs", "reference"),
     CommandEntry(

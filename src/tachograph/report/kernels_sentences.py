@@ -31,8 +31,8 @@ _NUMBER_LABELS = {
     "sm_share": "SMs busy", "sms_reached_share": "SMs with a block",
 }  # fmt: skip
 SLOWDOWN_LEGEND = (
-    "slowdown: time beside the others over time alone; worst: where the others are served first; upper: a bound, with "
-    "all that was not measured taken as contended; bottleneck: the limiting resource."
+    "slowdown: time beside the others over time alone; worst: where the others are served first, "
+    "and what was not measured is contended; bottleneck: the limiting resource."
 )
 _SUMS = 6  # resources named
 _DISTURBERS = 3  # named in a line
@@ -363,19 +363,19 @@ def gain_sentence(gain: float | None, worst: float | None) -> str:
 
 
 def safe_sentence(found: Estimate) -> str:
-    """Return whether the set is safe, in a sentence, with the highest upper value and the resources at their limit.
+    """Return whether the set is safe, in a sentence, with the worst slowdown and the resources at their limit.
 
     >>> from tachograph.sharing.demand import CorunOutcome
-    >>> pair = (CorunOutcome("a", 1.0, 1.0, None, 1.05), CorunOutcome("b", 1.7, 1.7, "l2_bandwidth", 2.1))
+    >>> pair = (CorunOutcome("a", 1.0, 1.05, None), CorunOutcome("b", 1.7, 2.1, "l2_bandwidth"))
     >>> safe_sentence(Estimate(pair[:1], {}, None, None, safe=True, unknown=()))
     'Safe: no slowdown is above 1.05x.'
     >>> safe_sentence(Estimate(pair, {}, None, None, safe=False, unknown=(), reached=("l2_bandwidth", "dram")))
     'Not safe: a slowdown of 2.10x is possible; near the limit: L2 bandwidth, DRAM.'
     """
-    uppers = [one.upper for one in found.members]
-    most = times(None if None in uppers else max((value for value in uppers if value is not None), default=None))
+    worst = [one.worst for one in found.members]
+    most = times(None if None in worst else max((value for value in worst if value is not None), default=None))
     if found.safe:
         return f"Safe: no slowdown is above {most}."
-    possible = "slowdowns are undetermined" if None in uppers else f"a slowdown of {most} is possible"
+    possible = "slowdowns are undetermined" if None in worst else f"a slowdown of {most} is possible"
     near = f"; near the limit: {', '.join(map(resource_name, found.reached))}" if found.reached else ""
     return f"Not safe: {possible}{near}."

@@ -399,7 +399,6 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
         TextColumn("kernel", [shortened(view.label, 36) for view, _ in members]),
         TextColumn("slowdown", [times(outcome.slowdown) for _, outcome in members], right=True),
         TextColumn("worst", [times(outcome.worst) for _, outcome in members], right=True),
-        TextColumn("upper", [times(outcome.upper) for _, outcome in members], right=True),
         TextColumn(
             "bottleneck",
             [

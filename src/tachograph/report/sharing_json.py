@@ -112,7 +112,7 @@ def _proposal(proposal: SharingProposal) -> dict[str, Any]:
     return {
         "one": _group(proposal.one),
         "other": _group(proposal.other),
-        **_fields(proposal, "same_user", "taken", "packed", "overlap_h", "saved_h"),
+        **_fields(proposal, "same_user", "taken", "overlap_h", "saved_h"),
         **_fields(proposal.advice, *_OF_ADVICE),
         "over_runs": None if proposal.runs is None else _over_runs(proposal.runs),
         "over_kernels": None if proposal.kernels is None else _over_kernels(proposal.kernels),
@@ -153,11 +153,11 @@ def _over_kernels(found: MixOutcome) -> dict[str, Any]:
     worst, other_worst = (
         None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True)) for one in found.worst_of
     )
-    upper, other_upper = found.uppers
+    bound, other_bound = found.worsts
     return {
         **_fields(found, "slowdown", "other_slowdown"),
-        "upper": upper,
-        "other_upper": other_upper,
+        "worst_on_average": bound,
+        "other_worst_on_average": other_bound,
         "worst": worst,
         "other_worst": other_worst,
     }

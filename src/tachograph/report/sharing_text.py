@@ -191,11 +191,11 @@ _SAVED = (
 _SLOWDOWN = (
     "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the most demanding runs; "
     "both are assumed to be busy at independent times. conservative: what decides; the same if each needed "
-    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the GPU{upper}; only "
+    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the GPU{by_worst}; only "
     "where it holds a pair is proposed. worst case: always at the same time, and what was not measured is the "
     "bottleneck."
 )
-_UPPER = ", where a group was profiled the upper value unless all pairs of kernels are safe"
+_BY_WORST = ", where a group was profiled the worst case unless all pairs of kernels are safe"
 _NOT_LOOKED_AT = (
     "Not considered: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
 )
@@ -322,15 +322,14 @@ def reason_lines(proposals: Sequence[SharingProposal], width: int) -> Iterator[L
 def _runs(proposal: SharingProposal) -> str:
     one, other = proposal.one, proposal.other
     if one is other:
-        more = f", up to {proposal.packed} at a time" if proposal.packed > 2 else ""
-        return f"{plural(one.runs, 'run')}{more}"
+        return plural(one.runs, "run")
     return f"{plural(one.runs, 'run')} and {plural(other.runs, 'run')}"
 
 
 def note_lines(report: ColocateReport, width: int) -> Iterator[Line]:
     """Yield what the columns mean, and what is not considered."""
-    upper = _UPPER if report.profiled else ""
-    phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), upper=upper)]
+    by_worst = _BY_WORST if report.profiled else ""
+    phrases = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), by_worst=by_worst)]
     if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
         phrases.append(_UNKNOWN)
     if any(proposal.kernels for proposal in report.proposals):

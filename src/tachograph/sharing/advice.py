@@ -16,7 +16,7 @@ from typing import Literal
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.mig import MigProfile, profiles_of
 from tachograph.catalog.units import MI, text
-from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity
+from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, MixCorunOutcome
 from tachograph.sharing.mixes import MixMembers, issued_at_least, issuing, launches_known
 from tachograph.sharing.partitions import (
     if_wide,
@@ -125,7 +125,7 @@ def total_demand(sums: Mapping[str, float], settings: InterferenceOptions) -> st
 
 
 Slowdowns = tuple[float | None, ...]  # of each member; None not known
-_UPPER = ", by the upper value, which decides"
+_BY_WORST = ", by the worst case, which decides"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ class SharingCase:
     estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue slots assumed; the
     same where all were measured. members: kernels of each, with shares of its time, where known; else `assumed`
     is its one member. others: for each member the share of time in which another is busy. shared: the estimate under
-    MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_upper: kernels of
-    one were profiled, so that upper values decide, unless those of all were and all pairs of them are safe.
+    MPS with these shares of the SMs, None unknown. missing: what was not measured, sentences. by_worst: kernels of
+    one were profiled, so that the worst slowdowns decide, unless those of all were and all pairs of them are safe.
     """
 
     estimate: Estimate
@@ -174,7 +174,7 @@ class SharingCase:
     others: tuple[float, ...]
     shared: Callable[[tuple[float, ...]], Estimate] | None = None
     missing: tuple[str, ...] = ()
-    by_upper: bool = False
+    by_worst: bool = False
 
     @property
     def unmeasured(self) -> list[str]:
@@ -188,9 +188,9 @@ class SharingCase:
 
     @property
     def decisive(self) -> Slowdowns:
-        """Decisive slowdowns: with unmeasured issue slots assumed, or the upper values of the estimator."""
+        """Decisive slowdowns: with unmeasured issue slots assumed, or the worst ones of the estimator."""
         known = [
-            member.upper if self.unsure(self.conservative) else member.slowdown for member in self.conservative.members
+            member.worst if self.unsure(self.conservative) else member.slowdown for member in self.conservative.members
         ]
         return self.over_all_time(known)
 
@@ -198,13 +198,15 @@ class SharingCase:
     def worst(self) -> Slowdowns:
         """Always together; unmeasured issue slots may be the limiting resource, then each gets its part."""
         count = float(len(self.demands))
-        known = [member.worst for member in self.estimate.members]
+        known = []
+        for member in self.estimate.members:
+            worst = member.worst
+            if isinstance(member, MixCorunOutcome) and worst is not None and member.worst_pair is not None:
+                worst = max(worst, member.worst_pair)
+            known.append(worst)
         if self.unmeasured:
             return tuple(max(worst or 1.0, count) for worst in known)
-        if not self.unsure(self.estimate):
-            return tuple(known)
-        uppers = [member.upper for member in self.estimate.members]
-        return tuple(max(worst or 1.0, upper or 1.0) for worst, upper in zip(known, uppers, strict=True))
+        return tuple(known)
 
     @property
     def binding(self) -> str | None:
@@ -215,8 +217,8 @@ class SharingCase:
         return max(self.estimate.sums, key=lambda name: self.estimate.sums[name], default=None)
 
     def unsure(self, estimate: Estimate) -> bool:
-        """Whether the upper values of `estimate` decide, instead of the expected ones."""
-        return self.by_upper and bool(self.unmeasured or not estimate.safe)
+        """Whether the worst slowdowns of `estimate` decide, instead of the expected ones."""
+        return self.by_worst and bool(self.unmeasured or not estimate.safe)
 
     def acceptable(self, slowdowns: Sequence[float | None]) -> bool:
         """Whether all are known and none is above the limit."""
@@ -280,7 +282,7 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     conservative = _conservative(case.members, _unsure(case, lost, outcomes) if unsure and outcomes else lost, wide)
     sentence = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
-        f"{_by_width(case, lost, conservative)}{_UPPER if unsure else ''}."
+        f"{_by_width(case, lost, conservative)}{_BY_WORST if unsure else ''}."
     )
     if not case.acceptable(lost) or not case.acceptable(conservative):
         return sentence
@@ -304,7 +306,7 @@ def _on_shares(case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[
 def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]) -> Slowdowns:
     """The same were the estimator as wrong as it may be, for the time in which another is busy as well."""
     return tuple(
-        None if slowdown is None else slowdown + share * ((one.upper or 1.0) - (one.slowdown or 1.0))
+        None if slowdown is None else slowdown + share * ((one.worst or 1.0) - (one.slowdown or 1.0))
         for slowdown, share, one in zip(lost, case.others, outcomes, strict=True)
     )
 
@@ -406,13 +408,13 @@ def _expected(case: SharingCase) -> str:
     unsure = case.unsure(case.conservative)
     if not case.unmeasured:
         if unsure:
-            return f"{expected}, up to {each(case.decisive)}{_UPPER}"
-        return f"{expected}, which decides, for all pairs of their kernels are safe" if case.by_upper else expected
+            return f"{expected}, up to {each(case.decisive)}{_BY_WORST}"
+        return f"{expected}, which decides, for all pairs of their kernels are safe" if case.by_worst else expected
     assumed = text(case.settings.assumed_issue, "fraction")
     who = "each" if len(case.unmeasured) == len(case.demands) else " and ".join(case.unmeasured)
     return (
         f"{expected} by what was measured, {each(case.decisive)} if {who} also needs {assumed} of the issue slots"
-        f"{_UPPER if unsure else ''}"
+        f"{_BY_WORST if unsure else ''}"
     )
 
 
@@ -434,7 +436,7 @@ def advise(
     members: Sequence[MixMembers] | None = None,
     busy: Sequence[float] | None = None,
     same_user: bool = True,
-    by_upper: bool = False,
+    by_worst: bool = False,
     shared: Callable[[tuple[float, ...]], Estimate] | None = None,
 ) -> SharingAdvice:
     """Return how `demands` should share `gpu`, `estimate` is that without any isolation.
@@ -443,9 +445,9 @@ def advise(
     advised only where this is safe, too. By default nothing is assumed. `members`: kernels of each, with shares of
     its time, conservative; by default each is one. `busy`: share 0..1 of its time in which each does anything at all
     (1: always); they are assumed to be independent: a member is slowed for the share of its time in which another
-    is busy. `by_upper`: expected values are from profiled kernels of one at least, so that where `estimate` is
-    not safe, or issue slots are assumed, the upper value of each decides. `shared`: the estimate under MPS with these
-    shares of the SMs; without it every kernel is assumed to spread evenly over fewer SMs.
+    is busy. `by_worst`: expected values are from profiled kernels of one at least, so that where `estimate` is
+    not safe, or issue slots are assumed, the worst slowdown of each decides. `shared`: the estimate under MPS with
+    these shares of the SMs; without it every kernel is assumed to spread evenly over fewer SMs.
 
     >>> from tachograph.sharing.demand import CorunOutcome
     >>> two = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
@@ -467,7 +469,7 @@ def advise(
         others=tuple(min(1.0, math.fsum(shares) - share) for share in shares),
         shared=shared,
         missing=tuple(dict.fromkeys((*estimate.unknown, *_unknown(demands, gpu, settings)))),
-        by_upper=by_upper,
+        by_worst=by_worst,
     )
     room, fits = _memory(case)
     if not fits:

@@ -72,7 +72,7 @@ def matched_pairs(kinds: Sequence[JobGroup], judge: PairJudge, *, every: bool) -
             if short is None:
                 proposal = judge.proposal(one, other)
                 if proposal.saved_h > 0:
-                    done.found.append(judge.packed(judge.over_kernels(proposal)))
+                    done.found.append(judge.over_kernels(proposal))
                     free -= {i, j}
                     continue
                 short = proposal.advice.binding or "issue"

@@ -1,4 +1,4 @@
-"""State of kernels that run together, a row each, and what their rates come to."""
+"""State of two kernels that run together, a row each, and what their rates come to."""
 
 from __future__ import annotations
 
@@ -19,40 +19,30 @@ _DRAM, _L2_BANDWIDTH, _L2, _L1, _BLOCKS, _SMS = range(len(CYCLES), len(RESOURCES
 STARVED = 100.0  # times as long: how rarely a scheduler selects a warp that waits behind others was never published
 _FELT = 0.995  # a rate above this has no binding resource
 _REGULAR = 0.1  # irregular waiting, 0..1, up to which a kernel waits for arithmetic only
-# for upper values: times of a hit that a miss takes at most, of all measured GPUs (L2: 2.2, L1: 10.9 on a V100), and
-# the share of what stays in a cache by the estimate that surely does
-_L2_COST_AT_MOST, _L1_COST_AT_MOST = 3.0, 12.0
-_SURELY = 0.75
-_L2_DELIVERED = 0.5  # of the peak that a profiler counts: any L2 delivers as much, where it was not measured
 _LEAST = 1e-9  # a share below this is none
-_NOTABLE = 0.01  # demand above which it matters that another's on the same was not measured
 
-# places in a row OWN: demand; waits elsewhere and in queues, see contention; whether demand was not measured; use of an
-# SM, needs of a block
+# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of a block
 _KINDS = len(CYCLES)
-_WAITS, _STANDS, _OPEN = _KINDS, 2 * _KINDS, 3 * _KINDS
+_WAITS, _STANDS = _KINDS, 2 * _KINDS
 (_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _USED, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, _L2_BUSY, _L2_TRAFFIC,
- SECONDS, LONGER) = range(4 * _KINDS, 4 * _KINDS + 14)  # fmt: skip
+ SECONDS, LONGER) = range(3 * _KINDS, 3 * _KINDS + 14)  # fmt: skip
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
-# the same for upper values, where all that was not measured counts as contended
-_MOST = _NEEDS + _ROOM
-(_USED_MOST, _L2_BUSY_MOST, _L2_TRAFFIC_MOST, _L2_HIT_MOST, _L2_FILLS_MOST, _L1_HIT_MOST, _L1_FILLS_MOST,
- _UNMEASURED) = range(_MOST, _MOST + 8)  # fmt: skip
-OWN = _UNMEASURED + 1
-# places in a row BESIDE: sums over all others, and the latency of DRAM while all run
+OWN = _NEEDS + _ROOM
+# places in a row BESIDE: what the other one takes, and the latency of DRAM while both run
 _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS, _TURNS_MOST, _OTHERS, _OTHER_L2_BUSY_MOST,
- _OTHER_L2_MOST, _OTHER_L1_MOST, _OTHER_UNMEASURED, _OTHER_USED_MOST) = range(4 * _KINDS, 4 * _KINDS + 13)  # fmt: skip
-_TAKEN = _OTHER_USED_MOST + 1
+(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS) = range(4 * _KINDS, 4 * _KINDS + 6)
+_TAKEN = _TURNS + 1
 BESIDE = _TAKEN + _ROOM
 # places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
-RATE, SLOWDOWN, WORST, UPPER, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(10)
-OUT = 10
+RATE, SLOWDOWN, WORST, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(9)
+OUT = 9
 # places in a row of GPU and calibration
-(_CURVATURE, _L2_COST, _L1_COST, _L2_KNEE, _L2_CLIFF, _L1_KNEE, _L1_CLIFF, _DOMINANCE, _LASTING, _MARGIN,
- _HAS) = range(11)  # fmt: skip
+(_CURVATURE, _L2_COST, _L1_COST, _L2_KNEE, _L2_CLIFF, _L1_KNEE, _L1_CLIFF, _DOMINANCE, _LASTING,
+ _HAS) = range(10)  # fmt: skip
+# what was not measured and might decide: nothing; of memory, whose queues starve none; of an SM
+SURE, UNSURE_OF_MEMORY, UNSURE_OF_SM = 0, 1, 2
 
 Row: TypeAlias = Floats | list[float]
 Two: TypeAlias = tuple[float, float]
@@ -64,12 +54,11 @@ def machine(
     *,
     dominance: float = contention.DOMINANCE,
     lasting: bool = False,
-    margin: float = 1.0,
 ) -> Floats:
     """Return the values of GPU and calibration, and whether launches follow each other without end, as a row."""
     known = (
         calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, calibration.l2_knee,
-        calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff, dominance, float(lasting), margin,
+        calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff, dominance, float(lasting),
     )  # fmt: skip
     return np.array([*known, *vectors.room(gpu)])
 
@@ -93,27 +82,7 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    unmeasured = np.isnan(vectors.cycles)
-    unmeasured[:, -1] &= vectors.in_l1.uses
-    plain = [requested, waits, stands, unmeasured, *columns, takes, needs]
-    return np.column_stack([*plain, *_at_most(vectors, gpu, calibration)])
-
-
-def _at_most(of: Vectors, gpu: GpuCapacity, calibration: Calibration) -> list[Floats]:
-    """Columns of a row OWN for upper values: what was not measured is taken to be all there is."""
-    l2, l1 = of.in_l2, of.in_l1
-    delivered = 1.0 if vectors.l2_measured(gpu, calibration) else _L2_DELIVERED
-    busy = np.where(np.isnan(of.l2_bandwidth), l2.uses, np.minimum(of.l2_bandwidth / delivered, 1.0))
-    return [
-        np.nan_to_num(of.dram, nan=1.0),
-        busy,
-        np.where(np.isnan(of.l2_traffic), busy * vectors.L2_OVER_DRAM, of.l2_traffic),
-        np.where(l2.uses, l2.hit_most, 0.0),
-        vectors.most_filled(l2),
-        np.where(l1.uses, l1.hit_most, 0.0),
-        vectors.most_filled(l1),
-        vectors.unmeasured_in_sm(of, gpu).astype(float),
-    ]
+    return np.column_stack([requested, waits, stands, *columns, takes, needs])
 
 
 def _hits(filled: Floats, hit: Floats) -> Floats:
@@ -136,33 +105,24 @@ def _served_first(one: Row, requested: float, other: Row, mine: float, dominance
 
 @either
 def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
-    """Add to what is beside `own` one other kernel."""
+    """Write what is beside `own`, where `other` is."""
     dominance = machine[_DOMINANCE]
     for kind in range(_KINDS):
         mine, requested = own[kind], other[kind]
         if _served_first(other, requested, own, mine, dominance):
-            beside[_DOMINANT + kind] += requested
-            beside[_STANDING + kind] += requested
+            beside[_DOMINANT + kind] = beside[_STANDING + kind] = requested
         else:
-            beside[_STANDING + kind] += other[_STANDS + kind]
+            beside[_STANDING + kind] = other[_STANDS + kind]
             if not _served_first(own, mine, other, requested, dominance):
-                beside[_PEERS + kind] += requested
-        beside[_ALL + kind] += requested
-        if (own[_OPEN + kind] > 0.0 and requested > _NOTABLE) or (other[_OPEN + kind] > 0.0 and mine > _NOTABLE):
-            beside[_OTHER_UNMEASURED] += 1.0
-    beside[_OTHER_L2_BUSY] += other[_L2_BUSY]
-    beside[_OTHER_L2] += other[_L2_FILLS]
-    beside[_OTHER_L1] += other[_L1_FILLS]
+                beside[_PEERS + kind] = requested
+        beside[_ALL + kind] = requested
+    beside[_OTHER_L2_BUSY] = other[_L2_BUSY]
+    beside[_OTHER_L2] = other[_L2_FILLS]
+    beside[_OTHER_L1] = other[_L1_FILLS]
     both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
-    beside[_TURNS] += other[SECONDS] / own[SECONDS] if both_known else 1.0
-    beside[_TURNS_MOST] += other[SECONDS] / own[SECONDS] if both_known else STARVED
-    beside[_OTHERS] += 1.0
-    beside[_OTHER_L2_BUSY_MOST] += other[_L2_BUSY_MOST]
-    beside[_OTHER_L2_MOST] += other[_L2_FILLS_MOST]
-    beside[_OTHER_L1_MOST] += other[_L1_FILLS_MOST]
-    beside[_OTHER_UNMEASURED] += other[_UNMEASURED]
+    beside[_TURNS] = other[SECONDS] / own[SECONDS] if both_known else 1.0
     for place in range(_ROOM):
-        beside[_TAKEN + place] += other[_TAKES + place]
+        beside[_TAKEN + place] = other[_TAKES + place]
 
 
 @either
@@ -235,13 +195,13 @@ def shut_out(own: Row, beside: Row, machine: Row) -> bool:
 
 
 @either
-def in_turn(turns: float, others: float, machine: Row, waits: bool) -> float:
-    """Return its slowdown when all run one after the other; `waits`: it is shut out.
+def in_turn(turns: float, machine: Row, waits: bool) -> float:
+    """Return its slowdown when both run one after the other; `waits`: it is shut out.
 
-    `turns`: times of all others, over its own, `others`: how many there are. Launches that follow each other without
-    end take turns only for room, and share cycles equally.
+    `turns`: time of the other over its own. Launches that follow each other without end take turns only for room, and
+    share cycles equally.
     """
-    return 1.0 + (turns if waits or machine[_LASTING] == 0.0 else others)
+    return 1.0 + (turns if waits or machine[_LASTING] == 0.0 else 1.0)
 
 
 @either
@@ -281,82 +241,32 @@ def least_rate(own: Row, beside: Row, meet: bool, used: float, others_use: float
 
 
 @either
-def _lost_at_most(hit: float, own: float, others: float, knee: float) -> float:
-    """Return the hit rate that it may lose in a cache at most: all that is not surely held."""
-    return hit if others > 0.0 and own + others > _SURELY * knee else 0.0
-
-
-@either
-def upper(own: Row, beside: Row, machine: Row, meet: bool, most: float, turn: float, worst: float) -> float:
-    """Return a bound of its slowdown; `worst`: where what was measured is all there is, without the margin.
-
-    What was not measured is contended, and whatever is not surely held by a cache is lost. `most`: the longest that it
-    may wait in an SM; `turn`: its slowdown in turn, which bounds waiting for memory, whose queues starve none. Neither
-    bounds what lost hits cost. Beside launches of unknown time both are more than `STARVED`.
-    """
-    found = worst
-    if meet and own[_UNMEASURED] + beside[_OTHER_UNMEASURED] > 0.0:
-        found = max(found, most)
-    lost = _lost_at_most(own[_L2_HIT_MOST], own[_L2_FILLS_MOST], beside[_OTHER_L2_MOST], machine[_L2_KNEE])
-    used, others = own[_USED_MOST] + own[_L2_TRAFFIC_MOST] * lost, beside[_OTHER_USED_MOST]
-    waits = 1.0 - own[_BUSIEST]
-    cost = max(machine[_L2_COST], _L2_COST_AT_MOST)
-    found = max(found, contention.miss_latency(own[_L2_HIT_MOST], own[_L2_HIT_MOST] - lost, cost, waits))
-    found = max(found, _short(used, others, turn), _short(own[_L2_BUSY_MOST], beside[_OTHER_L2_BUSY_MOST], turn))
-    if meet:
-        lost = _lost_at_most(own[_L1_HIT_MOST], own[_L1_FILLS_MOST], beside[_OTHER_L1_MOST], machine[_L1_KNEE])
-        cost = max(machine[_L1_COST], _L1_COST_AT_MOST)
-        found = max(found, contention.miss_latency(own[_L1_HIT_MOST], own[_L1_HIT_MOST] - lost, cost, waits))
-    return found * machine[_MARGIN]
-
-
-@either
-def _short(used: float, others: float, turn: float) -> float:
-    """Return the slowdown where bandwidth is short: with equal shares, or after all others, at most in turn."""
-    if used <= 0.0 or used + others <= 1.0:
-        return 1.0
-    left = 1.0 - others
-    after = turn if left * turn <= used else used / left
-    return max(used + others, after)
-
-
-@either
-def run_together(
-    own: Sequence[Row], machine: Row, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
+def run_pair(
+    one: Row, other: Row, machine: Row, meet: bool, unsure: int, beside: Sequence[Row] | Floats, of_all: Row, out: Row
 ) -> None:
-    """Fill in the results of each of `own`, rows OWN, while all of them run: one function for pairs and sets.
+    """Fill in the results of two kernels, rows OWN, while both run.
 
-    `machine`: row of GPU and calibration. `meet`: whether they meet in SMs. `beside`: a row BESIDE of zeros for each.
-    `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
+    `machine`: row of GPU and calibration. `meet`: whether they meet in SMs. `unsure`: what was not measured and might
+    decide; the worst is then that of being served last, or in turn. `beside`: a row BESIDE of zeros for each. `of_all`:
+    a row for the DRAM of both. `out`: rows OUT of both, one behind the other.
     """
-    count = len(own)
-    loaded_most = 0.0
-    for place in range(count):
-        mine, sums = own[place], beside[place]
-        for other in range(count):
-            if other != place:
-                add(sums, mine, own[other], machine)
-        _put_dram(of_all, place, mine, sums, machine)
-        lost = _lost_at_most(mine[_L2_HIT_MOST], mine[_L2_FILLS_MOST], sums[_OTHER_L2_MOST], machine[_L2_KNEE])
-        sums[_OTHER_USED_MOST] = -mine[_USED_MOST] - mine[_L2_TRAFFIC_MOST] * lost
-        loaded_most -= sums[_OTHER_USED_MOST]
-    loaded = contention.dram_latency(of_all, count, machine[_CURVATURE])
-    take_turns = count > 1
-    for place in range(count):
+    own = (one, other)
+    for place in range(2):
+        add(beside[place], own[place], own[1 - place], machine)
+        _put_dram(of_all, place, own[place], beside[place], machine)
+    loaded = contention.dram_latency(of_all, 2, machine[_CURVATURE])
+    take_turns = True
+    for place in range(2):
         mine, sums, at = own[place], beside[place], OUT * place
         sums[LATENCY] = loaded
-        sums[_OTHER_USED_MOST] += loaded_most
         part = contention.PARTS * place
         cycles, memory, binding = pace(mine, sums, machine, meet, of_all[part], of_all[part + 1])
         waits = binding == _BLOCKS
-        turn = in_turn(sums[_TURNS], sums[_OTHERS], machine, waits)
+        turn = in_turn(sums[_TURNS], machine, waits)
         take_turns = take_turns and cycles * turn <= 1.0
         out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN] = cycles, memory, turn
         out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
-    everything = 0.0
-    for place in range(count):
-        everything += of_all[contention.PARTS * place]
-    for place in range(count):
+    for place in range(2):
         mine, sums, at = own[place], beside[place], OUT * place
         cycles, memory, turn, longer = out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN], out[at + _LONGER]
         waits = out[at + SHUT_OUT] > 0.0
@@ -364,14 +274,17 @@ def run_together(
         out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
         out[at + SLOWDOWN] = max(times_longer(cycles, most), 1.0 / memory) * longer
         out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
-        used = of_all[contention.PARTS * place]
-        least = 0.0 if waits else least_rate(mine, sums, meet, used, everything - used)
+        least = 0.0
+        if not waits:
+            used, others_use = of_all[contention.PARTS * place], of_all[contention.PARTS * (1 - place)]
+            least = least_rate(mine, sums, meet, used, others_use)
         most = longest(turn, machine, waits, False)
-        out[at + WORST] = max(out[at + SLOWDOWN], times_longer(least, most) * longer)
-        turn = in_turn(sums[_TURNS_MOST], sums[_OTHERS], machine, waits)
-        most = longest(turn, machine, waits, False)
-        served_last = max(out[at + WORST], times_longer(least, most) * longer)
-        out[at + UPPER] = upper(mine, sums, machine, meet, most, turn, served_last) if count > 1 else served_last
+        worst = max(out[at + SLOWDOWN], times_longer(least, most) * longer)
+        if unsure == UNSURE_OF_SM:
+            worst = max(worst, most)
+        elif unsure == UNSURE_OF_MEMORY:
+            worst = max(worst, turn)
+        out[at + WORST] = worst
 
 
 @either

@@ -163,27 +163,32 @@ class CorunOutcome:
     """Outcome of one member while all run: its slowdown (1: none), the worst possible one, the binding resource.
 
     binding: one of demand.CYCLES, dram, l2_bandwidth, l2, l1, blocks, sms; None: nothing. slowdown None: undetermined,
-    see Estimate.unknown. worst: if the others get every contended resource first, or launches run one after the other.
-    upper: a bound. It is `worst` where all that was not measured is contended and whatever is not known to stay in a
-    cache is lost, times the margin for effects outside of the model.
+    see Estimate.unknown. worst: if the other gets every contended resource first; as in turn where something was not
+    measured that they may contend for, or a cache may lose what one finds in it.
     """
 
     name: str
     slowdown: float | None
     worst: float | None
     binding: str | None
-    upper: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MixCorunOutcome(CorunOutcome):
+    """Outcome of a mix of kernels, on average. worst_pair: slowdown of the kernel that is slowed most by another."""
+
+    worst_pair: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Outcome when `members` run together.
+    """Outcome when two `members` run together.
 
     sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time together,
     None where durations are not known; where they last, the sum of the work of each over its work alone in the same
-    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all decisive values were
-    measured, and no upper value exceeds the slowdown that is allowed. unknown: what was not measured, a sentence each.
-    reached: the resources of which demand reaches the limit under which a set is safe.
+    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, and at the worst neither is
+    slowed by more than what is allowed. unknown: what was not measured, a sentence each. reached: the resources of
+    which demand reaches the limit under which a pair is safe.
     """
 
     members: tuple[CorunOutcome, ...]
@@ -199,8 +204,8 @@ class Estimate:
 class Matrix:
     """All pairs, as arrays of shape (rows, columns).
 
-    slowdown[i, j]: of row i while column j runs beside it, NaN unknown; upper[i, j]: its upper value, see
-    CorunOutcome. gain[i, j]: as in Estimate. binding[i, j]: place in `resources` of what binds row i, NOTHING for none.
+    slowdown[i, j]: of row i while column j runs beside it, NaN unknown; worst[i, j]: the worst one, see CorunOutcome.
+    gain[i, j]: as in Estimate. binding[i, j]: place in `resources` of what binds row i, NOTHING for none.
     safe[i, j]: 1 safe, 0 not.
     """
 
@@ -208,7 +213,7 @@ class Matrix:
     columns: tuple[str, ...]
     resources: tuple[str, ...]
     slowdown: Floats
-    upper: Floats
+    worst: Floats
     gain: Floats
     binding: Bytes
     safe: Bytes

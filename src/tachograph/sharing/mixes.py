@@ -218,11 +218,11 @@ class MixOutcome:
     """Two mixes side by side, of each: its slowdown, its binding resource, its most slowed member.
 
     None: not known of a pair of their members; of `bindings`: nothing binds it. safe: all pairs of members are.
-    uppers: upper values of the slowdowns, see CorunOutcome.
+    worsts: the worst slowdowns, see CorunOutcome.
     """
 
     slowdowns: tuple[float | None, float | None]
-    uppers: tuple[float | None, float | None]
+    worsts: tuple[float | None, float | None]
     bindings: tuple[str | None, str | None]
     worst_of: tuple[WorstPair | None, WorstPair | None]
     safe: bool
@@ -256,7 +256,7 @@ def corun_of_mixes(one: Mix, other: Mix, *, pairs: PairsFunction, turned: PairsF
     slowdowns = folded(here, of_one, of_other), folded(there, of_other, of_one)
     return MixOutcome(
         slowdowns=(unless_nan(slowdowns[0].slowdown[0, 0]), unless_nan(slowdowns[1].slowdown[0, 0])),
-        uppers=(unless_nan(slowdowns[0].upper[0, 0]), unless_nan(slowdowns[1].upper[0, 0])),
+        worsts=(unless_nan(slowdowns[0].worst[0, 0]), unless_nan(slowdowns[1].worst[0, 0])),
         bindings=(slowdowns[0].bound_by(0, 0), slowdowns[1].bound_by(0, 0)),
         worst_of=(_worst(here), _worst(there)),
         safe=all(bool(found.safe.all()) for found in (here, there)),
@@ -278,7 +278,7 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
     """
     known = np.nan_to_num(found.slowdown, nan=1.0)
     slowdown: Floats = rows @ known @ columns.T
-    upper: Floats = rows @ np.nan_to_num(found.upper, nan=1.0) @ columns.T
+    worst: Floats = rows @ np.nan_to_num(found.worst, nan=1.0) @ columns.T
     more = known - 1
     binding = np.full(slowdown.shape, NOTHING, np.uint8)
     most = np.zeros(slowdown.shape)
@@ -289,10 +289,10 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
     unmeasured = np.isnan(found.slowdown)
     if unmeasured.any():
         unknown = rows @ unmeasured @ columns.T > 0
-        slowdown[unknown], upper[unknown], binding[unknown] = np.nan, np.nan, NOTHING
+        slowdown[unknown], worst[unknown], binding[unknown] = np.nan, np.nan, NOTHING
     safe: Bytes = (rows @ (found.safe == 0) @ columns.T == 0).astype(np.uint8)
     gain = np.full(slowdown.shape, np.nan)
-    return Matrix((), (), found.resources, slowdown, upper, gain, binding, safe)
+    return Matrix((), (), found.resources, slowdown, worst, gain, binding, safe)
 
 
 def _worst(found: Matrix) -> WorstPair | None:

@@ -184,8 +184,7 @@ def by_kernels_ruled_out(
         if not fits and not surely[i, j]:
             shares = shares_for((means[i], means[j]))
             lost = [_on_share(mixes[at], narrow[at], share, gpu) for at, share in zip((i, j), shares, strict=True)]
-            by_upper = bool(kernels[i] and kernels[j])
-            fits = max(_with_margin(lost, (busy[j], busy[i]), settings) if by_upper else lost) <= most
+            fits = max(lost) <= most
         found[i, j] = found[j, i] = not fits
     return found
 
@@ -231,9 +230,3 @@ def _on_share(one: Mix, narrow: Floats, share: float, gpu: GpuCapacity) -> float
 def _if_wide(one: Mix, share: float) -> float:
     """Its assumed least loss, where the width of its kernels is unknown; else 0."""
     return 0.0 if launches_known(one.members) else if_wide(one.mean, share) or 0.0
-
-
-def _with_margin(lost: Sequence[float], others: Sequence[float], settings: InterferenceOptions) -> list[float]:
-    """The decisive values: two are not safe where one of them is slowed by its share alone."""
-    more = max(settings.margin, 1.0) - 1 if max(lost) > 1 + SLACK else 0.0
-    return [slowdown * (1 + min(1.0, share) * more) for slowdown, share in zip(lost, others, strict=True)]

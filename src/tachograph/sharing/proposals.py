@@ -13,17 +13,24 @@ from tachograph.catalog.arrays import Bytes, Flags, Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI
 from tachograph.sharing.advice import CONTEXT_BYTES, NOT_KEPT_APART, SharingAdvice, advise
-from tachograph.sharing.demand import NOTHING, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.demand import (
+    NOTHING,
+    Calibration,
+    Demand,
+    Estimate,
+    GpuCapacity,
+    Matrix,
+    MixCorunOutcome,
+    Sharing,
+)
 from tachograph.sharing.job_groups import JobGroup
 from tachograph.sharing.mixes import Mix, MixOutcome, PairsFunction, corun_of_mixes, folded, mix_issuing, shares_of
-from tachograph.sharing.partitions import SLACK, by_kernels_ruled_out, ruled_out
-
-MOST_PACKED = 8  # runs of one job group on a GPU that are tried
+from tachograph.sharing.partitions import by_kernels_ruled_out, ruled_out
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Functions that estimate demands on one GPU: rows beside columns, and a set, in some sharing mode.
+    """Functions that estimate demands on one GPU: rows beside columns, and a pair, in some sharing mode.
 
     alone: least slowdown of each alone on 0, 1, 2 .. SMs, (demands, SMs); None: not supported.
     """
@@ -44,10 +51,9 @@ class SharingProposal:
     """Two job groups on one GPU in place of two; both may be the same group: two of its runs.
 
     overlap_h: GPU-hours of one of them that the other can run beside, at most. saved_h: GPU-hours saved then; 0
-    where it is not proposed. taken: one of them is in a pair that saves more. packed: number of runs of a group beside
-    itself that may share under MPS. runs: expected over all pairs of their runs; None where not requested.
-    kernels: the same over all pairs of their kernels, while both are busy, conservative, where one was profiled; a
-    group that was not is one kernel.
+    where it is not proposed. taken: one of them is in a pair that saves more. runs: expected over all pairs of their
+    runs; None where not requested. kernels: the same over all pairs of their kernels, while both are busy,
+    conservative, where one was profiled; a group that was not is one kernel.
     """
 
     one: JobGroup
@@ -56,7 +62,6 @@ class SharingProposal:
     overlap_h: float
     saved_h: float
     taken: bool = False
-    packed: int = 2
     runs: MixOutcome | None = None
     kernels: MixOutcome | None = None
 
@@ -153,7 +158,7 @@ class PairJudge:
             (one.busy, other.busy),
             same_user=one.user is not None and one.user == other.user,
             by_kernels=profiled,
-            by_upper=profiled,
+            by_worst=profiled,
             full=full,
         )
         overlap = overlap_h(one, other)
@@ -166,7 +171,7 @@ class PairJudge:
         *,
         same_user: bool,
         by_kernels: bool = False,
-        by_upper: bool = False,
+        by_worst: bool = False,
         full: bool = False,
     ) -> SharingAdvice:
         least, most = [mix_issuing(one) for one in demands], self._conservative(demands)
@@ -187,24 +192,28 @@ class PairJudge:
             calibration=self.calibration,
             busy=busy,
             same_user=same_user,
-            by_upper=by_upper,
+            by_worst=by_worst,
             shared=lambda shares: estimated(most, replace(_BESIDE, shares=shares)),
         )
 
     def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
-        """Estimate of two of which one was profiled: kernel by kernel, the worst value is that beside the worst one.
+        """Estimate of two of which one was profiled, kernel by kernel.
 
         Sums are those of the means: the effect of phases is in the slowdowns.
         """
         found = self._member_by_member(mixes, sharing)
         sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
-        unknown = self.estimator.estimate([demand for one in mixes for demand in _unlike(one)], _BESIDE).unknown
-        ends = zip(mixes, found.slowdowns, found.worst_of, found.bindings, found.uppers, strict=True)
+        unknown: dict[str, None] = {}
+        for one in _unlike(mixes[0]):
+            for other in _unlike(mixes[1]):
+                unknown |= dict.fromkeys(self.estimator.estimate((one, other), _BESIDE).unknown)
         outcomes = [
-            CorunOutcome(one.mean.name, slowdown, worst[0] if worst else None, binding, upper)
-            for one, slowdown, worst, binding, upper in ends
+            MixCorunOutcome(whole.mean.name, slowdown, worst, binding, pair[0] if pair else None)
+            for whole, slowdown, worst, binding, pair in zip(
+                mixes, found.slowdowns, found.worsts, found.bindings, found.worst_of, strict=True
+            )
         ]
-        return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=unknown)
+        return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=tuple(unknown))
 
     def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> MixOutcome:
         one, other = mixes
@@ -213,27 +222,6 @@ class PairJudge:
 
     def _beside(self, sharing: Sharing) -> PairsFunction:
         return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
-
-    def packed(self, proposal: SharingProposal) -> SharingProposal:
-        """The same with the number of runs of a group that may share at once, at most all; by kernels only two."""
-        kind, count = proposal.one, 2
-        if kind is not proposal.other or kind.profile or proposal.advice.mode != "mps":
-            return proposal
-        while count < min(MOST_PACKED, kind.runs):
-            more = count + 1
-            if self._too_slow(kind, more):  # by one estimate, before three and their sentences
-                break
-            if self._advice([kind.demand] * more, [kind.busy] * more, same_user=True).mode != "mps":
-                break
-            count = more
-        return replace(proposal, packed=count)
-
-    def _too_slow(self, kind: JobGroup, count: int) -> bool:
-        """Whether `count` runs of a job group are certainly too slow under MPS."""
-        one = self._conservative([kind.demand])[0].mean
-        slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
-        beside = min(1.0, kind.busy * (count - 1))
-        return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + SLACK
 
     def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
         """The same with the expected outcome over all pairs of kernels, where one was profiled: shown, not decisive."""
@@ -264,13 +252,13 @@ def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
 def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
     """Return the decisive slowdown of each job group beside each, while both are busy.
 
-    Where one was profiled their upper values, unless both were and all pairs of their kernels are safe; else as
+    Where one was profiled the worst ones, unless both were and all pairs of their kernels are safe; else as
     expected.
     """
     profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
     measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
     safe = (found.safe & found.safe.T > 0) & measured[:, None] & measured[None, :]
-    return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.upper, found.slowdown)
+    return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.worst, found.slowdown)
 
 
 def _unlike(whole: Mix) -> list[Demand]:

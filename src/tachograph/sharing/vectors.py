@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +25,9 @@ _FILLED = 1e9  # times full, at most
 L2_OVER_DRAM = 6.0  # times the bandwidth of DRAM: no L2 delivers more
 _FEW = 0.05  # share of misses below which the traffic of L2 does not follow from that of DRAM: two roundings
 _QUIET = 0.01  # of the capacity: below this demand for memory, the cached data of a kernel are negligible
-_HITS = 0.5  # at this hit rate in a cache, the reused bytes of a kernel matter
+_HITS = 0.1  # at this hit rate in a cache, the reused bytes of a kernel matter
+_SURELY = 0.75  # share of what stays in a cache by the estimate that surely does
+_L2_DELIVERED = 0.5  # of the peak that a profiler counts: any L2 delivers as much, where it was not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,12 @@ class CacheUse:
     """What decides whether a cache matters to kernels. `uses`: more than negligible, or unknown.
 
     `finds`: uses it with a high hit rate, or unknown. `unknown_reuse`: uses it, and its reused bytes are unknown.
-    `hit_most`: upper bound of the hit rate, all where it was not measured.
     `most`: upper bound of the bytes that it touches, over the capacity of the cache; NaN: unknown.
     """
 
     uses: Flags
     finds: Flags
     unknown_reuse: Flags
-    hit_most: Floats
     most: Floats
 
     def only(self, part: slice | list[int]) -> CacheUse:
@@ -62,23 +59,16 @@ class CacheUse:
         return CacheUse(*(getattr(self, name)[part] for name in CacheUse.__slots__))
 
 
-def most_filled(cache: CacheUse) -> Floats:
-    """Return upper bounds of the bytes that kernels come back to, over the size of the cache; 0: it is not used."""
-    return np.where(cache.uses, np.where(np.isnan(cache.most), _FILLED, cache.most), 0.0)
+def contended(one: CacheUse, other: CacheUse, held: float) -> Flags:
+    """Return of (rows of one, rows of other): whether both use a cache, one has a high hit rate, and bytes may be lost.
 
-
-def contended(uses: Sequence[Any] | Flags, finds: Sequence[Any] | Flags, most: Sequence[Any] | Floats) -> Flags:
-    """Return whether two or more use a cache, one has a high hit rate, and it is not known to hold all they touch.
-
-    A value, or an array, of each kernel, see `CacheUse`; arrays broadcast against each other.
+    `held`: up to this share of the cache, all that both touch surely stays.
     """
-    one, two, filled = uses[0], uses[0] & False, np.where(uses[0], most[0], 0.0)
-    for use, size in zip(uses[1:], most[1:], strict=True):
-        two, one = two | (one & use), one | use
-        filled = filled + np.where(use, size, 0.0)
-    held: Flags = np.less(filled, 1.0)  # NaN: not known to be held
-    found: Flags = two & reduce(or_, finds) & np.logical_not(held)
-    return found
+    both = one.uses[:, None] & other.uses[None, :]
+    finds = one.finds[:, None] | other.finds[None, :]
+    stays = one.most[:, None] + other.most[None, :] <= held  # NaN: not known to stay
+    lost: Flags = both & finds & ~stays
+    return lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +132,6 @@ class Vectors:
 _PLAIN = tuple(name for name in Vectors.__slots__ if name not in ("names", "in_l2", "in_l1", "launches"))
 
 
-def joined(parts: Sequence[Vectors]) -> Vectors:
-    """Return the rows of all parts as one."""
-    launches = LaunchVectors(
-        *(np.concatenate([getattr(part.launches, name) for part in parts]) for name in LaunchVectors.__slots__)
-    )
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN}
-    return Vectors(
-        names=tuple(name for part in parts for name in part.names),
-        in_l2=_joined_caches([part.in_l2 for part in parts]),
-        in_l1=_joined_caches([part.in_l1 for part in parts]),
-        launches=launches,
-        **columns,
-    )
-
-
-def _joined_caches(parts: Sequence[CacheUse]) -> CacheUse:
-    return CacheUse(*(np.concatenate([getattr(part, name) for part in parts]) for name in CacheUse.__slots__))
-
-
 def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Vectors:
     """Return the demands as arrays, those on issue slots and DRAM as shares of what can be achieved."""
     cycles = np.array([[_number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
@@ -191,7 +162,6 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
     again = 1.0 - dram / np.where(traffic > _LEAST, traffic, np.nan)
     again = np.where(np.isnan(again), 1.0, np.maximum(again, 0.0))
     found[0] = np.minimum(found[0], again)
-    at_most = [np.nan_to_num(hit, nan=1.0) for hit in hits]
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
@@ -215,8 +185,8 @@ def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Cal
         l1=sizes[1],
         l1_hit=found[1],
         seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
-        in_l2=_cached(~little, found[0], np.minimum(at_most[0], again), sizes[0], touched),
-        in_l1=_cached(~quiet, found[1], at_most[1], sizes[1], sizes[1]),
+        in_l2=_cached(~little, found[0], sizes[0], touched),
+        in_l1=_cached(~quiet, found[1], sizes[1], sizes[1]),
         launches=_launches(demands, gpu),
     )
 
@@ -251,9 +221,9 @@ def _l2_traffic(
     return np.clip(share, 0.0, 1.0), np.clip(traffic, 0.0, L2_OVER_DRAM)
 
 
-def _cached(uses: Flags, hit: Floats, hit_most: Floats, filled: Floats, touched: Floats) -> CacheUse:
+def _cached(uses: Flags, hit: Floats, filled: Floats, touched: Floats) -> CacheUse:
     unknown = np.isnan(filled)
-    return CacheUse(uses, uses & ~(hit < _HITS), uses & unknown, hit_most, np.where(unknown, touched, filled))
+    return CacheUse(uses, uses & ~(hit < _HITS), uses & unknown, np.where(unknown, touched, filled))
 
 
 def _number(value: float | None) -> float:
@@ -321,15 +291,40 @@ def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
     return known
 
 
-def unmeasured_in_sm(demands: Vectors, gpu: GpuCapacity) -> Flags:
-    """Return of which demands something is unknown that others may contend for in an SM.
+def unsure_of_sm(one: Vectors, other: Vectors, gpu: GpuCapacity) -> Flags:
+    """Return of (rows of one, rows of other): whether something is unknown that they may contend for in an SM.
 
-    That is room for blocks, issue slots, all pipelines (a profiler that collects one collects all of the chip), or the
-    bandwidth of L1 where it is used.
+    That is room for blocks, issue slots, all pipelines, or the bandwidth of an L1 that is used; or a pipeline that one
+    needs and that was not measured of the other: reports of different coverage.
     """
+    lacks = _lacks_in_sm(one, gpu)[:, None] | _lacks_in_sm(other, gpu)[None, :]
+    for mine, theirs in ((one, other), (other, one)):
+        needed = np.nan_to_num(mine.cycles) > _QUIET
+        unmeasured = np.isnan(theirs.cycles)
+        unmeasured[:, -1] &= theirs.in_l1.uses
+        open_ = (needed[:, None, :] & unmeasured[None, :, :]).any(axis=2)
+        lacks = lacks | (open_ if mine is one else open_.T)
+    return lacks
+
+
+def _lacks_in_sm(demands: Vectors, gpu: GpuCapacity) -> Flags:
+    """A profiler that collects one pipeline collects all of the chip."""
     known = np.isfinite(demands.cycles)
-    one, pipes, l1 = known[:, 0], known[:, 1:-1].any(axis=1), known[:, -1] | ~demands.in_l1.uses
-    return ~(one & pipes & l1 & room_known(demands.launches, gpu))
+    slots, pipes, l1 = known[:, 0], known[:, 1:-1].any(axis=1), known[:, -1] | ~demands.in_l1.uses
+    return ~(slots & pipes & l1 & room_known(demands.launches, gpu))
+
+
+def unsure_of_memory(one: Vectors, other: Vectors, gpu: GpuCapacity, calibration: Calibration, *, meet: Flags) -> Flags:
+    """Return of (rows of one, rows of other): whether bandwidth is unknown, or a cache may lose what one finds."""
+    both_l2 = one.in_l2.uses[:, None] & other.in_l2.uses[None, :]
+    unmeasured = np.isnan(one.l2_bandwidth)[:, None] | np.isnan(other.l2_bandwidth)[None, :]
+    dram = np.isnan(one.dram)[:, None] | np.isnan(other.dram)[None, :]
+    l2 = (both_l2 & unmeasured) | contended(one.in_l2, other.in_l2, _SURELY * calibration.l2_knee)
+    l1 = meet & contended(one.in_l1, other.in_l1, _SURELY * calibration.l1_knee)
+    if not l2_measured(gpu, calibration):  # shares are of a peak that no L2 reaches
+        l2 = l2 | (one.l2_bandwidth[:, None] + other.l2_bandwidth[None, :] > _L2_DELIVERED)
+    unsure: Flags = dram | l2 | l1
+    return unsure
 
 
 def l2_measured(gpu: GpuCapacity, calibration: Calibration) -> bool:
@@ -383,8 +378,6 @@ def unknown(
     demands: Sequence[Demand], vectors: Vectors, *, gpu: GpuCapacity, calibration: Calibration
 ) -> tuple[str, ...]:
     """Return a sentence for all that is missing of these demands, of the GPU, of its calibration; each once."""
-    if len(demands) < 2:
-        return ()
     text = (*_of_members(demands, vectors), *_of_caches(demands, vectors), *_of_gpu(vectors, gpu, calibration))
     return tuple(dict.fromkeys(text))
 
@@ -412,7 +405,7 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
         lacks = cached.unknown_reuse | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
-        if missing and contended(cached.uses, cached.finds, cached.most):
+        if missing and contended(cached.only([0]), cached.only([1]), 1.0).any():
             verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
     busy = vectors.in_l2.uses & ~(vectors.l2_bandwidth <= 0)

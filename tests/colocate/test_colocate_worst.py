@@ -39,7 +39,7 @@ def estimator_of(margin: float) -> Any:
             issue = [[row.cycles["issue"] + column.cycles["issue"] for column in columns] for row in rows]
             safe = (np.array(issue) < 0.9).astype(np.uint8)
             found = known.pairs(rows, columns, sharing)
-            return replace(found, safe=safe, upper=found.slowdown * margin)
+            return replace(found, safe=safe, worst=found.slowdown * margin)
 
         return Estimator(pairs, known.estimate)
 
@@ -65,7 +65,7 @@ def report(
     return build_colocate_report(
         summaries,
         verdicts,
-        settings=InterferenceOptions(max_slowdown=max_slowdown, safe_cycles=2.0, safe_dram=2.0, margin=MARGIN),
+        settings=InterferenceOptions(max_slowdown=max_slowdown, safe_cycles=2.0, safe_dram=2.0),
         thresholds=Thresholds(),
         calibration=Calibration(achievable_share=0.8),
         estimator_of=estimator_of(MARGIN),
@@ -87,24 +87,24 @@ def over_all(slowdown: float) -> tuple[float, float]:
     return 1 + BUSY["y"] * (slowdown - 1), 1 + BUSY["x"] * (slowdown - 1)
 
 
-def test_of_two_profiled_the_margin_decides(tmp_path: Path) -> None:
+def test_of_two_profiled_the_worst_decides(tmp_path: Path) -> None:
     advice, text = both(tmp_path, CROWDED)
     assert advice.slowdowns == pytest.approx(over_all(1.05))
     assert advice.conservative == pytest.approx(over_all(1.05 * 1.14))
     assert advice.mode == "mps"
     assert all(worst >= conservative for worst, conservative in zip(advice.worst, advice.conservative, strict=True))
-    assert "expected 1.03x and 1.04x, up to 1.12x and 1.16x, by the upper value, which decides" in text
+    assert "expected 1.03x and 1.04x, up to 1.12x and 1.16x, by the worst case, which decides" in text
     (passed, *_), between = over_all(1.05), 1.10  # more than expected, less than it may be
     assert passed < between < over_all(1.05 * 1.14)[0]
     refused, text = both(tmp_path, CROWDED, max_slowdown=between)
     assert refused.mode != "mps"
-    assert "1.12x and 1.16x, by the upper value, which decides, slowed by issue slots" in text
+    assert "1.12x and 1.16x, by the worst case, which decides, slowed by issue slots" in text
     assert report(tmp_path, CROWDED, max_slowdown=between).proposals == ()
     (proposed,) = report(tmp_path, CROWDED, max_slowdown=1.17).proposals
     assert proposed.saved_h == pytest.approx(2 - over_all(1.05 * 1.14)[1])
 
 
-def test_safe_pairs_need_no_margin(tmp_path: Path) -> None:
+def test_safe_pairs_need_no_worst_case(tmp_path: Path) -> None:
     advice, text = both(tmp_path, LIGHT, max_slowdown=1.01)
     assert (advice.mode, advice.conservative) == ("mps", (1.0, 1.0))
     assert "expected 1.00x each, which decides, for all pairs of their kernels are safe" in text
@@ -112,13 +112,13 @@ def test_safe_pairs_need_no_margin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("profiled", "other"), [("x", "y"), ("y", "x")])
 @pytest.mark.parametrize("ran", [CROWDED, LIGHT])  # safe or not: of the other kernels nobody knows
-def test_of_one_profiled_the_margin_decides_as_well(
+def test_of_one_profiled_the_worst_decides_as_well(
     tmp_path: Path, ran: dict[str, Ran], profiled: str, other: str
 ) -> None:
     advice, text = both(tmp_path, {profiled: ran[profiled]})
     expected = max(1.0, ran[profiled].issue + 0.5)
     assert advice.conservative == pytest.approx(over_all(expected * MARGIN))
-    assert f"if ann/{other} also needs 50 % of the issue slots, by the upper value" in text
+    assert f"if ann/{other} also needs 50 % of the issue slots, by the worst case" in text
     between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2  # enough for the assumption alone
     refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
     assert refused.mode != "mps"
@@ -132,14 +132,14 @@ def test_of_one_profiled_the_margin_decides_as_well(
 def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
     advice, text = both(tmp_path, {})
     assert advice.conservative == (1.0, 1.0)
-    assert "upper value" not in text
+    assert "worst case, which" not in text
 
 
 def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None:
-    """It counts as request for half, and the margin is not waived for that."""
+    """It counts as request for half, and the worst case is not waived for that."""
     advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
     assert advice.conservative == pytest.approx(over_all(1.14))
-    assert "if ann/x also needs 50 % of the issue slots, by the upper value" in text
+    assert "if ann/x also needs 50 % of the issue slots, by the worst case" in text
 
 
 @pytest.mark.parametrize("ran", [CROWDED, LIGHT])
@@ -152,21 +152,20 @@ def test_the_matrix_shows_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> N
     assert of_all.slowdown[at["x"], at["y"]] == pytest.approx(advice.slowdowns[0])
 
 
-def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Path) -> None:
+def test_on_parts_of_the_sms_the_worst_counts_while_both_are_busy(tmp_path: Path) -> None:
     """Its part is its own all the time; how wrong the estimator is shows while the other works."""
     wide = {name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue) for name, ran in CROWDED.items()}
     advice, _ = both(tmp_path, wide, max_slowdown=1.9)  # 1.4 of the issue slots: MPS 1.6x and 1.5x
     assert advice.mode == "mps"
     result, _ = both(tmp_path, wide, max_slowdown=1.3)
     shares = next(sentence for sentence in result.why if sentence.startswith("MPS with parts"))
-    assert ", by the upper value, which decides" in shares
+    assert ", by the worst case, which decides" in shares
     expected = 1.4 + BUSY["y"] * 1.4 * 0.14, 1.4 + BUSY["x"] * 1.4 * 0.14
-    assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x, by the upper" in shares
+    assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x, by the worst" in shares
 
 
-@pytest.mark.parametrize("key", ["margin", "max_slowdown"])
 @pytest.mark.parametrize("written", ["0.5", "nan", "inf", "-1", "'x'"])
-def test_a_margin_that_is_none_is_refused(tmp_path: Path, key: str, written: str) -> None:
-    (tmp_path / "site.toml").write_text(f"[interference]\n{key} = {written}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"interference\.{key}"):
+def test_a_slowdown_that_is_none_is_refused(tmp_path: Path, written: str) -> None:
+    (tmp_path / "site.toml").write_text(f"[interference]\nmax_slowdown = {written}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"interference\.max_slowdown"):
         load(str(tmp_path / "site.toml"))

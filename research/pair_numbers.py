@@ -7,23 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from tachograph.nsight.launches import Launch
-from tachograph.sharing.accuracy import MATTERS
 from tachograph.sharing.demand import Calibration, Demand, GpuCapacity, Sharing
 from tachograph.sharing.estimate import estimate
 from tachograph.sharing.kernels import kernels_of
 
+MATTERS = 1.2  # a slowdown from which on nobody would call a pair safe
+
 
 @dataclass(frozen=True, slots=True)
 class PairCheck:
-    """One kernel beside another: measured and predicted slowdown, the upper value, whether the pair is called safe."""
+    """One kernel beside another: measured and predicted slowdown, the worst one predicted, whether the pair is safe.
+
+    largest_sum: of the demands of both, weighted as slowdowns are.
+    """
 
     name: str
     beside: str
     measured: float
     predicted: float | None
-    upper: float | None
+    worst: float | None
     safe: bool
     unknown: tuple[str, ...] = ()
+    largest_sum: float | None = None
 
     @property
     def error(self) -> float | None:
@@ -32,8 +37,8 @@ class PairCheck:
 
     @property
     def covered(self) -> bool | None:
-        """Whether the measured slowdown is at or under the upper value."""
-        return None if self.upper is None else self.measured <= self.upper
+        """Whether the measured slowdown is at or under the worst one predicted."""
+        return None if self.worst is None else self.measured <= self.worst
 
 
 def demands_of(launches: Sequence[Launch]) -> tuple[GpuCapacity, list[tuple[float, Demand]]]:
@@ -50,29 +55,44 @@ def demands_of(launches: Sequence[Launch]) -> tuple[GpuCapacity, list[tuple[floa
     return found[0].gpu, [(one / whole, kernel.demand) for one, kernel in zip(known, found, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class StepsTogether:
+    """What is predicted of a step beside another, both repeated; None: undetermined.
+
+    worst: the worst slowdown. largest_sum: of the demands of both. safe: all pairs of their kernels are.
+    """
+
+    slowdown: float | None
+    worst: float | None
+    largest_sum: float
+    safe: bool
+    unknown: tuple[str, ...]
+
+
 def predicted(
     own: Sequence[tuple[float, Demand]], beside: Sequence[tuple[float, Demand]], gpu: GpuCapacity, by: Calibration
-) -> tuple[float | None, float | None, bool, tuple[str, ...]]:
-    """Return slowdown, upper value, safety and what is unknown, of steps that are repeated side by side.
+) -> StepsTogether:
+    """Return what is predicted of steps that are repeated side by side.
 
-    Each kernel of one meets each of the other, as often as their shares of the time say; a pair is safe where all of
-    its kernels are.
+    Each kernel of one meets each of the other, as often as their shares of the time say.
     """
-    slowdown: float | None = 0.0
-    upper: float | None = 0.0
-    safe, unknown = True, dict[str, None]()
+    slowdown = worst = largest_sum = 0.0
+    determined, safe, unknown = True, True, dict[str, None]()
     for share, one in own:
         for other_share, other in beside:
-            found = estimate((one, other), gpu=gpu, calibration=by, sharing=Sharing(lasting=True))
-            member = found.members[0]
-            weight = share * other_share
-            slowdown = (
-                None if None in (slowdown, member.slowdown) else (slowdown or 0) + weight * (member.slowdown or 0)
-            )
-            upper = None if None in (upper, member.upper) else (upper or 0) + weight * (member.upper or 0)
-            safe = safe and found.safe
-            unknown |= dict.fromkeys(found.unknown)
-    return slowdown, upper, safe, tuple(unknown)
+            outcome = estimate((one, other), gpu=gpu, calibration=by, sharing=Sharing(lasting=True))
+            member, weight = outcome.members[0], share * other_share
+            if member.slowdown is None or member.worst is None:
+                determined = False
+            else:
+                slowdown += weight * member.slowdown
+                worst += weight * member.worst
+            largest_sum += weight * max(outcome.sums.values(), default=0.0)
+            safe = safe and outcome.safe
+            unknown |= dict.fromkeys(outcome.unknown)
+    if not determined:
+        return StepsTogether(None, None, largest_sum, safe, tuple(unknown))
+    return StepsTogether(slowdown, worst, largest_sum, safe, tuple(unknown))
 
 
 def checks(
@@ -88,7 +108,12 @@ def checks(
                 found.append(PairCheck(own, beside, slower, None, None, False, missing))
                 continue
             gpu, mine = known[own]
-            found.append(PairCheck(own, beside, slower, *predicted(mine, known[beside][1], gpu, by)))
+            steps = predicted(mine, known[beside][1], gpu, by)
+            found.append(
+                PairCheck(
+                    own, beside, slower, steps.slowdown, steps.worst, steps.safe, steps.unknown, steps.largest_sum
+                )
+            )
     return found
 
 
@@ -96,8 +121,8 @@ def checks(
 class PairErrors:
     """Errors over checks with a prediction; None where there is none.
 
-    coverage: share of measured slowdowns at or under the upper value. wrongly_safe: kernels in pairs that are called
-    safe and were slowed by `MATTERS` or more.
+    coverage: share of measured slowdowns at or under the worst one predicted. wrongly_safe: kernels in pairs that are
+    called safe and were slowed by `MATTERS` or more.
     """
 
     checked: int
