@@ -101,10 +101,10 @@ calibrate: $(VENV)/dev.stamp ## measure this machine's GPU for the advice on sha
 	$(BIN)/python research/calibrate.py $(ARGS)
 
 gpu-day: ## measure what needs a GPU, in steps that are resumed (DAY=folder, ARGS='--minutes 9 --rehearse'); no network, no setup
-	$(DAY_PYTHON) contrib/gpu-day/gpu_day.py --out $(DAY) $(ARGS)
+	$(DAY_PYTHON) research/gpu-day/gpu_day.py --out $(DAY) $(ARGS)
 
 gpu-day-pack: $(VENV)/dev.stamp ## pack wheels and sources for gpu-day on another machine (ARGS='--python-version 3.12 --part-mib 40')
-	$(BIN)/python contrib/gpu-day/day_pack.py $(ARGS)
+	$(BIN)/python research/gpu-day/day_pack.py $(ARGS)
 
 docs: $(VENV)/dev.stamp ## write the generated pages anew, and what commands print into the others
 	$(BIN)/python docs/generate.py

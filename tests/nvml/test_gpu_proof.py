@@ -22,7 +22,7 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import classify, reading_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROOF = REPOSITORY / "contrib" / "gpu-day"
+PROOF = REPOSITORY / "research" / "gpu-day"
 sys.path.insert(0, str(PROOF))
 
 import proof as run_proof  # noqa: E402

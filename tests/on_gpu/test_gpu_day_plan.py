@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DAY = REPOSITORY / "contrib" / "gpu-day"
+DAY = REPOSITORY / "research" / "gpu-day"
 sys.path.insert(0, str(DAY))
 
 import day_pack  # noqa: E402
@@ -196,7 +196,7 @@ def test_an_archive_is_cut_into_parts_that_join(tmp_path: Path) -> None:
     assert len(joined) == whole[0].stat().st_size
     (tmp_path / "joined.tar").write_bytes(joined)
     with tarfile.open(tmp_path / "joined.tar") as archive:
-        assert "gpu-day/contrib/gpu-day/gpu_day.py" in archive.getnames()
+        assert "gpu-day/research/gpu-day/gpu_day.py" in archive.getnames()
         assert not [name for name in archive.getnames() if "__pycache__" in name]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from servers.process import program
 
-DAY = Path(__file__).resolve().parents[2] / "contrib" / "gpu-day"
+DAY = Path(__file__).resolve().parents[2] / "research" / "gpu-day"
 STEPS = ("proof", "pairs", "pm", "overhead", "samples", "summary")
 # {step: a file that it has in its middle}
 MIDDLE = {

@@ -1,6 +1,6 @@
 """Proof on a real GPU: labelled workloads are recorded, judged live, compared with nvidia-smi; recording is weighed.
 
-    python contrib/gpu-day/proof.py --out DIR
+    python research/gpu-day/proof.py --out DIR
 
 Needs a GPU nobody else uses, its driver, PyTorch with CUDA, and Tachograph in the Python that runs it. DIR gets
 `results.json`, written anew after every workload, and `samples/NAME.parquet`. What is there already is not done again,

@@ -1,6 +1,6 @@
 """One day on a real GPU: all measurements that need one, most valuable first, each with its result at once.
 
-    python contrib/gpu-day/gpu_day.py --out DIR
+    python research/gpu-day/gpu_day.py --out DIR
 
 What is in DIR already is not done again; the same command goes on after an interruption. `--rehearse` goes the same
 way against stand-ins, without a GPU. docs/gpu-day.md says what each step measures.
@@ -284,7 +284,7 @@ def main() -> int:
 
 def _typed(options: DayOptions) -> str:
     more = [*(["--rehearse"] if options.rehearse else []), *(["--mps"] if options.mps else [])]
-    return " ".join(["python contrib/gpu-day/gpu_day.py --out DIR", *more])
+    return " ".join(["python research/gpu-day/gpu_day.py --out DIR", *more])
 
 
 if __name__ == "__main__":

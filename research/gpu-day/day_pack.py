@@ -1,6 +1,6 @@
 """What a machine without network needs for the day: wheels of its Python, this package, and the day itself.
 
-    python contrib/gpu-day/day_pack.py --python-version 3.12
+    python research/gpu-day/day_pack.py --python-version 3.12
 
 Wheels are those of the locks, with their hashes. DIR gets `wheels/` and, for PM sampling, `wheels-pm/`: cupti-python
 needs another version of cuda-bindings. Beside it `gpu-day.tar` has all of it and the sources; --part-mib cuts it.
@@ -28,7 +28,7 @@ _PLATFORMS = (
 _MIB = 1 << 20
 # of the development lock: what the bench needs beside the packages that run everything
 _CUDA = ("cuda-bindings", "cuda-core", "cuda-pathfinder", "nvidia-cuda-nvrtc-cu12")
-_SOURCES = ("src", "research", "contrib/gpu-day", "Makefile", "LICENSE")
+_SOURCES = ("src", "research", "Makefile", "LICENSE")
 
 
 def locked(text: str, *, python: str, without: Sequence[str] = (), only: Sequence[str] = ()) -> Iterator[str]:
