@@ -39,7 +39,7 @@ CONTENTS = {
 
 project = html_title = "Tachograph"
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "benchmarks/*.md"]
+include_patterns = ["*.md", "docs/*.md", "benchmarks/*.md", "benchmarks/*/*.md", "research/*.md"]
 exclude_patterns = [".*", "tachograph-*", "site", "dist"]
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
