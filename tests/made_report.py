@@ -35,25 +35,6 @@ Value = float | int | str | Single | Instanced | None  # None: the metric is the
 
 
 @dataclass(frozen=True)
-class MadeMessage:
-    """A message. kind: 0 none, 1 ok, 2 warning, 3 error, 4 optimization. speedup: 1 local, 2 global; %."""
-
-    text: str
-    kind: int = 4
-    speedup: tuple[int, float] | None = None
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class MadeRule:
-    """What a rule of Nsight Compute wrote, `messages` in their order."""
-
-    identifier: str
-    section: str
-    messages: tuple[MadeMessage, ...]
-
-
-@dataclass(frozen=True)
 class MadeLaunch:
     """One profiled kernel. `ranges`: NVTX push/pop ranges of the default domain, outermost first."""
 
@@ -68,7 +49,6 @@ class MadeLaunch:
     domain: str = "<default domain>"
     context: int = 1
     stream: int = 7
-    rules: tuple[MadeRule, ...] = ()
 
 
 def report(launches: Sequence[MadeLaunch], *, version: int = FORMAT, per_block: int = 1_000_000) -> bytes:
@@ -119,7 +99,6 @@ def _result(launch: MadeLaunch, names: dict[str, int], number: int) -> bytes:
     for name, value in launch.metrics.items():
         parts.append(_message(13, _metric(names.setdefault(name, len(names)), value)))
     parts += [_message(15, b""), _uint(16, 0)]
-    parts += [_message(19, _rule(rule)) for rule in launch.rules]
     if launch.ranges or launch.started:
         parts.append(_message(21, _nvtx(launch)))
     parts += [_uint(22, launch.context), _uint(23, launch.stream)]
@@ -147,20 +126,6 @@ def _value(value: float | int | str | Single) -> bytes:
         case float():
             return _key(3, 1) + struct.pack("<d", value)
     return _uint(5, value)
-
-
-def _rule(rule: MadeRule) -> bytes:
-    body = b"".join(_message(1, _body_item(message, number)) for number, message in enumerate(rule.messages))
-    return _text(1, rule.identifier) + _text(2, rule.identifier) + _message(3, body) + _text(4, rule.section)
-
-
-def _body_item(message: MadeMessage, number: int) -> bytes:
-    title = _text(4, message.title) if message.title else b""
-    item = _message(1, _text(1, message.text) + _uint(2, message.kind) + _uint(3, number) + title)
-    if message.speedup is None:
-        return item
-    kind, value = message.speedup
-    return item + _message(10, _uint(1, kind) + _key(2, 1) + struct.pack("<d", value))
 
 
 def _nvtx(launch: MadeLaunch) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from tachograph.figures import job_page, kernel_page, radar, waste_page
+from tachograph.figures import job_page, radar, waste_page
 from tachograph.figures.names import NO_NAME, drawn_name
 from tachograph.report.radar import build_radar, write_radar
 
@@ -61,8 +61,6 @@ def test_plots_of_pages() -> None:
         job_page.steps(bars, 300.0),
         job_page.memory(np.full(len(NAMES), 1e3), np.full(len(NAMES), 2e3), NAMES),
         waste_page.by_user(NAMES, np.arange(1.0, len(NAMES) + 1)),
-        kernel_page.radars(list(enumerate(NAMES[:9])), {axis: [0.5] * 9 for axis in "abc"}),
-        kernel_page.pairs(list(enumerate(NAMES)), list(enumerate(NAMES)), np.full((len(NAMES),) * 2, 1.1)),
     ]
     for svg in drawn:
         assert svg is not None

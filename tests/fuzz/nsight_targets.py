@@ -14,7 +14,7 @@ from mutators import mutate
 
 from tachograph.catalog.errors import InputError, TachographError
 from tachograph.nsight.launches import NcuReport
-from tachograph.nsight.ncu_rep import MAGIC, layout
+from tachograph.nsight.ncu_rep import MAGIC
 from tachograph.nsight.reports import read_report
 from tachograph.sharing.calibration import read_calibration
 
@@ -51,26 +51,24 @@ def _beside(*folders: str) -> None:
 
 
 def details_pages() -> Iterator[bytes]:
-    """Yield details pages in all dialects, one of them as PowerShell redirects it, one without the columns of ncu."""
+    """Yield details pages, one of them in another locale."""
     _beside("nsight")
     from ncu_csv import LAUNCHES, NOISE, Dialect, details
 
-    yield details(LAUNCHES, Dialect(nvtx=True, timed=True)).encode()
-    yield details(LAUNCHES, Dialect(locale="de", tails="empty", end="\r\n", noise=NOISE)).encode()
-    yield details(LAUNCHES, Dialect(locale="en", tails="comma", sized=False)).encode()
-    yield details(LAUNCHES, Dialect(locale="fr_narrow", order=(3, 7, 1))).encode("utf-16")
-    yield details(LAUNCHES, Dialect(locale="ch")).replace('"Metric Value"', '"Invocations","Average"').encode()
+    yield details(LAUNCHES, Dialect(nvtx=True, group=",")).encode()
+    yield details(LAUNCHES, Dialect(rules=True, end="\r\n", noise=NOISE)).encode()
+    yield details(LAUNCHES, Dialect(sized=False, order=(3, 7, 1))).encode()
+    yield details(LAUNCHES, Dialect(decimal=",", group=".")).encode()
 
 
 def raw_pages() -> Iterator[bytes]:
-    """Yield raw pages in all dialects, and the sample that the documentation shows."""
+    """Yield raw pages, one of them in another locale, and the sample that the documentation shows."""
     _beside("nsight")
     from ncu_csv import LAUNCHES, NOISE, Dialect, raw
 
-    yield raw(LAUNCHES, Dialect(nvtx=True, timed=True)).encode()
-    yield raw(LAUNCHES, Dialect(locale="de", end="\r\n", noise=NOISE)).encode()
-    yield raw(LAUNCHES, Dialect(locale="en", units_row=False, sized=False)).encode()
-    yield raw(LAUNCHES, Dialect(locale="fr_narrow")).encode("utf-16")
+    yield raw(LAUNCHES, Dialect(nvtx=True, group=",")).encode()
+    yield raw(LAUNCHES, Dialect(end="\r\n", noise=NOISE)).encode()
+    yield raw(LAUNCHES, Dialect(decimal=",", sized=False)).encode()
     yield (TESTS.parent / "docs" / "samples" / "published-h100.csv").read_bytes()
 
 
@@ -133,10 +131,7 @@ def look_at(report: NcuReport) -> None:
 
 
 def read_stored(path: Path, whole: bool) -> None:
-    """Read where the parts stand; on the `whole` way also by the library, in its own process."""
-    content = path.read_bytes()
-    if content.startswith(MAGIC):
-        layout(content)
+    """On the `whole` way, read it by the library, in its own process."""
     if not whole:
         return
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

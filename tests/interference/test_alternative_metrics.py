@@ -11,14 +11,13 @@ from published_launches import COPY, H100, busy, launch, waiting
 
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.nsight.launches import Chip, Launch
-from tachograph.sharing import roofline, utilization
+from tachograph.sharing import utilization
 from tachograph.sharing.capacity import gpu_of
 from tachograph.sharing.demand import Calibration
+from tachograph.sharing.kernel_limits import NEAR, limits
 from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.roofline import NEAR, reported_peak, work_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
-CLOCK = {"smsp__cycles_elapsed.avg.per_second": 1.5e9}
 HALF_THE_TIME = {"sm__cycles_active.avg": 500.0, "gpc__cycles_elapsed.max": 1000.0}
 ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 
@@ -67,29 +66,6 @@ def test_metrics_of_two_reports_of_one_kernel_complete_each_other() -> None:
     assert any("some of the launches only" in line for line in kernel.problems)
 
 
-def test_halves_of_older_sections_are_the_same_operations() -> None:
-    stem = "sass_thread_inst_executed_op_h{}_pred_on"
-    adds = {f"smsp__{stem.format(what)}.sum.per_cycle_elapsed": 10.0 for what in ("add", "mul")}
-    new = {f"derived__smsp__{stem.format('fma')}_x4": 400.0, f"derived__sm__{stem.format('fma')}_x4": 1000.0}
-    old = {f"derived__smsp__{stem.format('fma')}_x2": 200.0, f"derived__sm__{stem.format('fma')}_x2": 500.0}
-    derived = {f"derived__smsp__{stem.format(what)}_x2": 20.0 for what in ("add", "mul")}
-    for found in ({**adds, **new}, {**adds, **old}, {**derived, **new}):
-        kernel = only(launch({**found, **CLOCK}))
-        assert work_of(kernel).flop_per_s["fp16"] == pytest.approx((2 * 10 + 2 * 10 + 4 * 100) * 1.5e9)
-        peak = reported_peak(kernel, "fp16")
-        assert peak == pytest.approx(1000 * 1.5e9) or peak is None
-    assert reported_peak(only(launch({**old, **CLOCK})), "fp16") == pytest.approx(1000 * 1.5e9)
-
-
-def test_pairs_of_fp32_count_where_they_are_reported() -> None:
-    stem = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
-    single = {stem.format(what): 10.0 for what in ("fadd", "fmul", "ffma")}
-    pairs = {stem.format(what): 10.0 for what in ("fadd2", "fmul2", "ffma2")}
-    assert work_of(only(launch({**single, **CLOCK}))).flop_per_s["fp32"] == pytest.approx(40 * 1.5e9)
-    assert work_of(only(launch({**single, **pairs, **CLOCK}))).flop_per_s["fp32"] == pytest.approx(120 * 1.5e9)
-    assert "fp32" not in work_of(only(launch({**pairs, **CLOCK}))).flop_per_s
-
-
 # (bus in bit, clock of memory in kHz) as drivers report them
 MEMORIES = {
     "V100 SXM2 32GB": (4096, 877_000),
@@ -124,9 +100,9 @@ def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:
     assert there.value == pytest.approx(0.42 / 0.9)  # as estimates count it, on any GPU
     assert there.level == "high"
     assert "not measured on this one" in there.why
-    assert roofline.limits(a100).bound == "latency"
+    assert limits(a100).bound == "latency"
     own = Calibration(achievable_share=0.5, measured_on="NVIDIA A100-SXM4-40GB")
-    assert roofline.limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)
+    assert limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)
 
 
 def test_the_page_shows_the_thresholds_that_are_used() -> None:
@@ -143,13 +119,13 @@ def test_the_page_shows_the_thresholds_that_are_used() -> None:
         "a pipeline": utilization.CYCLES,
     }
     for name, scale in scales.items():
-        assert [int(re.findall(r"(\d+) %", cell)[0]) for cell in rows[name]] == [100 * scale.high, 100 * scale.some]
+        assert [int(re.findall(r"(\d+) %", cell)[0]) for cell in rows[name]] == [100 * part for part in scale]
     assert rows["block slots"] == ["its blocks take all places", "half of them"]
-    assert (utilization.SLOTS.high, utilization.SLOTS.some) == (1.0, 0.5)
+    assert utilization.SLOTS == (1.0, 0.5)
     (near,) = re.findall(r"is the fullest resource, if (\d+) % of it", page)
     assert int(near) == 100 * NEAR
     assert f"Hits below {100 * utilization.TRAFFIC:.0f} % of a cache's throughput" in page
-    assert f"{100 * utilization.IDLE.high:.0f} % of the time of the busiest" in " ".join(page.split())
+    assert f"{100 * utilization.IDLE[0]:.0f} % of the time of the busiest" in " ".join(page.split())
     assert Calibration().measured_on == "NVIDIA H100 NVL"
     assert "0.9" in page
     assert Calibration().achievable_share == 0.9

@@ -22,25 +22,18 @@ SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h
 _, NAMES, UNITS, *LINES = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
 CHOSEN = [line for line in LINES if line[NAMES.index("Kernel Name")].startswith(("void mm", "void dmul<3"))]
 COLUMNS = [name for name in NAMES if "__" in name and name != "device__attribute_display_name"]
-JUDGED = ("seconds", "share", "uses", "scores", "limits", "sensitivities", "roofline", "demand")
+JUDGED = ("seconds", "share", "uses", "scores", "limits", "sensitivities", "demand")
 SLOTS = {"sensitivities.blocks.value", "uses.slots_taken"}
 BLOCKS = {*SLOTS, "uses.sms_needed", "demand.footprint.blocks_per_sm"}
-ROOFS = {"roofline.ridge", "roofline.roofs.fp64.peak", "roofline.roofs.fp32.peak", "roofline.roofs.dram.peak"}
-WORK = {f"roofline.achieved.{kind}" for kind in ("fp32", "fp64")} | {"roofline.intensity", "uses.flop_per_byte"}
 DRAM = {
     *("demand.dram", "uses.dram", "sensitivities.dram.value"),
     *(f"limits.resources.dram.{part}" for part in ("demand", "head_room")),
 }
 # what is known without the column, for something else tells it: {start of its name: (numbers, what tells them)}
 ELSEWHERE = {
-    "device__attribute_multiprocessor_count": ({*SLOTS, "roofline.roofs.fp16.peak", "roofline.roofs.tensor.peak"},
-                                               "the catalogue"),
+    "device__attribute_multiprocessor_count": (SLOTS, "the catalogue"),
     "device__attribute_max_threads": ({"scores.score_gpu_practice"}, "the compute capability"),
-    "device__attribute_total_memory": ({"roofline.roofs.fp16.peak", "roofline.roofs.tensor.peak"}, "the name alone"),
-    "derived__sm__sass": (ROOFS, "the catalogue"),
-    "dram__bytes.sum.peak_sustained": (ROOFS, "bus and clock"),
-    "dram__cycles_elapsed.avg.per_second": (ROOFS, "bus and clock"),
-    "dram__bytes.sum.per_second": ({*WORK, "roofline.bytes_per_s", "uses.dram_bytes_per_s"}, "bytes and duration"),
+    "dram__bytes.sum.per_second": ({"uses.dram_bytes_per_s"}, "bytes and duration"),
     "gpu__dram_throughput": (DRAM, "bytes per second, and the peak"),
     "launch__block_size": ({"demand.footprint.threads"}, "the column Block Size"),
     "launch__grid_size": ({*BLOCKS, "demand.footprint.blocks"}, "the column Grid Size"),
@@ -56,8 +49,6 @@ ELSEWHERE = {
         "not on all chips: it adds nothing",
     ),
     "smsp__average_warps_issue_stalled_": ({"demand.irregular"}, "it touches no memory"),
-    "smsp__cycles_elapsed.avg.per_second": (WORK | ROOFS, "the clock of the SMs"),
-    "smsp__sass_thread_inst_executed_op_": (WORK, "the count and the duration"),
 }  # fmt: skip
 
 

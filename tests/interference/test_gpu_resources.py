@@ -1,21 +1,18 @@
-"""Capacities of a report's GPU, and the options of ncu that collect what a report lacks."""
+"""Capacities of a report's GPU, and what a report lacks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from published_launches import H100, MM, launch
 
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.nsight.launches import Chip
 from tachograph.sharing.capacity import device_of, gpu_of
-from tachograph.sharing.kernels import SECTIONS, SETS, kernels_of, options, options_for
+from tachograph.sharing.kernels import kernels_of
 
-DURATION, HIT = "gpu__time_duration.sum", "lts__t_sector_hit_rate.pct"
-STALL = "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio"
+HIT = "lts__t_sector_hit_rate.pct"
 
 
 def test_the_report_counts_before_what_is_published() -> None:
@@ -76,14 +73,12 @@ def test_the_details_page_shows_sms_and_warps_without_attributes() -> None:
     assert gpu_of(H100, found).sms == 132
 
 
-def test_every_metric_requested_for_names_its_section() -> None:
+def test_every_missing_metric_names_the_options_that_collect_it() -> None:
     (kernel,) = kernels_of([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
     assert len(kernel.missing) > 15
     for lack in kernel.missing:
         assert lack.meaning
-        assert lack.options == options(lack.metric)
-        assert lack.options.startswith(("--section", "--page raw"))
-    assert options_for(kernel.missing) == "--set full --page raw"
+        assert lack.options == ("--page raw" if lack.metric.startswith("device__attribute_") else "--set full")
 
 
 def test_what_was_collected_is_not_missing() -> None:
@@ -91,42 +86,3 @@ def test_what_was_collected_is_not_missing() -> None:
     lacks = {lack.metric for lack in kernel.missing}
     assert not lacks & set(kernel.metrics)
     assert HIT in lacks
-
-
-@pytest.mark.parametrize(
-    ("metrics", "expected"),
-    [
-        ([], ""),
-        ([HIT], "--section MemoryWorkloadAnalysis"),
-        ([DURATION, "launch__grid_size"], "--set basic"),
-        ([DURATION, HIT], "--set detailed"),
-        ([HIT, STALL], "--set full"),
-        (["my__metric.sum", "a__metric.sum"], "--metrics a__metric.sum,my__metric.sum"),
-        ([HIT, "my__metric.sum"], "--section MemoryWorkloadAnalysis --metrics my__metric.sum"),
-        (["device__attribute_multiprocessor_count"], "--page raw"),
-        (["sm__cycles_active.avg", "sm__cycles_active.max"], "--section WorkloadDistribution"),
-        (["launch__occupancy_limit_warps"], "--section Occupancy"),
-        (["launch__occupancy_limit_warps", "launch__registers_per_thread"], "--set basic"),
-        (["sm__ops_path_tensor_src_bf16_dst_fp32.sum.per_cycle_elapsed"],
-         "--section SpeedOfLight_HierarchicalTensorRooflineChart"),
-    ],
-)  # fmt: skip
-def test_options_that_collect(metrics: list[str], expected: str) -> None:
-    assert options_for(metrics) == expected
-
-
-@settings(deadline=None)
-@given(st.sets(st.sampled_from([DURATION, HIT, STALL, "launch__grid_size", "sm__cycles_active.max", "x__y.sum"])))
-def test_options_collect_all_and_no_set_more_than_it_must(metrics: set[str]) -> None:
-    words = options_for(metrics).split()
-    chosen = dict(zip(words[::2], words[1::2], strict=True))
-    sections = {chosen["--section"]} if "--section" in chosen else SETS[chosen["--set"]] if "--set" in chosen else set()
-    by_name = chosen.get("--metrics", "").split(",")
-    for metric in metrics:
-        assert metric in by_name or any(SECTIONS[section].fullmatch(metric) for section in sections)
-
-
-def test_sets_grow() -> None:
-    sizes = [len(sections) for sections in SETS.values()]
-    assert sizes == sorted(sizes)
-    assert SETS["full"] == frozenset(SECTIONS)

@@ -1,4 +1,4 @@
-"""Utilization side by side, limits, susceptibility, pitfalls and roofline of kernels, against the published ones."""
+"""Utilization side by side, limits, susceptibility and pitfalls of kernels, against the published ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import computed_fit
 from tachograph.sharing.demand import Footprint, GpuCapacity
 from tachograph.sharing.kernel_facts import facts_of
+from tachograph.sharing.kernel_limits import limits
 from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.roofline import limits, placement, work_of
 from tachograph.sharing.utilization import Sensitivity, distribution, launched, pitfalls, sensitivities
-
-SASS = "smsp__sass_thread_inst_executed_op"
-CLOCK = 1.5e9
 
 
 def only(profiled: Launch) -> Kernel:
@@ -29,7 +26,7 @@ def only(profiled: Launch) -> Kernel:
 
 
 def facts(kernel: Kernel) -> dict[str, float | None]:
-    return {name: fact.value for name, fact in facts_of(kernel, work_of(kernel)).items()}
+    return {name: fact.value for name, fact in facts_of(kernel).items()}
 
 
 def level(kernel: Kernel, resource: str) -> str:
@@ -38,21 +35,6 @@ def level(kernel: Kernel, resource: str) -> str:
 
 def of(kernel: Kernel, resource: str) -> Sensitivity:
     return next(item for item in sensitivities(kernel) if item.resource == resource)
-
-
-def flops(letter: str, add: float, mul: float, fma: float) -> dict[str, float]:
-    """Instructions of threads per cycle."""
-    counts = {"add": add, "mul": mul, "fma": fma}
-    return {f"{SASS}_{letter}{name}_pred_on.sum.per_cycle_elapsed": count for name, count in counts.items()}
-
-
-ROOF = {
-    "smsp__cycles_elapsed.avg.per_second": CLOCK,
-    "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained": 16896.0,
-    "dram__bytes.sum.peak_sustained": 1504.0,
-    "dram__cycles_elapsed.avg.per_second": 2.6e9,
-}
-QUIET = {"fp16": 0.0, "fp64": 0.0, "tensor": 0.0}
 
 
 # utilization
@@ -152,93 +134,6 @@ def test_distribution_over_sms() -> None:
     assert distribution(only(launch(metrics))) is None
 
 
-# roofline
-
-
-def test_intensity_of_counts_in_every_form() -> None:
-    seconds, cycles = 2e-3, 2e-3 * CLOCK
-    per_cycle = {**flops("f", 10.0, 20.0, 30.0), **busy(1.0, 10.0, **QUIET), "dram__bytes.sum.per_second": 3e9, **ROOF}
-    per_second = 1.5e9 * (10 + 20 + 2 * 30)
-    assert work_of(only(launch(per_cycle))).flop_per_s == {"fp32": pytest.approx(per_second)}
-    assert work_of(only(launch(per_cycle))).intensity == pytest.approx(per_second / 3e9)
-    counted = {f"{SASS}_f{name}_pred_on.sum": value * cycles for name, value in (("add", 10), ("mul", 20), ("fma", 30))}
-    totals = launch({**counted, **busy(1.0, 10.0, **QUIET), "dram__bytes.sum": 3e9 * seconds}, seconds=seconds)
-    assert work_of(only(totals)).intensity == pytest.approx(per_second / 3e9)
-    derived = {name: value for name, value in per_cycle.items() if "ffma_pred_on.sum.per_cycle" not in name}
-    derived["derived__smsp__sass_thread_inst_executed_op_ffma_pred_on_x2"] = 60.0
-    assert work_of(only(launch(derived))).intensity == pytest.approx(per_second / 3e9)
-
-
-def test_instructions_on_halves_work_on_two() -> None:
-    metrics = {**flops("h", 1.0, 1.0, 1.0), "smsp__cycles_elapsed.avg.per_second": 10.0}
-    assert work_of(only(launch(metrics))).flop_per_s == {"fp16": pytest.approx(10.0 * (2 + 2 + 4))}
-
-
-def test_operations_that_were_counted_in_part_are_unknown() -> None:
-    metrics = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
-    lacking = {name: value for name, value in metrics.items() if "fmul" not in name}
-    assert work_of(only(launch(lacking))).intensity is None
-
-
-def test_a_busy_pipeline_without_counted_operations_makes_the_intensity_unknown() -> None:
-    metrics = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
-    tensor = only(launch({**metrics, **busy(1.0, 10.0, fp16=0.0, fp64=0.0, tensor=40.0)}))
-    assert work_of(tensor).uncounted == ("tensor",)
-    assert work_of(tensor).intensity is None
-    unsure = only(launch(metrics))
-    assert work_of(unsure).unsure == ("fp64", "fp16", "tensor")
-    assert work_of(unsure).at_least
-
-
-def test_tensor_operations_are_counted_once() -> None:
-    stem = "sm__ops_path_tensor_src"
-    metrics = {
-        f"{stem}_bf16_dst_fp32.sum": 8.0,
-        f"{stem}_bf16_dst_fp32_sparsity_off.sum": 8.0,
-        f"{stem}_bf16_dst_fp32_sparsity_on.sum": 0.0,
-        f"{stem}_fp16_dst_fp32_sparsity_off.sum": 2.0,
-        f"{stem}_fp8_sparsity_off.sum": 1.0,
-        f"{stem}_int8.sum": 1000.0,
-    }
-    assert work_of(only(launch(metrics, seconds=1.0))).flop_per_s == {"tensor": pytest.approx(11.0)}
-
-
-def test_roofs_are_the_reports_own_else_the_catalogues_and_show_which() -> None:
-    placed = placement(only(launch(ROOF)))
-    fp32, fp64, dram = placed.roof("fp32"), placed.roof("fp64"), placed.roof("dram")
-    assert fp32 is not None
-    assert (fp32.peak, fp32.source) == (2 * 16896.0 * CLOCK, "the report")
-    assert fp64 is not None
-    assert (fp64.peak, fp64.source) == (30e12, "the catalogue of devices")
-    assert dram is not None
-    assert (dram.peak, dram.source) == (1504.0 * 2.6e9, "the report")
-    assert placement(only(launch({}, chip=Chip("GeForce RTX 9999")))).roofs == ()
-
-
-@pytest.mark.parametrize(("bytes_per_s", "side"), [(1e9, "compute"), (1e12, "memory")])
-def test_sides_of_the_ridge(bytes_per_s: float, side: str) -> None:
-    metrics = {**flops("f", 0.0, 0.0, 1000.0), **ROOF, **busy(3.0, 50.0, fma=20.0, **QUIET)}
-    placed = placement(only(launch({**metrics, "dram__bytes.sum.per_second": bytes_per_s})))
-    assert (placed.side, placed.by, placed.kind) == (side, "intensity", "fp32")
-    ridge = 2 * 16896.0 * CLOCK / (1504.0 * 2.6e9)
-    assert placed.ridge == pytest.approx(ridge)
-    assert (2000.0 * CLOCK / bytes_per_s >= ridge) == (side == "compute")
-
-
-def test_operations_not_counted_may_lift_a_kernel_over_the_ridge() -> None:
-    metrics = {**flops("f", 0.0, 0.0, 1000.0), **ROOF}
-    assert placement(only(launch({**metrics, "dram__bytes.sum.per_second": 1e12}))).side is None
-    assert placement(only(launch({**metrics, "dram__bytes.sum.per_second": 1e9}))).side == "compute"
-
-
-def test_published_kernels_fall_on_the_side_the_paper_shows() -> None:
-    assert (placement(only(COPY)).side, placement(only(COPY)).by) == ("memory", "load")
-    assert placement(only(FMUL_FULL)).side == "compute"
-    assert placement(only(MM)).bound == "compute"
-    assert placement(only(sleep(132))).bound == "latency"
-    assert placement(only(launch({}))).side is None
-
-
 # limits
 
 
@@ -329,13 +224,13 @@ def test_hit_rates(hit: float, expected: str) -> None:
 def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
     assert level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2") == "low"
     unknown = of(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2")
-    assert (unknown.level, unknown.missing) == ("high", "--section SpeedOfLight")
+    assert (unknown.level, unknown.missing) == ("high", "--set full")
 
 
 def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
     for item in sensitivities(only(launch({}, chip=Chip()))):
         assert (item.level, item.value) == ("unknown", None)
-        assert item.missing.startswith(("--section ", "--page raw"))
+        assert item.missing.startswith(("--set full", "--page raw"))
         assert item.metrics
 
 

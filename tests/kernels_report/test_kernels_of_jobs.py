@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -125,7 +123,7 @@ def test_reports_are_detached(folder: Path) -> None:
         (["--detach"], 2, "--detach without a job; name it with --job ID"),
         (["good.csv", "--cluster", "sim"], 2, "--cluster without a job"),
         (["good.csv", "--job", JOB, "--explain", "1"], 2, "--explain does not go with attaching a report"),
-        (["--job", JOB, "--detach", "--with", "good.csv"], 2, "--with does not go with --detach"),
+        (["--job", JOB, "--detach", "--mps-share", "50,50"], 2, "--mps-share does not go with --detach"),
     ],
 )
 def test_errors_are_one_line(folder: Path, words: list[str], code: int, message: str) -> None:
@@ -171,12 +169,3 @@ def test_a_job_id_of_several_clusters_needs_the_cluster(tmp_path: Path) -> None:
     assert kernels(tmp_path, "good.csv", "--job", "7", "--cluster", "b", "--lake", "lake").startswith("Attached 13")
     assert "no report is attached" in failed(tmp_path, "--job", "7", "--cluster", "a", "--lake", "lake")[1]
     assert "13 kernels" in kernels(tmp_path, "--job", "7", "--cluster", "b", "--lake", "lake")
-
-
-@pytest.mark.slow
-def test_a_report_from_a_pipe_in_a_process_of_its_own(folder: Path) -> None:
-    command = [sys.executable, "-m", "tachograph", "kernels"]
-    for words, given in ((["-", "--job", JOB], sample()), (["--job", JOB, "--json"], "")):
-        done = subprocess.run([*command, *words], cwd=folder, input=given, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["files"][0] == {"file": "stdin", "launches": 13, "rejected": {}, "problems": []}

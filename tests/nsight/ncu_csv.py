@@ -1,4 +1,4 @@
-"""Reports of Nsight Compute in CSV, written in any dialect from values that are known."""
+"""Reports of Nsight Compute in CSV, written as ncu does from values that are known."""
 
 from __future__ import annotations
 
@@ -6,22 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal
 
 from tachograph.nsight.launches import NcuReport
 from tachograph.nsight.reports import read_report
 
-Locale = Literal["C", "en", "de", "fr", "fr_narrow", "ch", "de_plain"]
-# decimal sign, sign between groups
-SIGNS: dict[Locale, tuple[str, str]] = {
-    "C": (".", ""),
-    "en": (".", ","),
-    "de": (",", "."),
-    "de_plain": (",", ""),
-    "fr": (",", "\u00a0"),
-    "fr_narrow": (",", "\u202f"),
-    "ch": (".", "\u2019"),
-}
 PUSH_POP = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 START_STOP = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 RULES = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
@@ -51,6 +39,10 @@ class Value:
     times: Decimal = Decimal(1)
 
     @property
+    def cells(self) -> tuple[str, str, str]:
+        return self.section, self.label, self.unit
+
+    @property
     def truth(self) -> float:
         return float(self.number * self.times)
 
@@ -73,29 +65,21 @@ class Made:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is written. `tails`: what stands where the columns of rules are, in rows of metrics."""
+    """How a file is written. `decimal`, `group`: signs before the fraction and between thousands."""
 
-    locale: Locale = "C"
+    decimal: str = "."
+    group: str = ""
     sized: bool = True  # columns Block Size, Grid Size, Device, CC
-    timed: bool = False  # column Kernel Time, as in 2019 and 2020
     nvtx: bool = False
-    tails: Literal["no columns", "absent", "comma", "empty"] = "no columns"
-    units_row: bool = True
+    rules: bool = False  # with columns of rules, which rows of metrics lack
     end: str = "\n"
     noise: tuple[str, ...] = ()
     order: tuple[int, ...] = field(default=())
 
 
-def written(number: Decimal, locale: Locale) -> str:
-    """The number as that locale writes it."""
-    decimal, group = SIGNS[locale]
-    whole, _, fraction = str(abs(number)).partition(".")
-    groups: list[str] = []
-    while len(whole) > 3 and group:
-        whole, last = whole[:-3], whole[-3:]
-        groups.insert(0, last)
-    sign = "-" if number < 0 else ""
-    return sign + group.join([whole, *groups]) + (decimal + fraction if fraction else "")
+def written(number: Decimal, dialect: Dialect) -> str:
+    """The number as the dialect writes it."""
+    return f"{number:,f}".translate({ord(","): dialect.group, ord("."): dialect.decimal})
 
 
 def quoted(cells: Sequence[str]) -> str:
@@ -108,8 +92,6 @@ def _identity(dialect: Dialect, made: Made) -> dict[str, str]:
     if dialect.nvtx:
         row |= {PUSH_POP: f"13416  {ranges}" if ranges else "", START_STOP: ""}
     row["Kernel Name"] = made.kernel
-    if dialect.timed:
-        row["Kernel Time"] = "2020-May-29 12:02:46"
     row |= {"Context": "1", "Stream": "7"}
     if dialect.sized:
         row |= {"Block Size": str(made.block), "Grid Size": str(made.grid), "Device": "0", "CC": "9.0"}
@@ -119,15 +101,12 @@ def _identity(dialect: Dialect, made: Made) -> dict[str, str]:
 def details(launches: Sequence[Made], dialect: Dialect = Dialect()) -> str:
     """A details page."""
     names = [*_identity(dialect, launches[0]), "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-    ruled = dialect.tails != "no columns"
-    lines = [quoted([*names, *(RULES if ruled else ())])]
+    lines = [quoted([*names, *(RULES if dialect.rules else ())])]
     rows = []
     for made in launches:
         first = list(_identity(dialect, made).values())
-        for value in made.values:
-            row = quoted([*first, value.section, value.label, value.unit, written(value.number, dialect.locale)])
-            rows.append(row + {"comma": ",", "empty": ',"","","","",""'}.get(dialect.tails, ""))
-        if ruled:
+        rows += [quoted([*first, *value.cells, written(value.number, dialect)]) for value in made.values]
+        if dialect.rules:
             advice = 'Use "fast" math.\nIt is, in short,\n"faster".'
             rows.append(quoted([*first, "SpeedOfLight", "", "", "", "SOLBottleneck", "OPT", advice, "global", "50"]))
     return _noisy([*lines, *_ordered(rows, dialect.order)], dialect)
@@ -140,12 +119,10 @@ def raw(launches: Sequence[Made], dialect: Dialect = Dialect()) -> str:
         for value in made.values:
             units.setdefault(value.metric, value)
     names = list(_identity(dialect, launches[0]))
-    lines = [quoted([*names, *units])]
-    if dialect.units_row:
-        lines.append(quoted([*("" for _ in names), *(value.unit for value in units.values())]))
+    lines = [quoted([*names, *units]), quoted([*("" for _ in names), *(value.unit for value in units.values())])]
     rows = []
     for made in launches:
-        own = {value.metric: written(value.number, dialect.locale) for value in made.values}
+        own = {value.metric: written(value.number, dialect) for value in made.values}
         rows.append(quoted([*_identity(dialect, made).values(), *(own.get(metric, "") for metric in units)]))
     return _noisy([*lines, *_ordered(rows, dialect.order)], dialect)
 

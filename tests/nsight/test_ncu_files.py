@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 from pathlib import Path
 
@@ -19,52 +20,39 @@ DENIED = (
     "==ERROR== The application returned an error code (1).\n"
 )
 FOREIGN = {
-    "nvprof": '==4711== NVPROF is profiling process 4711\n"Type","Time(%)","Time","Calls"\n"GPU activities",10,2,3\n',
-    "nvprof metrics": '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"\n',
     "nsys": "Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,12,1,12.0,k\n",
-    "Prometheus": '# HELP DCGM_FI_DEV_GPU_UTIL use\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 3\n',
     "JSON": '{"kernels": []}\n',
-    "HTML": "<!DOCTYPE html><html></html>\n",
     "page for people": "  k (8, 1, 1)x(256, 1, 1), Context 1\n    Section: Occupancy\n    Block Limit SM   block\n",
-    "source page": '"Kernel Name","k"\n"#","Address","Source","# Samples"\n"1","0x0","IMAD","3"\n',
-    "name the kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
-    "no table of Nsight Compute": "a,b\n1,2\n",
+    "source page": '"ID","Kernel Name","Address","Source","a__b.sum"\n"1","k","0x0","IMAD","3"\n',
+    "no kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
+    "spreadsheet": raw(LAUNCHES).replace('","', '";"'),
     "database": "SQLite format 3\0 and more",
-    "ZIP": "PK\x03\x04 and more",
     "binary": "\x7fELF" + "\0" * 600,
+    "zeros": "\0" * 40_000,
 }
 
 
-@pytest.mark.parametrize("word", sorted(FOREIGN))
-def test_a_file_of_another_kind(tmp_path: Path, word: str) -> None:
-    report = read(tmp_path, FOREIGN[word])
-    assert report.launches == ()
+@pytest.mark.parametrize("kind", sorted(FOREIGN))
+def test_a_file_of_another_kind(tmp_path: Path, kind: str) -> None:
+    report = read(tmp_path, FOREIGN[kind])
     (problem,) = report.problems
-    assert word.removesuffix(" metrics") in problem
-    assert "; " in problem
+    assert (report.launches, problem.partition(";")[0]) == ((), "no table of Nsight Compute is in it")
 
 
 def test_empty(tmp_path: Path) -> None:
-    assert read(tmp_path, "").problems == ("the file is empty; export it again",)
-    assert read(tmp_path, "", "a.ncu-rep").problems == ("the file is empty; profile or copy it again",)
-    assert read(tmp_path, gzip.compress(b"")).problems == ("nothing is in the compressed file; export it again",)
+    assert read(tmp_path, "").problems == ("the file is empty; profile or copy it again",)
 
 
 def test_only_errors(tmp_path: Path) -> None:
     (problem,) = read(tmp_path, DENIED).problems
     assert problem.startswith("the profiler failed: ERR_NVGPUCTRPERM - The user does not have permission")
-    assert "(and 1 more); have the administrator load the kernel module nvidia with NVreg_Restrict" in problem
+    assert "; have the administrator load the kernel module nvidia with NVreg_Restrict" in problem
 
 
 @pytest.mark.parametrize(
     ("message", "do"),
     [
         ("==ERROR== Profiling failed because a driver resource was unavailable.", "dcgmi profile --pause"),
-        ("==WARNING== No kernels were profiled.", "--target-processes all"),
-        ("==PROF== Connected to process 1", "--target-processes all"),
-        ("==ERROR== The application returned an error code (11).", "run it without ncu first"),
-        ("==ERROR== Cuda driver is not supported", "a version of ncu"),
-        ("==ERROR== Failed to find metric a__b.sum", "ncu --query-metrics"),
         ("==ERROR== Something new", "profile again"),
     ],
 )
@@ -82,17 +70,8 @@ def test_errors_beside_launches(tmp_path: Path) -> None:
 def test_a_table_without_launches(tmp_path: Path) -> None:
     for page in (details, raw):
         header = page(LAUNCHES).splitlines()[0]
-        assert read(tmp_path, header + "\n").problems == (
-            "its table holds no launch of a kernel; check that ncu profiled any",
-        )
-
-
-def test_numbers_that_can_be_read_in_two_ways(tmp_path: Path) -> None:
-    text = 'ID,Kernel Name,launch__a,launch__b\n0,k,"1,205",12\n'
-    report = read(tmp_path, text)
-    assert dict(report.launches[0].metrics) == {"launch__b": 12.0}
-    assert "LC_ALL=C" in report.problems[0]
-    assert [(reject.column, reject.count, reject.example) for reject in report.rejects] == [("launch__a", 1, "1,205")]
+        (problem,) = read(tmp_path, header + "\n").problems
+        assert problem.startswith("its table holds no launch of a kernel; export it")
 
 
 def test_a_report_of_its_own_kind_goes_to_its_reader(tmp_path: Path) -> None:
@@ -132,7 +111,7 @@ def test_nothing_in_any_file(tmp_path: Path) -> None:
     lines = message.split("\n  - ")
     assert lines[0] == "no launch of a kernel could be read"
     assert lines[1].startswith(f"{paths[0]}: the profiler failed: ERR_NVGPUCTRPERM")
-    assert lines[2] == f"{paths[1]}: this is JSON; profile with ncu -o REPORT or ncu --csv"
+    assert lines[2].startswith(f"{paths[1]}: no table of Nsight Compute is in it")
     assert lines[3] == f"{empty}: no report is in this folder; name files"
     assert lines[4].startswith("what to do: name reports")
 
@@ -145,11 +124,6 @@ def test_many_bad_files_are_not_all_named(tmp_path: Path) -> None:
         read_reports(paths)
 
 
-def test_nothing_named() -> None:
-    with pytest.raises(InputError, match="no file was named"):
-        read_reports([])
-
-
 def test_a_folder_stands_for_its_reports(tmp_path: Path) -> None:
     inside = tmp_path / "runs" / "deep"
     inside.mkdir(parents=True)
@@ -157,11 +131,18 @@ def test_a_folder_stands_for_its_reports(tmp_path: Path) -> None:
     (inside / "a.log").write_text(details([COPY]))
     (inside / "slurm.log").write_text("nothing\n")
     (inside / "picture.png").write_bytes(b"\x89PNG")
-    remarks: list[str] = []
-    reports = read_reports([tmp_path / "runs"], remark=remarks.append)
-    assert [(Path(report.file).name, len(report.launches)) for report in reports] == [("a.log", 1), ("b.csv.gz", 2)]
-    assert len(remarks) == 1
-    assert remarks[0].startswith(f"{inside / 'slurm.log'}: left out, no table of Nsight Compute is in it")
+    reports = read_reports([tmp_path / "runs"])
+    assert [(Path(report.file).name, len(report.launches), len(report.problems)) for report in reports] == [
+        ("a.log", 1, 0),
+        ("b.csv.gz", 2, 0),
+        ("slurm.log", 0, 1),
+    ]
+
+
+def test_a_compressed_file_that_is_cut(tmp_path: Path) -> None:
+    cut = read(tmp_path, gzip.compress(details(LAUNCHES).encode())[:-40])
+    assert len(cut.launches) < 2
+    assert cut.problems[0].startswith("the file is cut off")
 
 
 def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
@@ -170,23 +151,14 @@ def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
     copy.write_text(details(LAUNCHES))
     other.write_text(details(LAUNCHES).replace("sgemm", "dgemm"))
     remarks: list[str] = []
-    reports = read_reports([first, copy, first, tmp_path, other], remark=remarks.append)
+    steps: list[tuple[str, int, int]] = []
+    reports = read_reports(
+        [first, copy, first, other], remark=remarks.append, progress=lambda *step: steps.append(step)
+    )
     assert [Path(report.file).name for report in reports] == ["first.csv", "other.csv"]
-    assert remarks == [
-        f"{first}: named twice, read once",
-        f"{copy}: named twice, read once",
-        f"{first}: named twice, read once",
-        f"{other}: named twice, read once",
-        f"{copy}: the same as {first}, read once",
-    ]
-
-
-def test_a_folder_with_nothing_usable_names_what_is_in_it(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("1,2\n")
-    (tmp_path / "notes.txt").write_text("hello\n")
-    with pytest.raises(InputError, match=r"notes\.txt: no table.*") as raised:
-        read_reports([tmp_path])
-    assert "x.csv: no table" in str(raised.value)
+    assert remarks == [f"{copy}: the same as {first}, read once", f"{first}: the same as {first}, read once"]
+    assert steps == [("read reports", number, 4) for number in range(4)]
+    assert reports[0].digest == hashlib.sha256(first.read_bytes()).hexdigest()
 
 
 def test_a_pipe_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
@@ -195,8 +167,3 @@ def test_a_pipe_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
     pipe, good = read_reports([tmp_path / "pipe.csv", tmp_path / "good.csv"])
     assert "not a regular file" in pipe.problems[0]
     assert len(good.launches) == len(LAUNCHES)
-
-
-@pytest.mark.parametrize("separator", [";", "\t"])
-def test_cells_separated_by_a_spreadsheet_are_recognized(tmp_path: Path, separator: str) -> None:
-    assert "separated by ; or tabs" in read(tmp_path, raw(LAUNCHES).replace('","', f'"{separator}"')).problems[0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import InputError
-from tachograph.nsight.launches import Chip, Launch, RuleResult, encodable
+from tachograph.nsight.launches import Chip, Launch, encodable
 from tachograph.nsight.packed_launches import VERSION, PackedLaunches, pack_launches, unpack_launches
 
 NAMES = st.text(st.characters(exclude_categories=()), max_size=12)  # also halves of surrogate pairs
@@ -21,10 +21,6 @@ SIZES = st.none() | st.tuples(SIDES, SIDES, SIDES)
 CHIPS = st.builds(
     Chip, st.none() | NAMES, st.none() | st.just("9.0"), st.dictionaries(NAMES.map(encodable), st.floats(0, 1e12))
 )
-RULES = st.builds(
-    RuleResult.of, NAMES, NAMES, st.sampled_from(["OPT", "WRN", ""]), NAMES, speedup=st.none() | st.floats(0, 100),
-    speedup_type=st.sampled_from(["global", "local", ""]),
-)  # fmt: skip
 LAUNCHES = st.lists(
     st.builds(
         Launch,
@@ -36,7 +32,6 @@ LAUNCHES = st.lists(
         grid=SIZES,
         block=SIZES,
         ranges=st.lists(NAMES, max_size=3).map(tuple),
-        rules=st.lists(RULES, max_size=3).map(tuple),
     ),
     max_size=6,
 )
@@ -48,7 +43,7 @@ def plain(launch: Launch) -> tuple[object, ...]:
     name = None if launch.chip.name is None else encodable(launch.chip.name)
     chip = (name, launch.chip.compute_capability, dict(launch.chip.attributes))
     ranges = tuple(map(encodable, launch.ranges))
-    return encodable(launch.kernel), metrics, chip, launch.number, launch.grid, launch.block, ranges, launch.rules
+    return encodable(launch.kernel), metrics, chip, launch.number, launch.grid, launch.block, ranges
 
 
 @given(LAUNCHES)

@@ -320,7 +320,10 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
 
 def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
     row = '        "Replayed Instructions": "smsp__inst_replayed.sum",'
-    replace(package / "nsight" / "metrics.py", {'    "instruction": {': f'    "instruction": {{\n{row}'})
+    replace(
+        package / "nsight" / "metrics.py",
+        {'    "Instruction Statistics": {': f'    "Instruction Statistics": {{\n{row}'},
+    )
     code = (
         "from tachograph.nsight.metrics import metric_of\n"
         "print(metric_of('Instruction Statistics', 'Replayed Instructions'))"

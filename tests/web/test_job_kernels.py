@@ -93,7 +93,7 @@ def attach(folder: Path, report: Path, job_id: str = "1000002") -> str:
     """Attach a report and return the key of the job."""
     lake = Lake.open(str(folder / "lake"))
     (row,) = read_summaries(lake).filter(job_id=job_id).iter_rows(named=True)
-    (read,) = read_reports([report], digests=True)
+    (read,) = read_reports([report])
     attach_profiles(lake, row["job_key"], job_id, [to_attach(read, row["end"])])
     return str(row["job_key"])
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tachograph.nsight.launches import NcuReport
 
 # options that choose what is shown, and have no meaning where reports are attached or detached
-_SHOWING = ("kernel", "top", "device", "explain", "together", "beside", "matrix", "mps_share", "csv", "html")
-_OPTIONS = {"beside": "--with", "mps_share": "--mps-share"}
+_SHOWING = ("kernel", "top", "device", "explain", "together", "matrix", "mps_share", "csv", "html")
 
 
 def add_job_options(parser: Parser) -> None:
@@ -53,7 +52,7 @@ def changes_job(arguments: Arguments) -> bool:
     changes = arguments.detach or bool(arguments.reports)
     shown = [name for name in _SHOWING if getattr(arguments, name)]
     if changes and shown:
-        option = _OPTIONS.get(shown[0], f"--{shown[0]}")
+        option = f"--{shown[0].replace('_', '-')}"
         what = "--detach" if arguments.detach else "attaching a report"
         raise UsageError(f"{option} does not go with {what}", do="show the kernels of a job without a REPORT")
     return changes

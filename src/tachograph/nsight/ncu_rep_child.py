@@ -10,13 +10,12 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, BinaryIO, Protocol, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, Protocol, cast
 
 import msgspec
 
-from tachograph.nsight.launches import DEFAULT_DOMAIN, DEVICE_ATTRIBUTE, RULES_MAX, RuleResult, encodable
+from tachograph.nsight.launches import DEFAULT_DOMAIN, DEVICE_ATTRIBUTE, encodable
 
 LENGTH = struct.Struct("<I")  # before every message
 NO_LIBRARY = 66  # exit code
@@ -29,7 +28,7 @@ class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     """One result of a report, in the order of the file.
 
     `names` are those of the metrics, written only where they differ from the names of the result before. `values`:
-    one per name; None: no number. `workload`: None for a kernel. `rules`: those that wrote a message.
+    one per name; None: no number. `workload`: None for a kernel.
     """
 
     kernel: str
@@ -38,7 +37,6 @@ class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     values: list[float | None]
     device: str | None
     ranges: list[str]
-    rules: list[RuleResult] = []
 
 
 class NcuMetric(Protocol):
@@ -65,17 +63,6 @@ class NvtxState(Protocol):
     def domain_by_id(self, number: int, /) -> NvtxDomain | None: ...  # noqa: D102
 
 
-class NcuRuleResult(Protocol):
-    """One message of a rule, or a rule that wrote none."""
-
-    def rule_identifier(self) -> str: ...  # noqa: D102
-    def section_identifier(self) -> str: ...  # noqa: D102
-    def has_rule_message(self) -> bool: ...  # noqa: D102
-    def rule_message(self) -> Mapping[str, Any]: ...  # noqa: D102
-    def has_speedup_estimation(self) -> bool: ...  # noqa: D102
-    def speedup_estimation(self) -> Mapping[str, Any]: ...  # noqa: D102
-
-
 class Action(Protocol):
     """One result: a kernel, or a range, a graph, a command list."""
 
@@ -89,7 +76,6 @@ class Action(Protocol):
     def metric_names(self) -> Sequence[str]: ...  # noqa: D102
     def metric_by_name(self, name: str, /) -> NcuMetric | None: ...  # noqa: D102
     def nvtx_state(self) -> NvtxState | None: ...  # noqa: D102
-    def rule_results(self) -> Sequence[NcuRuleResult]: ...  # noqa: D102
 
 
 def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Iterator[ActionRecord]:
@@ -106,7 +92,6 @@ def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int
                 values=[_number(action.metric_by_name(name), numbers) for name in names],
                 device=_device(action) if DISPLAY_NAME in names else None,
                 ranges=_ranges(action.nvtx_state()),
-                rules=_rules(action) if kernel else [],
             )
             before = names
 
@@ -146,34 +131,6 @@ def _ranges(state: NvtxState | None) -> list[str]:
         prefix = "" if domain.name() in ("", DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
         out += [prefix + encodable(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
     return out
-
-
-_MESSAGE_TYPES = ("", "INF", "OPT", "WRN", "ERR")  # of MsgType in the library: none, ok, optimization, warning, error
-_SPEEDUP_TYPES = ("", "local", "global")  # of SpeedupType
-
-
-def _rules(action: Action) -> list[RuleResult]:
-    """Return what rules wrote; rules that only mark lines of the source wrote nothing."""
-    written = (each for each in action.rule_results() if each.has_rule_message())
-    return [_rule(each) for each in islice(written, RULES_MAX)]
-
-
-def _rule(result: NcuRuleResult) -> RuleResult:
-    message = result.rule_message()
-    none: Mapping[str, Any] = {"type": 0, "speedup": None}
-    estimate = result.speedup_estimation() if result.has_speedup_estimation() else none
-    return RuleResult.of(
-        result.rule_identifier(),
-        result.section_identifier(),
-        _nth(_MESSAGE_TYPES, message["type"]),
-        message["message"],
-        speedup=estimate["speedup"],
-        speedup_type=_nth(_SPEEDUP_TYPES, estimate["type"]),
-    )
-
-
-def _nth(names: Sequence[str], number: int) -> str:
-    return names[number] if 0 <= number < len(names) else ""
 
 
 def _is_text(name: str) -> bool:

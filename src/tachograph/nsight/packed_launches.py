@@ -1,22 +1,20 @@
 """Launches as one JSON object with names beside it: all that was read of them, without the file.
 
-The object has `version`, `metrics` (names), `chips`, `rules`, and `launches`. A launch has the places of its kernel and
-of its NVTX ranges in the lists of names, and its chip and what rules say of it in `chips` and `rules`; its `values`
-are in the order of `metrics`, null where one was not collected. Names that a person gave are not in the object, so they
-can be replaced without reading it.
+The object has `version`, `metrics` (names), `chips`, and `launches`. A launch has the places of its kernel and of its
+NVTX ranges in the lists of names, and that of its chip in `chips`; its `values` are in the order of `metrics`, null
+where one was not collected. Names that a person gave are not in the object, so they can be replaced without reading it.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import isfinite
 
 import msgspec
 
 from tachograph.catalog.errors import InputError
-from tachograph.nsight.launches import Chip, Launch, LaunchMetrics, RuleResult, encodable
+from tachograph.nsight.launches import Chip, Launch, encodable
 
 VERSION = 1
 
@@ -43,7 +41,6 @@ class _PackedLaunch(msgspec.Struct, frozen=True):
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     ranges: tuple[int, ...]
-    rules: tuple[int, ...]
     values: list[float | None]
 
 
@@ -54,7 +51,6 @@ class _Versioned(msgspec.Struct, frozen=True):
 class _Content(_Versioned, frozen=True):
     metrics: list[str]
     chips: list[_PackedChip]
-    rules: list[RuleResult]
     launches: list[_PackedLaunch]
 
 
@@ -71,7 +67,6 @@ class _Places:
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
     """Return launches in their order; infinite values, and those that are NaN, count as not collected."""
     kernels, ranges, chips = _Places(), _Places(), list[Chip]()
-    rules: dict[RuleResult, int] = {}
     metrics = sorted({name for launch in launches for name, value in launch.metrics.items() if isfinite(value)})
     packed = []
     for launch in launches:
@@ -85,11 +80,10 @@ def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
                 grid=launch.grid,
                 block=launch.block,
                 ranges=tuple(map(ranges, launch.ranges)),
-                rules=tuple(rules.setdefault(result, len(rules)) for result in launch.rules),
                 values=list(_values(launch.metrics, metrics)),
             )
         )
-    content = _Content(VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), list(rules), packed)
+    content = _Content(VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), packed)
     return PackedLaunches(tuple(kernels.of), tuple(ranges.of), msgspec.json.encode(content).decode())
 
 
@@ -104,19 +98,17 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
             what = f"its launches are in version {version} of the format, not {VERSION}"
             raise InputError(what, where=report, do="attach the report again with this version of Tachograph")
         content = msgspec.json.decode(packed.content, type=_Content)
-        places = {metric: place for place, metric in enumerate(content.metrics)}
         chips = [Chip(chip.name, chip.compute_capability, chip.attributes) for chip in content.chips]
         return tuple(
             Launch(
                 kernel=packed.kernels[launch.kernel],
-                metrics=LaunchMetrics(places, array("d", _numbers(launch.values))),
+                metrics=_collected(content.metrics, launch.values),
                 chip=chips[launch.chip],
                 report=report,
                 number=launch.number,
                 grid=launch.grid,
                 block=launch.block,
                 ranges=tuple(packed.ranges[place] for place in launch.ranges),
-                rules=tuple(content.rules[place] for place in launch.rules),
             )
             for launch in content.launches
         )
@@ -136,5 +128,5 @@ def _values(metrics: Mapping[str, float], names: Iterable[str]) -> Iterator[floa
         yield value if value is not None and isfinite(value) else None
 
 
-def _numbers(values: Iterable[float | None]) -> Iterator[float]:
-    return (nan if value is None else value for value in values)
+def _collected(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
+    return {name: value for name, value in zip(names, values, strict=False) if value is not None}

@@ -9,18 +9,16 @@ from typing import Any
 
 from tachograph.catalog.units import harmless_cell
 from tachograph.report.json_values import json_values
-from tachograph.report.kernels_sentences import limits_sentence, roofline_sentences
+from tachograph.report.kernels_sentences import limits_sentence
 from tachograph.sharing.kernel_facts import (
     GpuPart,
     KernelFact,
     KernelPair,
     KernelsReport,
     KernelView,
-    SetEstimate,
+    PairEstimate,
     pairs_of,
 )
-from tachograph.sharing.mixes import MixOutcome
-from tachograph.sharing.nsight_rules import compared_rules, rule_agreement
 from tachograph.sharing.utilization import SensitivityLevel
 
 
@@ -33,7 +31,6 @@ def kernels_json(report: KernelsReport) -> dict[str, Any]:
             "sharing": report.sharing,
             "gpus": [_part(part) for part in report.parts],
             "explained": None if report.explained is None else report.explained.number,
-            "beside": report.beside,
             "together": None if report.together is None else _together(report.together),
         }
     )
@@ -56,31 +53,14 @@ def _part(part: GpuPart) -> dict[str, Any]:
         "calibration": part.calibration,
         "left_out": part.left_out,
         "kernels": [_kernel(view) for view in part.kernels],
-        "disturbs_most": part.disturbers,
-        "columns": [{"number": view.number, "label": view.label, "name": view.kernel.name} for view in part.columns],
         "pairs": None if part.pairs is None else [_pair(part, pair) for pair in pairs_of(part)],
-        "mixed": None if part.mixed is None else _mixed(part.mixed),
-        "nsight_agreement": rule_agreement(part.kernels),
         "not_collected": part.lacking,
         "collect_with": part.command,
     }
 
 
-def _mixed(mixed: MixOutcome) -> dict[str, Any]:
-    """All kernels beside all of the other report: this side, then the other."""
-    return {
-        "slowdown": mixed.slowdown,
-        "other_slowdown": mixed.other_slowdown,
-        "binding": mixed.bindings[0],
-        "other_binding": mixed.bindings[1],
-        "worst": mixed.worst,
-        "safe": mixed.safe,
-    }
-
-
 def _kernel(view: KernelView) -> dict[str, Any]:
-    kernel, judged = view.kernel, view.judged
-    limits, placement = judged.limits, judged.placement
+    kernel, limits = view.kernel, view.limits
     return {
         "number": view.number,
         "label": view.label,
@@ -97,12 +77,10 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "read_from": {fact.name: fact.metric for fact in view.facts.values() if fact.value is not None},
         "scores": _values(view.scores),
         "score_notes": {fact.name: fact.note for fact in view.scores.values() if fact.note},
-        "limited_by": judged.limited_by,
+        "limited_by": limits.limited_by,
         "limits": {"words": limits_sentence(limits), **json_values(limits, without=("limiting",))},
-        "sensitivities": judged.sensitivities,
-        "pitfalls": judged.pitfalls,
-        "nsight_rules": compared_rules(view),
-        "roofline": {"words": roofline_sentences(placement), **json_values(placement)},
+        "sensitivities": view.sensitivities,
+        "pitfalls": view.pitfalls,
         "demand": json_values(kernel.demand, without=("name",)),
         "not_collected": kernel.missing,
         "problems": kernel.problems,
@@ -124,7 +102,7 @@ def _pair(part: GpuPart, pair: KernelPair) -> dict[str, Any]:
     }
 
 
-def _together(together: SetEstimate) -> dict[str, Any]:
+def _together(together: PairEstimate) -> dict[str, Any]:
     found = together.estimate
     members = [
         {"number": view.number, "label": view.label, **json_values(outcome)}
@@ -135,7 +113,6 @@ def _together(together: SetEstimate) -> dict[str, Any]:
 
 def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
     """One row of a table."""
-    placed = view.judged.placement
     return {
         "gpu": part.gpu.name,
         "number": view.number,
@@ -145,10 +122,8 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
         "seconds": view.kernel.seconds,
         "share": view.share,
         **_values(view.facts),
-        "flop_per_s": sum(placed.achieved.values()) if placed.achieved else None,
-        "roofline_side": placed.side,
         **_values(view.scores),
-        "limited_by": view.judged.limited_by,
+        "limited_by": view.limits.limited_by,
         "sensitive_to": _resources_of(view, "high"),
         "sensitive_some": _resources_of(view, "some"),
         "sensitive_unknown": _resources_of(view, "unknown"),
@@ -156,7 +131,7 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
 
 
 def _resources_of(view: KernelView, level: SensitivityLevel) -> str:
-    return " ".join(one.resource for one in view.judged.sensitivities if one.level == level)
+    return " ".join(one.resource for one in view.sensitivities if one.level == level)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], *, raw: bool) -> str:

@@ -1,4 +1,4 @@
-"""Sentences on profiled kernels that text and page share: numbers, limits, roofline, co-location."""
+"""Sentences on profiled kernels that text and page share: numbers, limits, co-location."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from tachograph.catalog.units import plural, text
 from tachograph.sharing.advice import times
 from tachograph.sharing.demand import Estimate, Sharing
 from tachograph.sharing.kernel_facts import (
-    DisturbingKernel,
     GpuPart,
     KernelFact,
     total_s,
 )
+from tachograph.sharing.kernel_limits import KernelLimits, Limit
 from tachograph.sharing.kernel_metrics import PIPE_NAMES
-from tachograph.sharing.kernel_names import shortened
-from tachograph.sharing.mixes import MixOutcome
-from tachograph.sharing.nsight_rules import ComparedRule, RuleAgreement
-from tachograph.sharing.roofline import KernelLimits, Limit, RooflinePlacement
 from tachograph.sharing.utilization import Pitfall, Sensitivity
 
 RESOURCE_NAMES: Mapping[str, str] = {
     "issue": "issue", "dram": "DRAM", "l2_bandwidth": "L2 bandwidth", "l1_bandwidth": "L1 bandwidth", "l2": "L2",
     "l1": "L1", "blocks": "block slots", "sms": "SMs", "small_grid": "small grid", **PIPE_NAMES,
 }  # fmt: skip
-PIPE_KIND_LABELS = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor cores"}
-_SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
 _NUMBER_LABELS = {
     "ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi",
     "sm_share": "SMs busy", "sms_reached_share": "SMs with a block",
@@ -35,7 +29,6 @@ SLOWDOWN_LEGEND = (
     "and what was not measured is contended; bottleneck: the limiting resource."
 )
 _SUMS = 6  # resources named
-_DISTURBERS = 3  # named in a line
 MOST_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
 
 
@@ -125,82 +118,6 @@ def _capacity_text(limit: Limit) -> str:
     return "what other GPUs can achieve" if limit.resource == "dram" else "it"
 
 
-AGREEMENTS = {"agrees": "agrees", "differs": "differs", "not_comparable": "not compared"}
-RULES_LEGEND = (
-    "speedup: as the rule estimates it, of the run time, or local, of the use of the hardware alone; here: what is "
-    "found from the metrics; not compared: not measured, or not looked for."
-)
-_TEXT_OF_A_RULE = 40  # characters of a text without a known claim
-_DIFFERENCES = 4  # named in a line
-
-
-def rule_claim(rule: ComparedRule) -> str:
-    """Return what a rule of Nsight Compute says, in short, and in how much of the time where that is not all."""
-    began = rule.text if len(rule.text) <= _TEXT_OF_A_RULE else f"{rule.text[: _TEXT_OF_A_RULE - 1]}…"
-    said = began if rule.claim is None else rule.claim
-    return said if rule.share >= _ALL else f"{said} (in {text(rule.share, 'fraction')} of its time)"
-
-
-_ALL = 0.9995  # a share that is 100 % as text
-
-
-def rule_speedup(rule: ComparedRule) -> str:
-    """Return the speedup that a rule estimates."""
-    if rule.speedup_percent is None:
-        return text(None)
-    local = " local" if rule.speedup_type == "local" else ""
-    return f"{text(rule.speedup_percent / 100, 'fraction')}{local}"
-
-
-def agreement_sentence(found: RuleAgreement) -> str:
-    """Return how many of the rules' results agree with those here, and which differ.
-
-    >>> from tachograph.sharing.nsight_rules import RuleDifference
-    >>> agreement_sentence(RuleAgreement(5, 6, (RuleDifference("SOLBottleneck", "latency", (1, 2)),)))
-    "Nsight Compute's rules agree with 5 of 6 comparable results; differ: SOLBottleneck (latency: 1, 2)."
-    """
-    if not found.comparable:
-        return "Nsight Compute's rules: none of their results can be compared."
-    named = [f"{one.rule} ({one.claim}: {_numbers(one.of)})" for one in found.differ[:_DIFFERENCES]]
-    if len(found.differ) > _DIFFERENCES:
-        named.append(f"and {len(found.differ) - _DIFFERENCES} more")
-    differ = f"; differ: {', '.join(named)}" if named else ""
-    return (
-        f"Nsight Compute's rules agree with {found.agree:,} of {plural(found.comparable, 'comparable result')}{differ}."
-    )
-
-
-def _numbers(of: Sequence[int]) -> str:
-    more = [f"and {len(of) - MOST_NUMBERS} more"] if len(of) > MOST_NUMBERS else []
-    return ", ".join([*map(str, of[:MOST_NUMBERS]), *more])
-
-
-def roofline_sentences(place: RooflinePlacement) -> str:
-    """Return where a kernel stands under the roofline, in sentences."""
-    phrases = []
-    if place.intensity is not None:
-        least = "at least " if place.at_least else ""
-        ridge = "" if place.ridge is None else f", the ridge is at {text(place.ridge)}"
-        phrases.append(f"It does {least}{text(place.intensity)} FLOP per byte of DRAM{ridge}.")
-    if place.side is not None:
-        how = "" if place.by == "intensity" else ", by the load of pipelines and DRAM: FLOP were not counted"
-        phrases.append(f"That is {_SIDES[place.side]}{how}.")
-    else:
-        phrases.append("Its place is undetermined: FLOP, traffic, or a peak is not reported.")
-    for kind, rate in place.achieved.items():
-        roof = place.roof(kind)
-        if rate > 0 and roof is not None:
-            share = text(rate / roof.peak, "fraction")
-            phrases.append(f"{PIPE_KIND_LABELS[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.source}).")
-    dram = place.roof("dram")
-    if place.bytes_per_s is not None and dram is not None:
-        share = text(place.bytes_per_s / dram.peak, "fraction")
-        phrases.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.source}).")
-    if place.bound == "latency":
-        phrases.append("It is far below both roofs: latency.")
-    return " ".join(phrases)
-
-
 def sensitivity_sentence(sensitivity: Sensitivity) -> str:
     """Return the sensitivity of a kernel to a resource, with the number, and the counter missing for it."""
     number = "" if sensitivity.value is None else f"{text(sensitivity.value, 'fraction')}: "
@@ -226,31 +143,8 @@ def pitfall_numbers(pitfall: Pitfall) -> str:
     return f"{'two: ' if of_two else ''}{', '.join(message)}"
 
 
-def flops(rate: float) -> str:
-    """Return a rate of floating-point operations.
-
-    >>> flops(2.5e13)
-    '25.00 TFLOP/s'
-    """
-    return f"{text(rate, 'B').removesuffix('B')}FLOP/s"
-
-
 def _number(name: str, value: float) -> str:
     return text(value, "ratio" if name.startswith("ipc") else "fraction")
-
-
-def mixed_sentence(mixed: MixOutcome) -> str:
-    """Return the slowdown of all kernels of a report beside all of another, in a sentence.
-
-    >>> mixed_sentence(MixOutcome((1.2, None), (None, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
-    'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
-    """
-    here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
-    worst = ""
-    if mixed.worst is not None:
-        slowdown, one, other = mixed.worst
-        worst = f"; worst is {one} beside {other}, {text(slowdown, 'times')}"
-    return f"All beside all of the other report, weighted by time: {here}, the other {there}{worst}."
 
 
 def calibration_sentence(part: GpuPart) -> str:
@@ -306,26 +200,6 @@ def numbers_text(numbers: Sequence[int], of: int) -> str:
     if len(numbers) > MOST_NUMBERS:
         return f"{len(numbers)} kernels"
     return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def disturbers_sentence(found: Sequence[DisturbingKernel]) -> str:
-    """Return which kernels of a table disturb others most, in a line.
-
-    >>> disturbers_sentence([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_sentence([])
-    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long, bottleneck issue)', 'Disturbs most: none disturbs another.')
-    """
-    named = [
-        f"{one.number} {shortened(one.label, 24)} "
-        f"({one.victim} takes {times(one.slowdown)} as long{_binding_text(one.binding)})"
-        for one in found[:_DISTURBERS]
-    ]
-    return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
-
-
-def _binding_text(binding: str | None) -> str:
-    if binding is None:
-        return ""
-    return f", {'waits for' if binding == 'blocks' else 'bottleneck'} {resource_name(binding)}"
 
 
 def together_heading(sharing: Sharing) -> str:

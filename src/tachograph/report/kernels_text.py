@@ -17,13 +17,11 @@ from tachograph.sharing.kernel_facts import (
     KernelsReport,
     KernelView,
     MissingMetric,
-    SetEstimate,
+    PairEstimate,
     busiest_pipe,
     pairs_of,
 )
 from tachograph.sharing.kernel_names import shortened, shortened_apart
-from tachograph.sharing.kernels import options_for
-from tachograph.sharing.nsight_rules import compared_rules, rule_agreement
 from tachograph.sharing.utilization import Sensitivity
 
 MOST_COLUMNS = 16  # of a matrix that is printed
@@ -34,22 +32,19 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
     """Yield the slowdown of each kernel while another runs beside it."""
     shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
     yield from wrapped(f"Slowdown of a row while a column runs beside it{shares}", width, style="bold")
-    table = list(_matrix(part, width)) if len(part.columns) <= MOST_COLUMNS else []
+    table = list(_matrix(part, width)) if len(part.kernels) <= MOST_COLUMNS else []
     if table and max(len(words) for ((words, _),) in table) <= width:
         yield from table
-        yield from _named_columns(part, width)
     else:
-        more = f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html"
+        more = f"{len(part.kernels)} x {len(part.kernels)} pairs: all of them with --json, --csv or --html"
         yield from wrapped(more, width, style="dim")
     yield from _best(part, width)
-    if part.mixed is not None:
-        yield from wrapped(sentences.mixed_sentence(part.mixed), width)
     yield from wrapped(sentences.calibration_sentence(part), width, style="dim")
 
 
 def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
     cells = [[sentences.factor(pair.slowdown) for pair in row] for row in _rows(part)]
-    heads = [str(view.number) for view in part.columns]
+    heads = [str(view.number) for view in part.kernels]
     wide = max(len(cell) for row in [heads, *cells] for cell in row)
     room = max(8, width - (wide + 2) * len(heads) - 4)
     names = shortened_apart([view.label for view in part.kernels], min(36, room))
@@ -59,15 +54,8 @@ def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
         yield plain(f"{view.number:>3} {name:<{longest}}" + "".join(f"  {cell:>{wide}}" for cell in row))
 
 
-def _named_columns(part: GpuPart, width: int) -> Iterator[Line]:
-    """The kernels of the columns, where they are not rows as well."""
-    if part.columns[0].number != part.kernels[0].number:
-        named = ", ".join(f"{view.number} {shortened(view.label, 30)}" for view in part.columns)
-        yield from wrapped(named, width, first="columns: ", indent="  ")
-
-
 def _rows(part: GpuPart) -> Iterator[list[KernelPair]]:
-    pairs, columns = pairs_of(part), len(part.columns)
+    pairs, columns = pairs_of(part), len(part.kernels)
     for begin in range(0, len(pairs), columns):
         yield pairs[begin : begin + columns]
 
@@ -90,12 +78,6 @@ def _best(part: GpuPart, width: int) -> Iterator[Line]:
     )
 
 
-def worst_of(part: GpuPart) -> KernelPair | None:
-    """Return the pair in which one is slowed down most."""
-    known = [pair for pair in pairs_of(part) if pair.slowdown is not None]
-    return max(known, key=lambda pair: pair.slowdown or 0.0, default=None)
-
-
 _BAR = 14
 _UNUSED = 0.005  # a resource with less demand is only named
 _LEAST_NOTE = 24  # characters: shorter ones have no information
@@ -111,8 +93,6 @@ def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = Fals
         ("Use, and the source of each number", _facts(view.facts.values(), width, ascii_only)),
         ("Limits", _limits(view, width, ascii_only)),
         ("Sensitivity to co-runners", _sensitivities(view, width)),
-        ("Roofline", wrapped(sentences.roofline_sentences(view.judged.placement), width, first="  ", indent="  ")),
-        ("Nsight Compute's rules", _rules(view, width)),
         ("Scores, 0 best, 100 worst", _facts(view.scores.values(), width, ascii_only)),
         ("Pitfalls", _explained_pitfalls(view, width)),
         ("Not collected", _lacking(view, width)),
@@ -157,7 +137,7 @@ def _note(fact: KernelFact, room: int) -> str:
 
 
 def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
-    found = view.judged.limits
+    found = view.limits
     yield from wrapped(sentences.limits_sentence(found), width, first="  ", indent="  ")
     used = [limit for limit in found.resources if limit.demand >= _UNUSED]
     names = max((len(sentences.resource_name(limit.resource)) for limit in used), default=0)
@@ -173,7 +153,7 @@ def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
 
 
 def _sensitivities(view: KernelView, width: int) -> Iterator[Line]:
-    judged = [one for one in view.judged.sensitivities if not _is_unused(one)]
+    judged = [one for one in view.sensitivities if not _is_unused(one)]
     names = max(len(sentences.resource_name(one.resource)) for one in judged)
     for one in judged:
         first = f"  {sentences.resource_name(one.resource):<{names}}  {LEVELS[one.level]:<9}  "
@@ -186,27 +166,8 @@ def _is_unused(sensitivity: Sensitivity) -> bool:
 
 
 def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
-    for pitfall in view.judged.pitfalls:
+    for pitfall in view.pitfalls:
         yield from wrapped(sentences.pitfall_sentence(pitfall), width, first="  ", indent="  ")
-
-
-def _rules(view: KernelView, width: int) -> Iterator[Line]:
-    """What rules of Nsight Compute say, beside what is found here."""
-    rules = compared_rules(view)
-    if not rules:
-        return
-    columns = [
-        TextColumn("rule", [shortened(printable(rule.rule), _RULE) for rule in rules], least=_LEAST_RULE),
-        TextColumn("says", [printable(sentences.rule_claim(rule)) for rule in rules], folds=True),
-        TextColumn("speedup", [sentences.rule_speedup(rule) for rule in rules], right=True),
-        TextColumn("here", [rule.ours or text(None) for rule in rules], folds=True),
-        TextColumn("", [sentences.AGREEMENTS[rule.agreement] for rule in rules]),
-    ]
-    yield from fit_table(columns, width, indent="  ").lines
-    yield from wrapped(sentences.RULES_LEGEND, width, first="  ", indent="  ", style="dim")
-
-
-_RULE, _LEAST_RULE = 24, 12  # characters of the identifier of a rule, at most and at least
 
 
 def _lacking(view: KernelView, width: int) -> Iterator[Line]:
@@ -214,7 +175,8 @@ def _lacking(view: KernelView, width: int) -> Iterator[Line]:
     for lack in missing:
         yield from wrapped(f"{lack.metric}: {lack.meaning}", width, first="  ", indent="    ", style="dim")
     if missing:
-        yield plain(f"  collect it with: ncu {options_for(missing)} -o REPORT PROGRAM")
+        parts = dict.fromkeys(lack.options for lack in missing)
+        yield plain(f"  collect it with: ncu {' '.join(parts)} -o REPORT PROGRAM")
 
 
 Cell = Callable[[KernelView], str]
@@ -222,13 +184,13 @@ Cell = Callable[[KernelView], str]
 
 def limited_by(view: KernelView) -> str:
     """Return what limits a kernel, in a word or two."""
-    resource = view.judged.limited_by
+    resource = view.limits.limited_by
     return "–" if resource is None else sentences.resource_name(resource)
 
 
 def sensitive_to(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
-    judged = [one for one in view.judged.sensitivities if one.resource != "sms"]  # it qualifies the others
+    judged = [one for one in view.sensitivities if one.resource != "sms"]  # it qualifies the others
     named = [sentences.resource_name(one.resource) for one in judged if one.level == "high"]
     unknown = [f"{sentences.resource_name(one.resource)}?" for one in judged if one.level == "unknown"]
     some = [sentences.resource_name(one.resource) for one in judged if one.level == "some"]
@@ -287,7 +249,7 @@ def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool =
     """Return the report as styled lines (see lines.to_rich)."""
     if report.explained is not None:
         lines = explain_lines(report.explained, width=width, ascii_only=ascii_only)
-    elif report.together is not None and not any(part.columns for part in report.parts):
+    elif report.together is not None and all(part.pairs is None for part in report.parts):
         lines = []
     else:
         lines = [line for part in report.parts for line in _part(report, part, width)]
@@ -302,11 +264,6 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     yield from wrapped(sentences.headline(part), width, style="bold")
     yield plain("")
     yield from _table(part.kernels, width)
-    if part.disturbers is not None:
-        yield from wrapped(sentences.disturbers_sentence(part.disturbers), width)
-    agreement = rule_agreement(part.kernels)
-    if agreement is not None:
-        yield from wrapped(sentences.agreement_sentence(agreement), width)
     yield plain("")
     if part.pairs is not None:
         yield from pair_lines(report, part, width)
@@ -356,7 +313,7 @@ def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
     """Each pitfall once, with the kernels it applies to."""
     of: dict[str, list[str]] = {}
     for view in part.kernels:
-        for pitfall in view.judged.pitfalls:
+        for pitfall in view.pitfalls:
             named = f"{view.number} {shortened(view.label, 24)} ({sentences.pitfall_numbers(pitfall)})"
             of.setdefault(pitfall.why, []).append(named)
     if not of:
@@ -389,7 +346,7 @@ def lacking_lines(lacking: Sequence[MissingMetric], command: str | None, of: int
     yield plain("")
 
 
-def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> list[Line]:
+def together_lines(report: KernelsReport, together: PairEstimate, width: int) -> list[Line]:
     """Return the estimate for a set of kernels."""
     found = together.estimate
     lines = wrapped(sentences.together_heading(report.sharing), width, style="bold")

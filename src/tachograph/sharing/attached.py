@@ -11,11 +11,11 @@ from tachograph.lake.profiles import AttachedProfile
 from tachograph.nsight.launches import NcuReport
 from tachograph.sharing.demand import Calibration
 from tachograph.sharing.job_kernels import AttachedReport, JobKernels, ShortKernel
+from tachograph.sharing.kernel_limits import limits
 from tachograph.sharing.kernel_metrics import duration_s
 from tachograph.sharing.kernel_names import labels
 from tachograph.sharing.kernel_report import reject_sentences
 from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.roofline import limits
 
 MOST_LAUNCHES = 1000  # of a report that are attached: the longest ones
 SHOWN_KERNELS = 5  # of a report, on the page of a job

@@ -6,20 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, fsum
 
-from tachograph.sharing import kernel_metrics, mixes, nsight_scores
+from tachograph.sharing import kernel_metrics, nsight_scores
 from tachograph.sharing.demand import PIPES, Calibration, Estimate, GpuCapacity, Matrix, Sharing, unless_nan
+from tachograph.sharing.kernel_limits import KernelLimits
 from tachograph.sharing.kernel_metrics import PIPE_NAMES, MetricValue
 from tachograph.sharing.kernel_names import NumberedKernel
 from tachograph.sharing.kernels import Kernel
-from tachograph.sharing.roofline import KernelLimits, KernelWork, RooflinePlacement, limits, placement, work_of
 from tachograph.sharing.utilization import (
     Pitfall,
     Sensitivity,
     SmDistribution,
     distribution,
     launched,
-    pitfalls,
-    sensitivities,
 )
 
 _WARPS = 64  # of an SM where unknown: most chips have 64, some 48 or 32
@@ -43,8 +41,8 @@ class KernelFact:
     note: str = ""
 
 
-def facts_of(kernel: Kernel, work: KernelWork) -> dict[str, KernelFact]:
-    """Return {name: number} of what a kernel uses, in the order in which they are read; `work`: what it computes."""
+def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
+    """Return {name: number} of what a kernel uses, in the order in which they are read."""
     metrics, gpu = kernel.metrics, kernel.gpu
     pipes, issued = kernel_metrics.pipes(metrics), kernel_metrics.issue(metrics, gpu)
     traffic = kernel_metrics.traffic(metrics)
@@ -67,13 +65,11 @@ def facts_of(kernel: Kernel, work: KernelWork) -> dict[str, KernelFact]:
           for pipe in PIPES),
         _read("threads", "threads per warp", threads, kernel_metrics.THREADS, "of 32"),
         _read("dram", "DRAM", kernel_metrics.dram(metrics, gpu), kernel_metrics.DRAM, "of the peak"),
-        KernelFact("dram_bytes_per_s", "DRAM traffic", work.bytes_per_s, "B/s",
+        KernelFact("dram_bytes_per_s", "DRAM traffic", None if traffic is None else traffic.value, "B/s",
                    kernel_metrics.DRAM_BYTES if traffic is None else traffic.metric),
         _read("l2_hit", "L2 hits", kernel_metrics.share(metrics, kernel_metrics.L2_HIT), kernel_metrics.L2_HIT),
         _read("l2_reuse", "L2 reuse", kernel_metrics.l2_reuse(metrics), kernel_metrics.L2_READ_HIT, "at most"),
         _read("l1_hit", "L1 hits", kernel_metrics.share(metrics, kernel_metrics.L1_HIT), kernel_metrics.L1_HIT),
-        KernelFact("flop_per_byte", "intensity", work.intensity, "FLOP/B", "operations / DRAM bytes",
-                   note="at least" if work.at_least else ""),
     ]  # fmt: skip
     return {fact.name: fact for fact in found}
 
@@ -168,30 +164,6 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedKernel:
-    """Its work, its limits, its sensitivities, misleading metrics, and its place under the roofline."""
-
-    work: KernelWork
-    limits: KernelLimits
-    sensitivities: tuple[Sensitivity, ...]
-    pitfalls: tuple[Pitfall, ...]
-    placement: RooflinePlacement
-
-    @property
-    def limited_by(self) -> str | None:
-        """As KernelLimits has it."""
-        return self.limits.limited_by
-
-
-def judge_kernel(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:
-    """Return the conclusions on a kernel."""
-    work, found = work_of(kernel), limits(kernel, calibration=calibration)
-    placed = placement(kernel, work=work, found=found)
-    sensitive = sensitivities(kernel, calibration=calibration)
-    return JudgedKernel(work, found, sensitive, pitfalls(kernel, placed=placed), placed)
-
-
-@dataclass(frozen=True, slots=True)
 class KernelsRequest:
     """A request for the report. together, explain: kernels by number, name, pattern. shares: of SMs, under MPS."""
 
@@ -199,18 +171,20 @@ class KernelsRequest:
     device: str | None = None
     top: int | None = None
     explain: str | None = None
-    together: tuple[str, ...] = ()
+    together: tuple[str, str] | None = None
     matrix: bool = False
-    shares: tuple[float, ...] | None = None
+    shares: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelView(NumberedKernel):
-    """One shown kernel, with all its results."""
+    """One shown kernel, with its numbers, scores, limits, sensitivities, and misleading metrics."""
 
     facts: Mapping[str, KernelFact]
     scores: Mapping[str, KernelFact]
-    judged: JudgedKernel
+    limits: KernelLimits
+    sensitivities: tuple[Sensitivity, ...]
+    pitfalls: tuple[Pitfall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,45 +197,24 @@ class MissingMetric:
 
 
 @dataclass(frozen=True, slots=True)
-class SetEstimate:
-    """Estimate for `members` (numbers) that run at the same time."""
+class PairEstimate:
+    """Estimate for two kernels that run at the same time."""
 
     members: tuple[NumberedKernel, ...]
     estimate: Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class DisturbingKernel:
-    """A kernel beside which others of the table take longer.
-
-    slowdown: of `victim` (a number), the most affected one. binding: its binding resource, as in CorunOutcome.
-    """
-
-    number: int
-    label: str
-    slowdown: float
-    victim: int
-    binding: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GpuPart:
-    """The kernels of one GPU. pairs: rows are the kernels, columns `columns`; None where not requested.
-
-    disturbers: the kernels that slow others most, the worst first; None where there are too many pairs.
-    mixed: all kernels of these reports beside all of the other's, weighted by time; None without another report.
-    """
+    """The kernels of one GPU. pairs: each kernel beside each; None where not requested."""
 
     gpu: GpuCapacity
     calibration: Calibration
     kernels: tuple[KernelView, ...]
     left_out: int  # kernels beyond `top`
-    columns: tuple[NumberedKernel, ...]
     pairs: Matrix | None
     lacking: tuple[MissingMetric, ...]
     command: str | None  # that collects what lacks
-    disturbers: tuple[DisturbingKernel, ...] | None = None
-    mixed: mixes.MixOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +234,8 @@ class KernelsReport:
     files: tuple[ReportFileRead, ...]
     parts: tuple[GpuPart, ...]
     sharing: Sharing
-    together: SetEstimate | None
+    together: PairEstimate | None
     explained: KernelView | None
-    beside: tuple[str, ...]  # files whose kernels are the columns of pairs
     problems: tuple[str, ...]
 
 
@@ -298,7 +250,7 @@ class KernelPair:
     """A kernel beside another. slowdown, gain None: not known. binding: the resource, None nothing."""
 
     row: KernelView
-    column: NumberedKernel
+    column: KernelView
     slowdown: float | None
     gain: float | None
     binding: str | None
@@ -307,18 +259,18 @@ class KernelPair:
 
 def pairs_of(part: GpuPart) -> list[KernelPair]:
     """Return all pairs of a part, row by row; none where not requested."""
-    found = part.pairs
-    if found is None:
+    pairs = part.pairs
+    if pairs is None:
         return []
     return [
         KernelPair(
             row,
             column,
-            unless_nan(found.slowdown[i, j]),
-            unless_nan(found.gain[i, j]),
-            found.bound_by(i, j),
-            bool(found.safe[i, j]),
+            unless_nan(pairs.slowdown[i, j]),
+            unless_nan(pairs.gain[i, j]),
+            pairs.bound_by(i, j),
+            bool(pairs.safe[i, j]),
         )
         for i, row in enumerate(part.kernels)
-        for j, column in enumerate(part.columns)
+        for j, column in enumerate(part.kernels)
     ]

@@ -10,7 +10,7 @@ from math import fsum, isfinite
 from operator import mul
 from types import MappingProxyType
 
-from tachograph.nsight.launches import Launch, MetricColumns, RuleResult
+from tachograph.nsight.launches import Launch
 from tachograph.sharing.demand import PIPES, GpuCapacity
 
 _ACTIVE, _ELAPSED = "avg.pct_of_peak_sustained_active", "avg.pct_of_peak_sustained_elapsed"
@@ -397,9 +397,9 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     if len(weighted) == 1:
         known = {name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)}
         return MergedLaunches(known, {}, seconds, longest, _problems(durations, {}))
-    means = _Means(MetricColumns([launch.metrics for launch, _ in weighted]), [weight for _, weight in weighted])
+    means = _Means([launch.metrics for launch, _ in weighted], [weight for _, weight in weighted])
     metrics, coverage = {}, {}
-    for metric in sorted(means.columns.names()):
+    for metric in sorted({name for launch, _ in weighted for name in launch.metrics}):
         if metric.startswith(_OF_THE_LONGEST):
             if is_measured(value := longest.metrics.get(metric, _NAN)):
                 metrics[metric] = value
@@ -408,31 +408,6 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
             if covered is not None:
                 coverage[metric] = covered
     return MergedLaunches(metrics, coverage, seconds, longest, _problems(durations, coverage))
-
-
-@dataclass(frozen=True, slots=True)
-class RuledTime:
-    """What the rules of Nsight Compute say of some launches. share: of the time of those with rules, 0..1."""
-
-    share: float
-    rules: tuple[RuleResult, ...]
-
-
-def rules_by_time(launches: Sequence[Launch]) -> tuple[RuledTime, ...]:
-    """Return what rules say of launches of one kernel, of most time first; empty where rules were applied to none.
-
-    A launch without rules counts in no share: in its report they were not applied. Without a duration, it adds nothing
-    where others have one; where none has, each counts alike.
-    """
-    ruled = [(launch, duration_s(launch) or 0.0) for launch in launches if launch.rules]
-    if not any(seconds for _, seconds in ruled):
-        ruled = [(launch, 1.0) for launch, _ in ruled]
-    seconds: dict[tuple[RuleResult, ...], list[float]] = {}
-    for launch, took in ruled:
-        seconds.setdefault(launch.rules, []).append(took)
-    whole = fsum(took for _, took in ruled)
-    found = [RuledTime(fsum(parts) / whole, rules) for rules, parts in seconds.items()]
-    return tuple(sorted(found, key=lambda part: (-part.share, [each.text for each in part.rules])))
 
 
 def is_measured(value: float) -> bool:
@@ -463,7 +438,7 @@ def duration_s(launch: Launch) -> float | None:
 class _Means:
     """Metrics of launches, one by one; wholes of shares are read once."""
 
-    columns: MetricColumns
+    launches: Sequence[Mapping[str, float]]
     weights: list[float]
     _shares: dict[str, list[float]] = field(default_factory=dict)
 
@@ -472,7 +447,7 @@ class _Means:
 
         None: no launch has it.
         """
-        values = self.columns[metric]
+        values = self._values(metric)
         if _all_measured(values):
             return self._combined(metric, values, None), None
         holders = [place for place, value in enumerate(values) if is_measured(value)]
@@ -481,6 +456,9 @@ class _Means:
         covered = fsum(_at(self.weights, holders)) / fsum(self.weights)
         found = self._combined(metric, _at(values, holders), holders)
         return found / covered if metric.endswith(_COUNTS) and covered > 0 else found, covered
+
+    def _values(self, metric: str) -> list[float]:
+        return [metrics.get(metric, _NAN) for metrics in self.launches]
 
     def _combined(self, metric: str, values: Sequence[float], holders: Sequence[int] | None) -> float:
         """The values of one metric as one; `holders`: the places of the launches that have it, None: all have it."""
@@ -496,7 +474,7 @@ class _Means:
         """How much of `whole` each holder has; its weight where one of them does not report it, or all are 0."""
         if whole:
             if whole not in self._shares:
-                self._shares[whole] = self.columns[whole]
+                self._shares[whole] = self._values(whole)
             shares = _at(self._shares[whole], holders)
             if _all_measured(shares) and fsum(shares) > 0:
                 return shares

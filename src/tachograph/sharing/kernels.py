@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -14,46 +13,8 @@ from tachograph.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import footprint_of, gpu_of, l2_most
 from tachograph.sharing.demand import Demand, Footprint, GpuCapacity
-from tachograph.sharing.kernel_metrics import RuledTime, is_measured, merge_launches, rules_by_time
+from tachograph.sharing.kernel_metrics import is_measured, merge_launches
 from tachograph.sharing.nsight_scores import full_set_metric
-
-_SASS = r"(sm|smsp)__sass_thread_inst_executed_op"
-_RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone shows them
-
-# section -> metrics that it collects, of those used here and for the scores; the first match is named
-SECTIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {
-        section: re.compile(pattern)
-        for section, pattern in {
-            "SpeedOfLight": r"gpu__time_duration\.sum|gpu__dram_throughput\.avg\.pct.*|gpc__cycles_elapsed\..*"
-            r"|sm__cycles_active\.avg|(sm|lts|l1tex|gpu__compute_memory)__?throughput\.avg\.pct.*"
-            r"|dram__cycles_elapsed\.avg\.per_second|smsp__cycles_active\.avg",
-            "Occupancy": r"launch__occupancy_limit_.*|launch__occupancy_per_.*|sm__warps_active\.avg\.p.*_active"
-            r"|sm__maximum_warps_.*",
-            "LaunchStats": r"launch__(?!occupancy_).*",
-            "WorkloadDistribution": r"(sm|smsp|l1tex|lts|dram)__cycles_(active|elapsed)\.(avg|min|max|sum)",
-            "ComputeWorkloadAnalysis": r"sm__inst_(issued|executed)\.avg\.(per_cycle|pct).*"
-            r"|sm__inst_executed_pipe_\w+\.avg\.pct.*_active|sm__pipe_\w+_cycles_active\.avg\.pct.*_active",
-            "MemoryWorkloadAnalysis": r"dram__bytes\.sum\.per_second|(lts|l1tex)__t_sector_hit_rate\.pct"
-            r"|dram__throughput\.avg\.pct.*",
-            "SchedulerStats": r"smsp__(issue_active|inst_issued|warps_active|warps_eligible)\.avg\.p.*",
-            "WarpStateStats": r"smsp__average_warps_issue_stalled_\w+_per_issue_active\.ratio"
-            r"|smsp__average_warp_latency_per_inst_issued\.ratio"
-            r"|smsp__thread_inst_executed_(pred_on_)?per_inst_executed\.ratio",
-            "InstructionStats": r"smsp__inst_(issued|executed)\.(sum|avg)",
-            "SpeedOfLight_RooflineChart": rf"{_SASS}_[df](add|mul|fma)_pred_on\.sum\.p.*"
-            rf"|derived__{_SASS}_[df]fma_pred_on_x2|dram__bytes\.sum\.peak_sustained|smsp__cycles_elapsed\.avg\.per_second",
-            "SpeedOfLight_HierarchicalHalfRooflineChart": rf"{_SASS}_h(add|mul|fma)_pred_on\.sum\.p.*",
-            "SpeedOfLight_HierarchicalTensorRooflineChart": r"sm__ops_path_tensor_\w+\.sum\.p.*",
-        }.items()
-    }
-)
-_BASIC = ("LaunchStats", "Occupancy", "SpeedOfLight", "WorkloadDistribution")
-_DETAILED = (*_BASIC, "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "SpeedOfLight_RooflineChart")
-# set -> sections of SECTIONS in it; the cheapest one first
-SETS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"basic": frozenset(_BASIC), "detailed": frozenset(_DETAILED), "full": frozenset(SECTIONS)}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +26,26 @@ class Missing:
     options: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """A required quantity of a kernel: its metric, its meaning, and alternative metrics."""
-
-    metric: str
-    meaning: str
-    others: tuple[str, ...] = ()
-
-
-_NEEDS = (
-    _Need("gpu__time_duration.sum", "how long it takes, the weight of its launches"),
-    _Need("launch__registers_per_thread", "what its blocks occupy, whether others fit beside them"),
-    _Need("launch__shared_mem_per_block", "what its blocks occupy, whether others fit beside them",
-          ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic")),
-    _Need("sm__cycles_active.avg", "how much of the time the SMs had work"),
-    _Need("gpc__cycles_elapsed.max", "how much of the time the SMs had work", kernel_metrics.ELAPSED),
-    _Need("sm__cycles_active.max", "how evenly the work lies on the SMs"),
-    _Need("sm__cycles_active.min", "how evenly the work lies on the SMs"),
-    _Need("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed", "its arithmetic intensity",
-          ("derived__smsp__sass_thread_inst_executed_op_ffma_pred_on_x2",
-           *(f"{unit}__sass_thread_inst_executed_op_ffma_pred_on.sum{of}"
-             for unit in ("sm", "smsp") for of in ("", ".per_second", ".per_cycle_elapsed")))),
-    _Need("dram__bytes.sum.per_second", "its traffic with memory, its arithmetic intensity",
-          ("dram__bytes.sum", "dram__bytes_read.sum.per_second")),
-    _Need(kernel_metrics.THREADS, "how many threads of a warp take part"),
-)  # fmt: skip
+_NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # metric, meaning, alternative metrics
+    (kernel_metrics.DURATION, "how long it takes, the weight of its launches", ()),
+    ("launch__registers_per_thread", "what its blocks occupy, whether others fit beside them", ()),
+    (
+        "launch__shared_mem_per_block",
+        "what its blocks occupy, whether others fit beside them",
+        ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic"),
+    ),
+    (kernel_metrics.SM_ACTIVE, "how much of the time the SMs had work", ()),
+    ("gpc__cycles_elapsed.max", "how much of the time the SMs had work", kernel_metrics.ELAPSED),
+    (kernel_metrics.SM_ACTIVE_MAX, "how evenly the work lies on the SMs", ()),
+    (kernel_metrics.SM_ACTIVE_MIN, "how evenly the work lies on the SMs", ()),
+    (
+        kernel_metrics.DRAM_BYTES,
+        "its traffic with memory",
+        ("dram__bytes.sum", "dram__bytes_read.sum.per_second"),
+    ),
+    (kernel_metrics.THREADS, "how many threads of a warp take part", ()),
+)
+_RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone has them
 # pipelines that every chip since Volta has
 _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 
@@ -101,7 +56,7 @@ def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -
     >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
-    lacks = [(need.metric, need.meaning) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
+    lacks = [(metric, meaning) for metric, meaning, others in _NEEDS if not metrics.keys() & {metric, *others}]
     lacks += _unread(metrics, gpu, demand)
     lacks += [(kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
               for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
@@ -131,53 +86,13 @@ def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> l
     return [(metric, reports) for value, metric, reports in requested if value is None]
 
 
-@lru_cache(maxsize=4096)
 def options(metric: str) -> str:
-    """Return the options of `ncu` that collect a metric: the section that has it, else the metric by its name.
+    """Return the options of `ncu` that collect a metric, or that write it.
 
-    >>> options("lts__t_sector_hit_rate.pct"), options("smsp__inst_executed_op_branch.sum")
-    ('--section MemoryWorkloadAnalysis', '--metrics smsp__inst_executed_op_branch.sum')
+    >>> options("lts__t_sector_hit_rate.pct"), options("device__attribute_clock_rate")
+    ('--set full', '--page raw')
     """
-    if metric.startswith(DEVICE_ATTRIBUTE):
-        return _RAW_PAGE
-    section = next((name for name, collects in SECTIONS.items() if collects.fullmatch(metric)), None)
-    return f"--metrics {metric}" if section is None else f"--section {section}"
-
-
-def options_for(missing: Iterable[Missing] | Iterable[str]) -> str:
-    """Return the fewest options of `ncu` that collect all of `missing`, at the least cost; "" for nothing.
-
-    One section is named as such, of several the smallest set that has them all.
-
-    >>> options_for(["gpu__time_duration.sum", "launch__grid_size", "lts__t_sector_hit_rate.pct"])
-    '--set detailed'
-    """
-    metrics = sorted({lack if isinstance(lack, str) else lack.metric for lack in missing})
-    collected = [metric for metric in metrics if not metric.startswith(DEVICE_ATTRIBUTE)]
-    by_name = [metric for metric in collected if options(metric).startswith("--metrics")]
-    sections = _cover([metric for metric in collected if metric not in by_name])
-    parts = _shortest(sections)
-    if by_name:
-        parts.append(f"--metrics {','.join(by_name)}")
-    if len(collected) < len(metrics):
-        parts.append(_RAW_PAGE)
-    return " ".join(parts)
-
-
-def _cover(metrics: Sequence[str]) -> list[str]:
-    """Few sections that have all: repeatedly the one with most of the remaining metrics."""
-    left, chosen = set(metrics), []
-    while left:
-        best = max(SECTIONS, key=lambda section: sum(bool(SECTIONS[section].fullmatch(metric)) for metric in left))
-        chosen.append(best)
-        left = {metric for metric in left if not SECTIONS[best].fullmatch(metric)}
-    return [section for section in SECTIONS if section in chosen]
-
-
-def _shortest(sections: Sequence[str]) -> list[str]:
-    if len(sections) < 2:
-        return [f"--section {section}" for section in sections]
-    return [f"--set {next(name for name, has in SETS.items() if has >= set(sections))}"]
+    return _RAW_PAGE if metric.startswith(DEVICE_ATTRIBUTE) else "--set full"
 
 
 _OF_BLOCK = ("launch__registers_per_thread", "launch__shared_mem_per_block")
@@ -191,9 +106,7 @@ class Kernel:
     short: the name without result type, template arguments and parameters. seconds: of all launches together, None
     where no launch has one. variants: how many different shapes of grids and blocks were launched. metrics: as in
     Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`) added up, `launch__*` of the
-    longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of those that have it}.
-    rules: what those of Nsight Compute say of its launches. missing: metrics that no launch has. problems: lines about
-    launches that could not be used.
+    longest launch. missing: metrics that no launch has. problems: lines about launches that could not be used.
     """
 
     name: str
@@ -207,17 +120,10 @@ class Kernel:
     grid: tuple[int, int, int] | None = None  # of the longest launch
     variants: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
-    coverage: Mapping[str, float] = field(default_factory=dict)
     missing: tuple[Missing, ...] = ()
     problems: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
-    rules: tuple[RuledTime, ...] = ()
-
-    def per_second(self, metric: str) -> float | None:
-        """Return a count of `metrics` per second; None: not collected, or no duration."""
-        count = self.metrics.get(metric)
-        return count / self.seconds if count is not None and self.seconds else None
 
 
 def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
@@ -307,12 +213,10 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         grid=longest.grid,
         variants=len({_shape(launch) for launch in launches}),
         metrics=MappingProxyType(whole.metrics),
-        coverage=MappingProxyType(whole.coverage),
         missing=missing_of(whole.metrics, gpu, demand),
         problems=whole.problems,
         reports=tuple(sorted({launch.report for launch in launches})),
         ranges=longest.ranges,
-        rules=rules_by_time(launches),
     )
 
 

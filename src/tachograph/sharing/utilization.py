@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import ceil
 from types import MappingProxyType
 from typing import Literal
@@ -11,8 +11,8 @@ from typing import Literal
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import resident_per_sm
 from tachograph.sharing.demand import Calibration, Footprint, GpuCapacity
+from tachograph.sharing.kernel_limits import achievable
 from tachograph.sharing.kernels import Kernel, options
-from tachograph.sharing.roofline import RooflinePlacement, achievable, placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,9 @@ class SmDistribution:
         return max(0.0, 1 - self.mean / self.high) if self.high > 0 else 0.0
 
 
+_SM_ACTIVE = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
+
+
 def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None) -> LaunchPlacement:
     """Return how a launch is distributed over the SMs of `gpu`; `waves` as reported by the profiler, else computed.
 
@@ -76,8 +79,7 @@ def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | No
 
 def distribution(kernel: Kernel) -> SmDistribution | None:
     """Return how evenly work is spread over the SMs; None: mean or highest not collected."""
-    names = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
-    mean, low, high = (kernel.metrics.get(name) for name in names)
+    mean, low, high = (kernel.metrics.get(name) for name in _SM_ACTIVE)
     if mean is None or high is None:
         return None
     return SmDistribution(mean, low, high)
@@ -113,144 +115,160 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Values from which on sensitivity is high, and medium."""
+    """Values from which on sensitivity is high, and medium, with what each level means."""
 
     high: float
     some: float
+    meanings: Mapping[SensitivityLevel, str]
 
-    def level(self, value: float) -> SensitivityLevel:
-        return "high" if value >= self.high else "some" if value >= self.some else "low"
+    def judge(self, resource: str, value: float | None, metrics: tuple[str, ...], *, lacks: str) -> Sensitivity:
+        """Return the sensitivity at a value; `lacks`: the metric that is missing where it is unknown."""
+        level: SensitivityLevel = "unknown"
+        if value is not None:
+            level = "high" if value >= self.high else "some" if value >= self.some else "low"
+        missing = options(lacks) if value is None else ""
+        return Sensitivity(resource, level, value, self.high, self.meanings[level], metrics, missing)
 
 
 # of the capacity of an SM per cycle: above one half two such kernels do not fit; a tenth is lost beside a full one
-CYCLES = _Scale(0.5, 0.1)
+CYCLES = (0.5, 0.1)
 # of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 47, 37, 27, 14 %
-DRAM = _Scale(0.35, 0.15)
+DRAM = (0.35, 0.15)
 # a stream without reuse still hits with all its writes: a hit rate of one half is no evidence of reuse
-HITS = _Scale(0.7, 0.3)
+HITS = (0.7, 0.3)
 # of the throughput of a cache: below it hits are too few to matter
 TRAFFIC = 0.05
 # of the places for its blocks on all SMs: all taken, others wait
-SLOTS = _Scale(1.0, 0.5)
-IDLE = _Scale(0.3, 0.1)
-_WHAT = {"l2": "L2", "l1": "L1"}
+SLOTS = (1.0, 0.5)
+IDLE = (0.3, 0.1)
+_BLOCKS = _Scale(
+    *SLOTS,
+    {
+        "high": "its blocks take every place on all SMs: those of others wait",
+        "some": "its blocks take half of the places on the SMs or more",
+        "low": "most places for blocks stay free",
+        "unknown": "how many blocks fit is unknown",
+    },
+)
+_DRAM = _Scale(
+    *DRAM,
+    {
+        "high": "it takes a third of the bandwidth or more: two of the kind slow each other down",
+        "some": "latency of DRAM grows with the demand of others",
+        "low": "it needs little of DRAM",
+        "unknown": "its bandwidth is not measured",
+    },
+)
+_ISSUE = _Scale(
+    *CYCLES,
+    {
+        "high": "it takes half of the issue slots or more: two of the kind do not fit",
+        "some": "it slows down beside a kernel that takes most issue slots",
+        "low": "it seldom issues",
+        "unknown": "its IPC is not measured",
+    },
+)
+_EVENNESS = _Scale(
+    *IDLE,
+    {
+        "high": "SMs stand idle while others work: its other numbers are those of the SMs that work",
+        "some": "some SMs finish early",
+        "low": "all SMs work alike",
+        "unknown": "the distribution of its work over the SMs is not measured",
+    },
+)
 
 
 def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> tuple[Sensitivity, ...]:
     """Return the sensitivity of a kernel on each resource, from those shared by all SMs to those within one SM."""
+    metrics, gpu = kernel.metrics, kernel.gpu
+    slots = launched(kernel.demand.footprint, gpu).slots_taken
+    issue = kernel_metrics.issue(metrics, gpu)
+    spread = distribution(kernel)
     return (
-        _blocks(kernel),
-        _cache(kernel, "l2", kernel_metrics.L2_HIT, kernel_metrics.l2_reuse(kernel.metrics), kernel_metrics.L2_BUSY),
-        _dram(kernel, calibration or Calibration()),
-        _cache(
-            kernel,
-            "l1",
-            kernel_metrics.L1_HIT,
-            kernel_metrics.share(kernel.metrics, kernel_metrics.L1_HIT),
-            kernel_metrics.L1_BUSY,
+        _BLOCKS.judge(
+            "blocks",
+            slots,
+            ("launch__grid_size", *_LIMITS),
+            lacks=_LIMITS[0] if gpu.sms else "device__attribute_multiprocessor_count",
         ),
-        _issue(kernel),
+        _cache(kernel, "l2", kernel_metrics.l2_reuse(metrics), kernel_metrics.L2_BUSY),
+        _dram(kernel, calibration or Calibration()),
+        _cache(kernel, "l1", kernel_metrics.share(metrics, kernel_metrics.L1_HIT), kernel_metrics.L1_BUSY),
+        _ISSUE.judge(
+            "issue",
+            None if issue is None else issue.value,
+            _metrics_of(issue, kernel_metrics.ISSUED),
+            lacks=kernel_metrics.ISSUED,
+        ),
         *_pipes(kernel),
-        _evenness(kernel),
+        _EVENNESS.judge("sms", None if spread is None else spread.idle, _SM_ACTIVE, lacks=_SM_ACTIVE[0]),
     )
-
-
-def _blocks(kernel: Kernel) -> Sensitivity:
-    lies = launched(kernel.demand.footprint, kernel.gpu)
-    if lies.slots_taken is None:
-        lacks = options("device__attribute_multiprocessor_count" if kernel.gpu.sms is None else _LIMITS[0])
-        return Sensitivity("blocks", "unknown", None, SLOTS.high, "how many blocks fit is unknown", _LIMITS, lacks)
-    level = SLOTS.level(lies.slots_taken)
-    why = {
-        "high": "its blocks take every place on all SMs: those of others wait",
-        "some": "its blocks take half of the places on the SMs or more",
-    }.get(level, "most places for blocks stay free")
-    names = ("launch__grid_size", *_LIMITS)
-    return Sensitivity("blocks", level, lies.slots_taken, SLOTS.high, why, names)
-
-
-def _cache(kernel: Kernel, resource: str, hit: str, hits: kernel_metrics.MetricValue | None, busy: str) -> Sensitivity:
-    traffic = kernel_metrics.share(kernel.metrics, busy)
-    if hits is None:
-        return Sensitivity(resource, "unknown", None, HITS.high, "its hits are not measured", (hit,), options(hit))
-    name = _WHAT[resource]
-    if traffic is not None and traffic.value < TRAFFIC:
-        why = f"{name} has little to do for it: its hits there do not count"
-        return Sensitivity(resource, "low", hits.value, HITS.high, why, (hits.metric, busy))
-    level = HITS.level(hits.value)
-    why = {
-        "high": f"it lives on what {name} holds: others that use it turn hits into misses",
-        "some": f"some of its data comes from {name}",
-    }.get(level, f"{name} holds little that it comes back to")
-    if traffic is None and level != "low":
-        why += "; how busy the cache is was not collected"
-    names = (hits.metric,) if traffic is None else (hits.metric, busy)
-    return Sensitivity(resource, level, hits.value, HITS.high, why, names, options(busy) if traffic is None else "")
 
 
 def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
     reading = kernel_metrics.dram(kernel.metrics, kernel.gpu)
+    metrics = _metrics_of(reading, kernel_metrics.DRAM)
     if reading is None:
-        names = (kernel_metrics.DRAM,)
-        return Sensitivity("dram", "unknown", None, DRAM.high, "its bandwidth is not measured", names, options(*names))
-    value = achievable(reading.value, calibration)
-    level = DRAM.level(value)
-    measured = calibration.measured_on == kernel.gpu.name
-    why = {
-        "high": "it takes a third of the bandwidth or more: two of the kind slow each other down",
-        "some": "latency of DRAM grows with the demand of others",
-    }.get(level, "it needs little of DRAM")
-    of = "of what can be achieved" if measured else "of what other GPUs can achieve; not measured on this one"
-    return Sensitivity("dram", level, value, DRAM.high, f"{why} ({of})", (reading.metric,))
+        return _DRAM.judge("dram", None, metrics, lacks=kernel_metrics.DRAM)
+    judged = _DRAM.judge("dram", achievable(reading.value, calibration), metrics, lacks=kernel_metrics.DRAM)
+    basis = "of what other GPUs can achieve; not measured on this one"
+    if calibration.measured_on == kernel.gpu.name:
+        basis = "of what can be achieved"
+    return replace(judged, why=f"{judged.why} ({basis})")
 
 
-def _issue(kernel: Kernel) -> Sensitivity:
-    reading = kernel_metrics.issue(kernel.metrics, kernel.gpu)
-    if reading is None:
-        names = (kernel_metrics.ISSUED,)
-        return Sensitivity("issue", "unknown", None, CYCLES.high, "its IPC is not measured", names, options(*names))
-    level = CYCLES.level(reading.value)
-    why = {
-        "high": "it takes half of the issue slots or more: two of the kind do not fit",
-        "some": "it slows down beside a kernel that takes most issue slots",
-    }.get(level, "it seldom issues")
-    return Sensitivity("issue", level, reading.value, CYCLES.high, why, (reading.metric,))
+def _metrics_of(reading: kernel_metrics.MetricValue | None, metric: str) -> tuple[str, ...]:
+    return (metric,) if reading is None else (reading.metric,)
 
 
-def _pipes(kernel: Kernel) -> tuple[Sensitivity, ...]:
-    found = []
-    for pipe, reading in kernel_metrics.pipes(kernel.metrics).items():
-        level, name = CYCLES.level(reading.value), kernel_metrics.PIPE_NAMES[pipe]
-        why = {
+def _cache(
+    kernel: Kernel, resource: Literal["l1", "l2"], hits: kernel_metrics.MetricValue | None, busy: str
+) -> Sensitivity:
+    """Hits of a cache count where it has much to do; where that was not collected, they count."""
+    name = resource.upper()
+    scale = _Scale(
+        *HITS,
+        {
+            "high": f"it lives on what {name} holds: others that use it turn hits into misses",
+            "some": f"some of its data comes from {name}",
+            "low": f"{name} holds little that it comes back to",
+            "unknown": "its hits are not measured",
+        },
+    )
+    hit = kernel_metrics.L2_HIT if resource == "l2" else kernel_metrics.L1_HIT
+    if hits is None:
+        return scale.judge(resource, None, (hit,), lacks=hit)
+    traffic = kernel_metrics.share(kernel.metrics, busy)
+    metrics = (hits.metric,) if traffic is None else (hits.metric, busy)
+    judged = scale.judge(resource, hits.value, metrics, lacks=hit)
+    if traffic is None:
+        note = "" if judged.level == "low" else "; how busy the cache is was not collected"
+        return replace(judged, why=judged.why + note, missing=options(busy))
+    if traffic.value < TRAFFIC:
+        return replace(judged, level="low", why=f"{name} has little to do for it: its hits there do not count")
+    return judged
+
+
+def _pipes(kernel: Kernel) -> Iterator[Sensitivity]:
+    readings = kernel_metrics.pipes(kernel.metrics)
+    for pipe, reading in readings.items():
+        name = kernel_metrics.PIPE_NAMES[pipe]
+        meanings: dict[SensitivityLevel, str] = {
             "high": f"it takes half of the {name} pipeline or more: two of the kind do not fit",
             "some": f"it slows down beside a kernel that takes most of the {name} pipeline",
-        }.get(level, f"it seldom uses the {name} pipeline")
-        found.append(Sensitivity(pipe, level, reading.value, CYCLES.high, why, (reading.metric,)))
-    if not found:
+            "low": f"it seldom uses the {name} pipeline",
+        }
+        yield _Scale(*CYCLES, meanings).judge(pipe, reading.value, (reading.metric,), lacks=reading.metric)
+    if not readings:
         metric = kernel_metrics.pipe_metric("fma")
-        why = "no pipeline was measured"
-        found.append(Sensitivity("pipelines", "unknown", None, CYCLES.high, why, (metric,), options(metric)))
-    return tuple(found)
-
-
-def _evenness(kernel: Kernel) -> Sensitivity:
-    names = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
-    lies = distribution(kernel)
-    if lies is None:
-        lacks = options(kernel_metrics.SM_ACTIVE_MAX)
-        return Sensitivity(
-            "sms", "unknown", None, IDLE.high, "the distribution of its work over the SMs is not measured", names, lacks
-        )
-    level = IDLE.level(lies.idle)
-    why = {
-        "high": "SMs stand idle while others work: its other numbers are those of the SMs that work",
-        "some": "some SMs finish early",
-    }.get(level, "all SMs work alike")
-    return Sensitivity("sms", level, lies.idle, IDLE.high, why, names)
+        yield _Scale(*CYCLES, {"unknown": "no pipeline was measured"}).judge("pipelines", None, (metric,), lacks=metric)
 
 
 # IPC of the published copy kernel, alone on an H100: the memory-bound partner that such schedulers would choose
 COPY_IPC = 0.61
+# the schedulers, and pipelines that compute, without those that move data
+_COMPUTING = ("issue", "alu", "fma", "fp16", "fp64", "tensor", "xu")
 HALF = 0.5  # above it two of the kind exceed a resource, below it they fit by occupancy
 FEW_SMS = 0.5
 
@@ -268,18 +286,18 @@ class Pitfall:
     numbers: Mapping[str, float]
 
 
-def pitfalls(kernel: Kernel, *, placed: RooflinePlacement | None = None) -> tuple[Pitfall, ...]:
-    """Return the pitfalls that apply to a kernel, without those whose numbers were not collected.
-
-    `placed`: its place under the roofline where that was computed before.
-    """
-    found = (_roofline_class(kernel, placed), _occupancy(kernel), _nvidia_smi(kernel))
-    return tuple(pitfall for pitfall in found if pitfall is not None)
+def pitfalls(kernel: Kernel) -> tuple[Pitfall, ...]:
+    """Return the pitfalls that apply to a kernel, without those whose numbers were not collected."""
+    applicable = (_roofline_class(kernel), _occupancy(kernel), _nvidia_smi(kernel))
+    return tuple(pitfall for pitfall in applicable if pitfall is not None)
 
 
-def _roofline_class(kernel: Kernel, placed: RooflinePlacement | None) -> Pitfall | None:
-    issue = kernel.demand.cycles.get("issue")
-    if issue is None or (placed or placement(kernel)).side != "compute":
+def _roofline_class(kernel: Kernel) -> Pitfall | None:
+    """A kernel is compute-bound where a computing pipeline or the schedulers are busier than DRAM."""
+    cycles = kernel.demand.cycles
+    issue = cycles.get("issue")
+    loads = [cycles[name] for name in _COMPUTING if name in cycles]
+    if issue is None or kernel.demand.dram is None or max(loads) < kernel.demand.dram:
         return None
     ipc, most = issue * kernel.gpu.schedulers, float(kernel.gpu.schedulers)
     if most - ipc >= COPY_IPC:
