@@ -87,7 +87,7 @@ def _prepare(checkout: Path, folder: Path) -> None:
     folder.mkdir()
     _spent([checkout / ".venv/bin/python", "-m", "tachograph", "demo", "--quiet"], folder)
     with Path(folder, "tachograph-demo/raw.csv").open("w") as file:
-        file.writelines(kernels.lines(argparse.Namespace(columns=0, kernels=500, launches=20_000), "raw", "plain", 0))
+        file.writelines(kernels.lines(launches=20_000, kernels=500))
 
 
 def _run(name: str, checkout: Path, folder: Path) -> dict[str, float]:

@@ -39,7 +39,9 @@ _BEGINS_ROW = re.compile(r'"(?:\d+|ID|Process ID)","|==[A-Z]+==')
 _MESSAGE = re.compile(r"==(ERROR|WARNING)==\s*(.*)")
 _MESSAGES_MAX = 20
 _MESSAGE_LENGTH_MAX = 500  # characters
-_NUMBER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_DIGITS = r"-?(?:[0-9]{1,3}(?:,[0-9]{3})++|[0-9]++)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
+_NUMBER = re.compile(_DIGITS)
+_ROW = re.compile(rf"(?:{_DIGITS})?+(?:;(?:{_DIGITS})?+)*+")
 # with a comma before the fraction, or other signs between thousands; the byte 0xA0 of files that are no UTF-8
 _OTHER_LOCALE = re.compile(r"[+-]?[0-9]+(?:[.'\u2019 \u00a0\u202f\u2009\udca0][0-9]{3})*(?:[.,][0-9]+)?")
 _SIZE = re.compile(r"\((\d{1,18}), *(\d{1,18}), *(\d{1,18})\)")
@@ -100,6 +102,22 @@ def _number(cell: str) -> float | None:
     """
     text = cell.partition(" (")[0]
     return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def _row_of_numbers(cells: Sequence[str], factors: Sequence[float]) -> Sequence[float | None] | None:
+    """Return the numbers of cells that are all numbers or empty, times their factors, at once.
+
+    None: a cell is neither, or a product is no number.
+
+    >>> _row_of_numbers(["1,205.50", "", "3"], [1.0, 1.0, 1e3]), _row_of_numbers(["1", "nan"], [1.0, 1.0])
+    ([1205.5, None, 3000.0], None)
+    """
+    text = ";".join(cells)
+    if _ROW.fullmatch(text) is None or text.count(";") >= len(cells):
+        return None
+    texts = text.replace(",", "").split(";")
+    numbers = [float(cell) * factor if cell else None for cell, factor in zip(texts, factors, strict=True)]
+    return numbers if isfinite(sum(number or 0.0 for number in numbers)) else None
 
 
 def read_csv(lines: Iterable[str], content: CsvContent) -> None:
@@ -235,38 +253,37 @@ class _RawTable(_LaunchTable):
 
     def __init__(self, names: Sequence[str], content: CsvContent) -> None:
         super().__init__(names, len(names), content)
-        self._factors: dict[int, float] | None = None  # by place of the column
+        self._columns = {name: place for name, place in self._places.items() if _is_metric(name)}
+        self._attributes = [name for name in self._columns if name.startswith(DEVICE_ATTRIBUTE)]
+        self._factors: list[float] | None = None  # of the columns
 
     def take(self, row: Sequence[str]) -> None:
         """Read a row: the units, or a launch."""
         if self._factors is None and not self._text(row, "Kernel Name"):
-            self._factors = {
-                place: _factor(name, row[place]) for place, name in enumerate(self._names) if _is_metric(name)
-            }
+            self._factors = [_factor(name, row[place]) for name, place in self._columns.items()]
         elif self._factors is None:
             self._content.rejects.add(NO_UNITS, None, ",".join(row[:8]))
         elif (number := self._number_of(row)) is not None:
-            metrics, attributes = self._values(row, self._factors)
+            metrics = self._values(row, self._factors)
+            attributes = {
+                name.removeprefix(DEVICE_ATTRIBUTE): metrics.pop(name) for name in self._attributes if name in metrics
+            }
             device = self._text(row, _DISPLAY_NAME) or self._text(row, "Device")
             self._content.launches.append(self._launch(row, number, metrics, attributes, device))
 
     def end(self) -> None:
         """End the table; every launch was handed over with its row."""
 
-    def _values(self, row: Sequence[str], factors: Mapping[int, float]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return metrics of the launch, and attributes of the GPU."""
-        metrics: dict[str, float] = {}
-        attributes: dict[str, float] = {}
-        for place, factor in factors.items():
-            name = self._names[place]
-            value = self._content.number(row[place], name, factor) if row[place] else None
-            if value is None:
-                continue
-            if name.startswith(DEVICE_ATTRIBUTE):
-                attributes[name.removeprefix(DEVICE_ATTRIBUTE)] = value
-            else:
-                metrics[name] = value
-        return metrics, attributes
+    def _values(self, row: Sequence[str], factors: Sequence[float]) -> dict[str, float]:
+        """Return the numbers of the launch and of its GPU, in base units."""
+        cells = [row[place] for place in self._columns.values()]
+        numbers = _row_of_numbers(cells, factors)
+        if numbers is None:
+            numbers = [
+                self._content.number(cell, name, factor) if cell else None
+                for cell, name, factor in zip(cells, self._columns, factors, strict=True)
+            ]
+        return {name: number for name, number in zip(self._columns, numbers, strict=True) if number is not None}
 
 
 @dataclass(slots=True)
