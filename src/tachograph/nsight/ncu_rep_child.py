@@ -10,8 +10,8 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, Protocol, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -39,47 +39,11 @@ class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     ranges: list[str]
 
 
-class NcuMetric(Protocol):
-    """A metric as the library hands it out."""
+def action_records(ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]) -> Iterator[ActionRecord]:
+    """Yield a record per result. `numbers`: the kinds of values that are numbers.
 
-    def as_double(self) -> float: ...  # noqa: D102
-    def as_string(self) -> str | None: ...  # noqa: D102
-    def has_value(self) -> bool: ...  # noqa: D102
-    def kind(self) -> int: ...  # noqa: D102
-
-
-class NvtxDomain(Protocol):
-    """An NVTX domain with the ranges that were open."""
-
-    def name(self) -> str: ...  # noqa: D102
-    def push_pop_ranges(self) -> Sequence[str]: ...  # noqa: D102
-    def start_end_ranges(self) -> Sequence[str]: ...  # noqa: D102
-
-
-class NvtxState(Protocol):
-    """The NVTX domains of a result."""
-
-    def domains(self) -> Sequence[int]: ...  # noqa: D102
-    def domain_by_id(self, number: int, /) -> NvtxDomain | None: ...  # noqa: D102
-
-
-class Action(Protocol):
-    """One result: a kernel, or a range, a graph, a command list."""
-
-    NameBase_DEMANGLED: int
-    NameBase_FUNCTION: int
-    NameBase_MANGLED: int
-    WorkloadType_KERNEL: int
-
-    def name(self, base: int, /) -> str | None: ...  # noqa: D102
-    def workload_type(self) -> int: ...  # noqa: D102
-    def metric_names(self) -> Sequence[str]: ...  # noqa: D102
-    def metric_by_name(self, name: str, /) -> NcuMetric | None: ...  # noqa: D102
-    def nvtx_state(self) -> NvtxState | None: ...  # noqa: D102
-
-
-def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Iterator[ActionRecord]:
-    """Yield a record per result. `numbers`: the kinds of values that are numbers."""
+    `ranges`: of results, IAction of the library, which has no types.
+    """
     before: list[str] | None = None
     for actions in ranges:
         for action in actions:
@@ -96,30 +60,30 @@ def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int
             before = names
 
 
-def _number(metric: NcuMetric | None, numbers: frozenset[int]) -> float | None:
+def _number(metric: Any, numbers: frozenset[int]) -> float | None:
     """Return the value of the metric as a whole, not of its instances; None: it has none, or it is text."""
     if metric is None:
         return None
-    value = metric.as_double()
+    value: float = metric.as_double()
     if value == 0.0 and not (metric.kind() in numbers and metric.has_value()):
         return None  # the library returns 0 for text and for no value, too
     return value
 
 
-def _name(action: Action) -> str:
+def _name(action: Any) -> str:
     for base in (action.NameBase_DEMANGLED, action.NameBase_FUNCTION, action.NameBase_MANGLED):
         if name := action.name(base):
             return encodable(name)
     return ""
 
 
-def _device(action: Action) -> str | None:
+def _device(action: Any) -> str | None:
     metric = action.metric_by_name(DISPLAY_NAME)
     name = metric.as_string() if metric is not None else None
     return encodable(name) if name else None
 
 
-def _ranges(state: NvtxState | None) -> list[str]:
+def _ranges(state: Any) -> list[str]:
     """Return the open NVTX ranges, push/pop ranges before the others; those of a named domain as domain@range."""
     if state is None:
         return []
@@ -154,8 +118,7 @@ def _write(out: BinaryIO, report: str) -> None:
     kinds = ncu_report.IMetric
     numbers = frozenset({kinds.ValueKind_FLOAT, kinds.ValueKind_DOUBLE, kinds.ValueKind_UINT32, kinds.ValueKind_UINT64})
     encoder = msgspec.msgpack.Encoder()
-    context = cast("Iterable[Iterable[Action]]", ncu_report.load_report(report))
-    for each in action_records(context, numbers=numbers):
+    for each in action_records(ncu_report.load_report(report), numbers=numbers):
         frame = encoder.encode(each)
         out.write(LENGTH.pack(len(frame)) + frame)
     out.write(LENGTH.pack(0))
