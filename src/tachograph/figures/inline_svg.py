@@ -81,19 +81,6 @@ def new_panels(heights_in: Sequence[float], *, above_in: float = 0.0) -> tuple[F
     return figure, every
 
 
-def new_dials(count: int, columns: int, height_in: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure of the page's width and its `count` round axes, row by row, each row so high."""
-    rows = -(-count // columns)
-    with _style():
-        figure = Figure(figsize=(WIDTH_IN, rows * height_in), layout="constrained")
-        FigureCanvasSVG(figure)
-        dials = [figure.add_subplot(rows, columns, place + 1, projection="polar") for place in range(count)]
-    figure.patch.set_alpha(0)
-    for axes in dials:
-        axes.patch.set_alpha(0)
-    return figure, dials
-
-
 def to_svg(figure: Figure, *, name: str, label: str, plot: Axes | None = None) -> str:
     """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who cannot see it.
 
