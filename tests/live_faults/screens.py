@@ -42,6 +42,7 @@ from textual.app import ScreenStackError
 from textual.pilot import Pilot
 
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
+from tachograph.catalog.limits import LARGEST_OF_SLICE
 from tachograph.live.selection import GpuSelection, SelectedSource
 from tachograph.live.snapshot import Snapshot
 from tachograph.tui import keys
@@ -315,9 +316,12 @@ def _check(app: Driven, outcome: Outcome) -> None:
 def _check_ranges(snapshot: Snapshot, outcome: Outcome) -> None:
     for name, column in snapshot.values.items():
         counter = COUNTERS_BY_NAME[name]
-        wrong = [
-            value for value in column.tolist() if not math.isnan(value) and not counter.low <= value <= counter.high
-        ]
+        wrong = []
+        for gpu, value in zip(snapshot.gpus, column.tolist(), strict=True):
+            of_slice = gpu.mig is not None and counter.unit == "fraction"  # normalised by the profile of the slice
+            high = LARGEST_OF_SLICE if of_slice else counter.high
+            if not math.isnan(value) and not counter.low <= value <= high:
+                wrong.append(value)
         if wrong:
             outcome.fail(f"{name} out of its range", str(wrong[:3]))
 
