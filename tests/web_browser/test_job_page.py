@@ -84,5 +84,5 @@ def test_a_job_that_finishes_while_its_page_is_open(browser: Browser, demo: Path
         lake.append(JOB_SUMMARIES, ended, app_id="finished", seq=running["seq"].item() + 1)
         expect(page.locator(".state.good")).to_have_text("COMPLETED", timeout=READ_AGAIN_MS)
         assert page.evaluate("window.stays")  # the page was not loaded anew
-        expect(page.locator("[hx-get]")).to_have_count(0)
+        expect(page.locator("[data-refresh]")).to_have_count(0)
         assert opened.problems == []

@@ -5,8 +5,7 @@
   const whole = document.querySelector("[data-refresh]");
   const live = document.getElementById("live");
   const pause = document.getElementById("pause");
-  const parts = (page) => new Map([...page.querySelectorAll("[data-part]")].map((part) => [part.id, part.innerHTML]));
-  let before = parts(document);
+  const before = new Map([...document.querySelectorAll("[data-part]")].map((part) => [part.id, part.innerHTML]));
   let paused = false;
 
   function replace(part, html) {
@@ -22,13 +21,19 @@
     const current = answer !== null && answer.ok && !answer.redirected;
     if (live) live.textContent = current ? whole.dataset.connected : "not live: trying again";
     if (!current) return;
-    const after = parts(new DOMParser().parseFromString(await answer.text(), "text/html"));
-    for (const [id, html] of after) {
-      const part = document.getElementById(id);
-      if (part && before.get(id) !== html) replace(part, html);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    let changed = false;
+    for (const part of document.querySelectorAll("[data-part]")) {
+      const html = page.getElementById(part.id)?.innerHTML;
+      if (html === undefined || before.get(part.id) === html) continue;
+      before.set(part.id, html);
+      replace(part, html);
+      changed = true;
     }
-    before = after;
-    document.dispatchEvent(new Event("refreshed"));
+    if (changed) document.dispatchEvent(new Event("refreshed"));
+    if (page.querySelector("[data-refresh]")) return;
+    clearInterval(timer); // the job has ended
+    whole.removeAttribute("data-refresh");
   }
 
   if (pause) {
@@ -40,5 +45,5 @@
       again();
     });
   }
-  setInterval(again, 1000 * Number(whole.dataset.refresh));
+  const timer = setInterval(again, 1000 * Number(whole.dataset.refresh));
 })();
