@@ -19,6 +19,7 @@ from typing import Any
 
 from mutators import LARGEST, mutate
 
+from tachograph.catalog.units import printable
 from tachograph.judge.rules.compiler import FUNCTIONS
 from tachograph.judge.rules.model import LoadedPatterns, RuleLevel, RuleMetric, RuleOutcome, RulePair, Value
 from tachograph.judge.rules.patterns import load_patterns
@@ -300,6 +301,7 @@ def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
     job = HostileJob(chance, chance.choice((0, 1, 4, 8, 8, 256)), chance.choice((0, 1, 2)))
     outcomes = []
     load_patterns('{"name": "n", "tag": "t", "rule_terms": [{"a": "true"}], "output": "a"}', "warm")  # loads the parser
+    printable("\u202e")  # loads the codec by which messages write characters out
     with watched():
         loaded = load_patterns(text, "hostile.json")
         for rule in loaded.rules:
