@@ -20,7 +20,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History
+from tachograph.live.view import GpuHistory
 
 GOAL_MS = 10.0  # of 1,000 GPUs: a fifth of what one look a second may cost
 HISTORY = 600
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--looks", type=int, default=100)
     arguments = parser.parse_args()
     source = SimulatedSource(arguments.gpus)
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(HISTORY))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(HISTORY))
     shots = list(looks(arguments.gpus, 2 * arguments.looks + 60))
     for shot in shots[:60]:  # fills the window
         monitor.step(shot)

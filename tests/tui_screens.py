@@ -23,7 +23,7 @@ from tachograph.judge.workload.classes import RULED
 from tachograph.live.feed import SnapshotJudge
 from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.tui.app import WatchApp
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
@@ -45,9 +45,9 @@ class StandIn:
 
     def __init__(self, about: SourceInfo) -> None:
         self.about = about
-        self.history = History(600)
+        self.history = GpuHistory(600)
 
-    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
+    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> FleetView:
         """Return a view; GPU 5 is hot, GPU 7 has lost rows."""
         self.about = about or self.about
         self.history.add(snapshot)
@@ -59,7 +59,7 @@ class StandIn:
         health: Bytes = np.full(len(snapshot.gpus), STATES.index(OK), np.uint8)
         health[5:6], health[7:8] = STATES.index(HOT), STATES.index(CRIT)
         reported = ~np.isnan(snapshot.measured)
-        return View(
+        return FleetView(
             self.about,
             snapshot,
             labels,

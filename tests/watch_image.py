@@ -13,7 +13,7 @@ from page_image import IMAGES, draw_page
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History
+from tachograph.live.view import GpuHistory
 from tui_screens import Clock, app_of, screen
 
 KEYS = ("g", "g", "down", "down")  # by job; the second GPU of the first
@@ -31,7 +31,7 @@ def main() -> None:
     """Write the picture."""
     clock = Clock()
     source = SimulatedSource(64, clock=clock, faults=True)
-    judge = Monitor(source.about, settings=WorkloadSettings(), history=History())
+    judge = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory())
     screen(*KEYS, size=(120, 36), polls=51, app=app_of(clock=clock, source=source, judge=judge), picture=write_png)
 
 

@@ -14,9 +14,9 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.fleet_rows import FleetRows, matching, natural, parse_filter
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
-from tachograph.live.sources.series import KEPT_S, FleetTable, SeriesLayout
+from tachograph.live.sources.series import KEPT_S, SeriesLayout, SeriesTable
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History
+from tachograph.live.view import GpuHistory
 from tachograph.tui import job_table
 from tui_screens import ByHand, Clock, app_of, lines_of, settled, watching
 
@@ -51,7 +51,7 @@ def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key
         clock = Clock()
         source = Changed(8, clock)
         app = app_of(source=source, clock=clock)
-        app.feed._make_judge = lambda: Monitor(source.about, settings=WorkloadSettings(), history=History(60))
+        app.feed._make_judge = lambda: Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(60))
         async with watching(app=app, size=(120, 60)) as pilot:
             await pilot.press("end", key, "space")
             await settled(pilot)
@@ -74,7 +74,7 @@ def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key
 
 def test_a_history_of_other_gpus_leaves_the_one_before_as_it_is() -> None:
     one, two = GpuId("n1", 0), GpuId("n1", 1)
-    first = History(4)
+    first = GpuHistory(4)
     first.add(Snapshot(1.0, (one, two), np.ones(2), {"power_w": np.array([10.0, 20.0])}))
     then = first.of((two,))
     then.add(Snapshot(2.0, (two,), np.ones(1), {"power_w": np.array([21.0])}))
@@ -84,13 +84,13 @@ def test_a_history_of_other_gpus_leaves_the_one_before_as_it_is() -> None:
 
 
 def test_what_single_precision_does_not_hold_is_missing_in_the_history() -> None:
-    kept = History(2)
+    kept = GpuHistory(2)
     kept.add(Snapshot(1.0, (GpuId("n1", 0),), np.ones(1), {"energy_j": np.array([1e300])}))
     assert np.isnan(kept.series("energy_j", 0)).all()
 
 
 def test_gpus_that_nobody_tells_of_lose_their_rows() -> None:
-    gathered = FleetTable()
+    gathered = SeriesTable()
     for place in range(50):
         gpus = (GpuId(f"broken-{place}", 0),)
         layout = SeriesLayout(gpus, counters=np.arange(len(COUNTER_NAMES)), devices={gpus[0]: GpuDevice("m")})
@@ -148,7 +148,7 @@ def test_a_job_that_shares_a_gpu_is_found() -> None:
             strict=True,
         )
     )
-    view = Monitor(source.about, settings=WorkloadSettings(), history=History(4)).step(
+    view = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(4)).step(
         replace(reported, allocations=allocations)
     )
     found = {job: facts.rows for job in ("8", "9", "89", "8,9") if (facts := job_table.job_facts(view, job))}

@@ -22,7 +22,7 @@ from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.live.job_classes import EVERY_S, FORGET_S, JOB_CLASS_COUNTERS, MOST_MINUTES, JobMinutes, LiveJobClasses
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.pipeline.run import analyze
 
 START = datetime(2026, 4, 7, 9, 0, 20, tzinfo=UTC)
@@ -92,7 +92,7 @@ def snapshot(t: datetime, reported: Mapping[GpuId, Mapping[str, float]]) -> Snap
 
 
 def monitor() -> Monitor:
-    return Monitor(ABOUT, settings=WorkloadSettings(), history=History(2))
+    return Monitor(ABOUT, settings=WorkloadSettings(), history=GpuHistory(2))
 
 
 @pytest.fixture(scope="module")
@@ -152,12 +152,12 @@ def test_live_verdicts_are_those_of_the_analysis(
     assert reported["short"]["job_hang"] == "no"
 
 
-def of(t: float, reported: Mapping[str, float], since: float | None, job_id: str | None = "7") -> View:
+def of(t: float, reported: Mapping[str, float], since: float | None, job_id: str | None = "7") -> FleetView:
     values = {name: np.array([value]) for name, value in reported.items()}
     allocations = {GPUS[0]: GpuAllocation(job_id, None, since)} if job_id else {}
     shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, allocations)
     none, nothing = np.zeros(1, np.uint8), np.zeros(1)
-    return View(ABOUT, shot, none, nothing, none, np.ones(1, np.bool_), nothing, History(1))
+    return FleetView(ABOUT, shot, none, nothing, none, np.ones(1, np.bool_), nothing, GpuHistory(1))
 
 
 def test_minutes_are_counted_from_the_start_of_the_job() -> None:

@@ -18,7 +18,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import GONE_S, Monitor
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History, View, gpu_reasons
+from tachograph.live.view import FleetView, GpuHistory, gpu_reasons
 
 ABOUT = SourceInfo("made", "made for tests")
 BUSY = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
@@ -45,7 +45,7 @@ def snapshot(
 
 
 def monitor(settings: WorkloadSettings | None = None) -> Monitor:
-    return Monitor(ABOUT, settings=settings or WorkloadSettings(), history=History(50))
+    return Monitor(ABOUT, settings=settings or WorkloadSettings(), history=GpuHistory(50))
 
 
 def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
@@ -147,7 +147,7 @@ def test_the_slowdown_temperature_of_the_device_counts() -> None:
 
 def test_reasons_name_rule_values_and_what_is_missing() -> None:
     about = SourceInfo("made", "", unsupported={"sm_active": "run nv-hostengine"})
-    made = Monitor(about, settings=WorkloadSettings(), history=History(5))
+    made = Monitor(about, settings=WorkloadSettings(), history=GpuHistory(5))
     known = {**BUSY, "sm_active": 0.72, "tensor_active": 0.61}
     lacking = {name: value for name, value in BUSY.items() if name not in ("sm_active", "mem_temp_c")}
     for t in range(2):
@@ -179,7 +179,7 @@ def test_reasons_say_why_a_class_stays() -> None:
 def test_views_stay_as_they_were() -> None:
     """What a step gave is not changed by later ones."""
     made = monitor(WorkloadSettings(smoothing_s=2))
-    views: list[View] = []
+    views: list[FleetView] = []
     kept: list[list[list[float]]] = []
     for t in range(12):
         view = made.step(snapshot(t, {A: BUSY if t % 5 else IDLE, **({B: IDLE} if t % 3 else {})}))
@@ -219,7 +219,7 @@ def test_faults_at_random() -> None:
 
 
 def test_history_is_a_ring_of_single_precision() -> None:
-    history = History(4)
+    history = GpuHistory(4)
     for t in range(10):
         reported = (
             {A: {"power_w": float(t)}} if t < 8 else {B: {"power_w": 1.0, "sm_active": 0.5}, A: {"power_w": float(t)}}
@@ -237,9 +237,9 @@ def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
     code = (
         "import sys\nfrom tachograph.live.monitor import Monitor\n"
         "from tachograph.live.sources.simulated import SimulatedSource\n"
-        "from tachograph.live.view import History\nfrom tachograph.judge.workload.settings import WorkloadSettings\n"
+        "from tachograph.live.view import GpuHistory\nfrom tachograph.judge.workload.settings import WorkloadSettings\n"
         "source = SimulatedSource(4)\n"
-        "Monitor(source.about, settings=WorkloadSettings(), history=History(9)).step(source.read())\n"
+        "Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(9)).step(source.read())\n"
         "print([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

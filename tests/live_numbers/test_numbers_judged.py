@@ -17,7 +17,7 @@ from tachograph.judge.workload.settings import settings_of
 from tachograph.live.monitor import Monitor
 from tachograph.live.render import json_rows
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
-from tachograph.live.view import History, View, gpu_reasons
+from tachograph.live.view import FleetView, GpuHistory, gpu_reasons
 
 ABOUT = SourceInfo("made", "made for tests")
 # thresholds of the table and their neighbours
@@ -59,8 +59,8 @@ def snapshot_of(readings: Sequence[Values], devices: Sequence[GpuDevice] = (), t
     return Snapshot(t, gpus, np.full(len(gpus), t), columns, dict(zip(gpus, devices, strict=False)))
 
 
-def judged(readings: Sequence[Values], workload: WorkloadOptions) -> View:
-    return Monitor(ABOUT, settings=settings_of(workload), history=History(2)).step(snapshot_of(readings))
+def judged(readings: Sequence[Values], workload: WorkloadOptions) -> FleetView:
+    return Monitor(ABOUT, settings=settings_of(workload), history=GpuHistory(2)).step(snapshot_of(readings))
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.08, 0.4])
@@ -99,7 +99,7 @@ def test_what_a_class_needs_is_asked_of_the_window_it_is_made_of() -> None:
     """The last reading alone could be classed: SM 30 % rules tensor work out; the means of the window cannot."""
     base: Values = {"dram_active": 0.2, "gr_engine_active": 0.9, "fp64_active": 0.0, "pcie_tx_bytes_per_s": 0.0,
                     "pcie_rx_bytes_per_s": 0.0, "tensor_active": None}  # fmt: skip
-    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=History(20))
+    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=GpuHistory(20))
     for second, sm in enumerate([0.9] * 9 + [0.3]):
         view = monitor.step(snapshot_of([{**base, "sm_active": sm}], t=1e9 + second))
     assert kind({**base, "sm_active": 0.3}, PRESETS["ai"]) != "unknown"
@@ -134,7 +134,7 @@ def test_health_is_that_of_the_table_for_every_model() -> None:
         for one, case in zip(first, cases, strict=True)
     ]
     devices = [GpuDevice(model, slowdown_c=slowdown) for model, slowdown, *_ in cases]
-    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=History(2))
+    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=GpuHistory(2))
     before = monitor.step(snapshot_of(first, devices))
     view = monitor.step(snapshot_of(later, devices, t=1e9 + 1))
     seen = Counter[str]()
@@ -149,12 +149,12 @@ def test_health_is_that_of_the_table_for_every_model() -> None:
     assert all(seen[state] > 50 for state in ("CRIT", "WARN", "HOT", "OK", "unknown")), seen
 
 
-def rows_health(view: View, row: int) -> str:
+def rows_health(view: FleetView, row: int) -> str:
     return view.state(row)
 
 
 def test_replays_are_seen_as_long_as_they_are_remembered() -> None:
-    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions(event_memory_s=60)), history=History(2))
+    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions(event_memory_s=60)), history=GpuHistory(2))
     cool: Values = {
         "row_remap_failure": 0.0,
         "remapped_rows_uncorrectable": 0.0,

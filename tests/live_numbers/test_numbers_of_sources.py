@@ -41,7 +41,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows
 from tachograph.live.sources.nvml import NvmlSource
-from tachograph.live.view import History
+from tachograph.live.view import GpuHistory
 
 FAKE = Path(__file__).parents[1] / "live_sources" / "fake_dcgmi.py"
 Key = tuple[int, int | None]
@@ -318,7 +318,7 @@ def test_nvmls_units_become_ours() -> None:
         sleep=lambda _: None,
     )
     source.start()
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(4))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(4))
     view = monitor.step(source.read(), source.about)
     (one,) = json_rows(view)
     expected: Values = {name: _GPM[number] * factor for name, (number, factor) in _OF_GPM.items()}

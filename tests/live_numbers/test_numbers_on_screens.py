@@ -22,7 +22,7 @@ from tachograph.live.monitor import Monitor
 from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows, text_table
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.tui.fleet_table import fit, pieces
 from tachograph.tui.focus import focus
 from tachograph.tui.header import HeaderState, header
@@ -45,11 +45,11 @@ class Clock:
         return self.t
 
 
-def seen() -> tuple[View, list[Snapshot]]:
+def seen() -> tuple[FleetView, list[Snapshot]]:
     """24 GPUs of 3 nodes after some minutes; one is lost, one lacks counters, one has faulty memory, one replays."""
     clock = Clock()
     source = SimulatedSource(24, seed=5, clock=clock)
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(600))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(600))
     snapshots = []
     for poll in range(LOOKS):
         clock.t = BEGIN + poll
@@ -201,9 +201,9 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
 # --- one job: imbalance and stragglers, redone from the samples
 
 
-def job_view(activity: Mapping[int, Sequence[float]], *, since: float, polls: int) -> View:
+def job_view(activity: Mapping[int, Sequence[float]], *, since: float, polls: int) -> FleetView:
     gpus = tuple(GpuId("n1", place) for place in activity)
-    monitor = Monitor(SourceInfo("made", "made for tests"), settings=WorkloadSettings(), history=History(600))
+    monitor = Monitor(SourceInfo("made", "made for tests"), settings=WorkloadSettings(), history=GpuHistory(600))
     held = {gpu: GpuAllocation("4711", "ana", since) for gpu in gpus}
     devices = dict.fromkeys(gpus, GpuDevice("NVIDIA H200"))
     view = None

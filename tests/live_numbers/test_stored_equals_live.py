@@ -23,7 +23,7 @@ from tachograph.live.job_classes import LiveJobClasses
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.pipeline.run import analyze
 from tachograph.tui.job_table import job_facts
 
@@ -76,9 +76,9 @@ SNAPSHOTS = live()
 GPUS = SNAPSHOTS[0].gpus
 
 
-def viewed(settings: WorkloadSettings) -> list[View]:
+def viewed(settings: WorkloadSettings) -> list[FleetView]:
     source = SimulatedSource(8)
-    monitor = Monitor(source.about, settings=settings, history=History(LOOKS + 1))
+    monitor = Monitor(source.about, settings=settings, history=GpuHistory(LOOKS + 1))
     return [monitor.step(one) for one in SNAPSHOTS]
 
 
@@ -218,7 +218,7 @@ def test_spatial_imbalance_on_the_screen_is_the_stored_one(tmp_path: Path) -> No
     lake = lake_of(tmp_path / "lake", start=end - 5 * PER_MINUTE, polls=end)
     analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     view = None
-    monitor = Monitor(SimulatedSource(8).about, settings=WorkloadSettings(), history=History(600))
+    monitor = Monitor(SimulatedSource(8).about, settings=WorkloadSettings(), history=GpuHistory(600))
     for one in SNAPSHOTS[: end + 1]:
         view = monitor.step(one)
     assert view is not None

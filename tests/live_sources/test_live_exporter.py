@@ -24,7 +24,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.live import snapshot as live
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.exporter import ExporterRhythm, ExporterSource, connect
-from tachograph.live.sources.series import FleetTable, LivePageReader, wanted_metrics
+from tachograph.live.sources.series import LivePageReader, SeriesTable, wanted_metrics
 from tachograph.live.unsupported import NO_VALUE, unsupported_summary
 from tachograph.sources.series import SeriesVocabulary
 
@@ -413,7 +413,7 @@ def test_new_pages_of_a_thousand_gpus_cost_little() -> None:
         units = [Gpu(gpu, dict.fromkeys(names, (gpu + turn) / 100)) for gpu in range(8)]
         rounds.append([page(f"n{node:03d}", Node(units), 0.0).encode() for node in range(125)])
     readers = [LivePageReader(SeriesVocabulary(), wanted_metrics({})) for _ in range(125)]
-    gathered, took = FleetTable(), []
+    gathered, took = SeriesTable(), []
     for pages in rounds:
         began = time.thread_time()
         readings = [reader.read(one) for reader, one in zip(readers, pages, strict=True)]

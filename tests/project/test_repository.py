@@ -68,6 +68,16 @@ def test_every_module_has_a_docstring() -> None:
     assert unreported == []
 
 
+def test_every_class_has_a_name_of_its_own() -> None:
+    """A reader finds a class by its name. Messages of widgets are named by their widget: `Prompt.Changed`."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCES)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 def test_no_module_is_too_long_to_read() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES.rglob("*.py")}
     assert {name: length for name, length in lengths.items() if length > 600} == {}

@@ -11,7 +11,7 @@ from tachograph.catalog.errors import NotFoundError
 from tachograph.live.feed import FeedFailure, ViewFeed
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui.app import WatchApp
 from tui_screens import StandIn, app_of, lines_of, settled, watching
 
@@ -47,12 +47,12 @@ def waits(event: threading.Event) -> Callable[[Snapshot], Snapshot]:
     return act
 
 
-def came_of(source: Scripted, polls: int, *, interval_s: float = 0.001) -> list[View | FeedFailure]:
+def came_of(source: Scripted, polls: int, *, interval_s: float = 0.001) -> list[FleetView | FeedFailure]:
     """What the thread delivers, until it did so often or gave up."""
-    came: list[View | FeedFailure] = []
+    came: list[FleetView | FeedFailure] = []
     done = threading.Event()
 
-    def deliver(one: View | FeedFailure) -> None:
+    def deliver(one: FleetView | FeedFailure) -> None:
         came.append(one)
         if len(came) == polls:
             done.set()
@@ -72,7 +72,7 @@ def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
     assert isinstance(second, FeedFailure)
     assert second.problem.sentence == "this refresh: ZeroDivisionError: oops"
     assert "Traceback" in second.detail
-    assert isinstance(third, View)
+    assert isinstance(third, FleetView)
 
 
 def test_nothing_is_asked_after_the_end() -> None:

@@ -11,13 +11,13 @@ from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui.fleet_table import COLUMNS, fit, pieces, span
 from tachograph.tui.header import HeaderState, header
 from tui_screens import Clock, StandIn, app_of
 
 
-def view_of(gpus: int = 24) -> View:
+def view_of(gpus: int = 24) -> FleetView:
     """A simulated fleet, with GPUs that report nothing."""
     app = app_of(gpus, clock=Clock())
     snapshot = app.feed.source.read()

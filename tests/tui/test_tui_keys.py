@@ -11,7 +11,7 @@ import pytest
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History
+from tachograph.live.view import GpuHistory
 from tachograph.tui import keys, screens
 from tachograph.tui.app import WatchApp
 from tachograph.tui.fleet_table import COLUMNS
@@ -58,7 +58,7 @@ def test_keys_in_any_order_do_no_harm(seed: int) -> None:
     async def used() -> None:
         clock = Clock()
         source = SimulatedSource(24, clock=clock, seed=seed)
-        judge = Monitor(source.about, settings=WorkloadSettings(), history=History(60))
+        judge = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(60))
         app = app_of(clock=clock, source=source, judge=judge)
         async with watching(app=app, size=(100, 30)) as pilot:
             for place in range(PRESSED):

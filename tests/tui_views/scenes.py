@@ -16,7 +16,7 @@ from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import GpuAllocation, GpuId, GpuProcess, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.unsupported import unsupported_counters
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.tui.page import Page, Row
 from tui_screens import ByHand, Clock, app_of, settled, watching
 
@@ -115,9 +115,9 @@ def _even(values: Mapping[str, Floats], slow: tuple[int, ...]) -> dict[str, Floa
     return found
 
 
-def view_of(scene: Scene, clock: Clock, polls: int = 3, step_s: float = 1.0) -> View:
+def view_of(scene: Scene, clock: Clock, polls: int = 3, step_s: float = 1.0) -> FleetView:
     """Return the view after so many looks."""
-    judge = Monitor(scene.about, settings=WorkloadSettings(), history=History(600))
+    judge = Monitor(scene.about, settings=WorkloadSettings(), history=GpuHistory(600))
     view = judge.step(scene.read())
     for _ in range(polls - 1):
         clock.t += step_s

@@ -30,7 +30,7 @@ from tachograph.live.render import (
 )
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FREE, HELD_IDLE, IDLE, History, View
+from tachograph.live.view import FREE, HELD_IDLE, IDLE, FleetView, GpuHistory
 
 KEMPNER_DEFAULT = (
     "timestamp gpu_id model gpu_util_pct mem_used_mib real_util_pct sm_active_pct tensor_active_pct dram_active_pct"
@@ -66,7 +66,7 @@ PLAIN = {
 }
 
 
-def every_counter(count: int, seed: int = 1) -> View:
+def every_counter(count: int, seed: int = 1) -> FleetView:
     """GPUs of which every counter has some value, and some have none."""
     draw = np.random.default_rng(seed)
     values: dict[str, list[float]] = {}
@@ -79,7 +79,7 @@ def every_counter(count: int, seed: int = 1) -> View:
     return view_of(snapshot, real=draw.uniform(0, 1, count).tolist())
 
 
-def parsed(view: View, columns: tuple[str, ...], before: View | None = None) -> list[dict[str, str]]:
+def parsed(view: FleetView, columns: tuple[str, ...], before: FleetView | None = None) -> list[dict[str, str]]:
     text = csv_header(columns) + "".join(csv_row(view, row, columns, before) for row in range(len(view.snapshot.gpus)))
     return list(csv.DictReader(io.StringIO(text)))
 
@@ -131,7 +131,7 @@ def test_memory_that_a_device_does_not_tell_is_used_and_free() -> None:
 
 
 def test_the_rate_of_replays_needs_a_look_before() -> None:
-    def at(t: float, *counts: float) -> View:
+    def at(t: float, *counts: float) -> FleetView:
         return view_of(snapshot_of(node_of(4), {"pcie_replays": counts}, t=t))
 
     before, now = at(100.0, 5, 9, NAN, 1), at(104.0, 7, 2, 3, NAN)
@@ -258,7 +258,7 @@ def test_the_table_fits_and_stands_straight(width: int) -> None:
 def test_some_simulated_gpus_are_hot_or_broken() -> None:
     now = iter(np.arange(0.0, 600.0))
     source = SimulatedSource(64, clock=lambda: float(next(now)), faults=True)
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(2))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(2))
     for _ in range(120):
         view = monitor.step(source.read(), source.about)
     assert Counter(view.state(row) for row in range(64)) == {"HOT": 2, "WARN": 1, "CRIT": 1, "OK": 60}

@@ -12,7 +12,7 @@ from tachograph.judge.health import STATES
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.unsupported import unsupported_counters
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 
 NAN = float("nan")
 H100 = "NVIDIA H100 80GB HBM3"
@@ -78,11 +78,11 @@ def view_of(
     real: Sequence[float] = (),
     stale: Sequence[float] = (),
     about: SourceInfo | None = None,
-) -> View:
+) -> FleetView:
     """A view of a snapshot that was judged as given; unknown where nothing is given."""
     count = len(snapshot.gpus)
     places = np.array([WORKLOAD_CLASSES.index(name) for name in labels or ["unknown"] * count], np.uint8)
-    return View(
+    return FleetView(
         about=about or SourceInfo("simulated", "simulated"),
         snapshot=snapshot,
         labels=places,
@@ -90,5 +90,5 @@ def view_of(
         health=np.array([STATES.index(name) for name in states or ["unknown"] * count], np.uint8),
         reported=np.full(count, True),
         stale_s=np.array(stale or [0.0] * count, np.float64),
-        history=History(2),
+        history=GpuHistory(2),
     )

@@ -17,7 +17,7 @@ from tachograph.live.monitor import Monitor
 from tachograph.live.selection import SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.web import fleet
 from tachograph.web.fleet import FleetWatch, LiveState, fleet_report, running_jobs, visible_allocations
 from tachograph.web.viewer import NOBODY, Role, Viewer
@@ -65,9 +65,9 @@ def test_a_manager_sees_jobs_of_the_account_but_not_an_old_job_of_that_number() 
     assert visible_allocations(HELD, EVE, _jobs(("8", "cy", "chem"))) == {}  # of another user than holds the GPU
 
 
-def _view(gpus: int = 64) -> View:
+def _view(gpus: int = 64) -> FleetView:
     source = SimulatedSource(gpus, faults=True)
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(2))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(2))
     monitor.step(source.read())
     problem = SourceProblem("no answer", "host-of-bo", "ask bo")
     return monitor.step(replace(source.read(), problems=(problem,)))

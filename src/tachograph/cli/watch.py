@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tachograph.live.discovery import SourceRequest
     from tachograph.live.monitor import Monitor
     from tachograph.live.snapshot import LiveSource
-    from tachograph.live.view import View
+    from tachograph.live.view import FleetView
 
 LEAST_S = 0.1  # DCGM and GPM update no faster
 MOST_S = 3600.0
@@ -181,10 +181,10 @@ def _print(
     """Print one round after the other, or one."""
     from tachograph.live.monitor import Monitor
     from tachograph.live.render import csv_header, real_definition
-    from tachograph.live.view import History
+    from tachograph.live.view import GpuHistory
 
     interval_s = _interval_s(arguments, configuration)
-    monitor = Monitor(source.about, settings=settings, history=History(capacity=2))
+    monitor = Monitor(source.about, settings=settings, history=GpuHistory(capacity=2))
     narrator = Narrator.of(arguments)
     if columns is not None:
         output.print_data(csv_header(columns))
@@ -207,12 +207,12 @@ def _print(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _poll(source: LiveSource, monitor: Monitor) -> View:
+def _poll(source: LiveSource, monitor: Monitor) -> FleetView:
     snapshot = source.read()
     return monitor.step(snapshot, source.about)
 
 
-def _needs_another_poll(view: View, columns: tuple[str, ...] | None) -> bool:
+def _needs_another_poll(view: FleetView, columns: tuple[str, ...] | None) -> bool:
     """Whether values are missing that take two polls: rates, health (new replays), the first values of some sources."""
     from tachograph.live.discovery import DECIDING
     from tachograph.live.render import OF_TWO_POLLS
@@ -228,7 +228,11 @@ def _nothing(values: Floats | None) -> bool:
 
 
 def _print_round(
-    view: View, before: View | None, arguments: Arguments, settings: WorkloadSettings, columns: tuple[str, ...] | None
+    view: FleetView,
+    before: FleetView | None,
+    arguments: Arguments,
+    settings: WorkloadSettings,
+    columns: tuple[str, ...] | None,
 ) -> None:
     from tachograph.live import render
 
@@ -244,7 +248,7 @@ def _print_round(
     output.flush()
 
 
-def _narrate_problems(view: View, before: View | None, narrator: Narrator) -> None:
+def _narrate_problems(view: FleetView, before: FleetView | None, narrator: Narrator) -> None:
     """Report problems that are new."""
     known = () if before is None else before.snapshot.problems
     for problem in view.snapshot.problems:

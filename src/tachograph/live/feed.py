@@ -11,13 +11,13 @@ from typing import Protocol
 
 from tachograph.catalog.errors import TachographError
 from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo, SourceProblem
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 
 
 class SnapshotJudge(Protocol):
     """Makes a view of a snapshot: `live.monitor.Monitor`, or a fake."""
 
-    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
+    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> FleetView:
         """Return the view to show."""
         ...
 
@@ -43,7 +43,7 @@ class ViewFeed:
         make_judge: Callable[[], SnapshotJudge],
         *,
         interval_s: float,
-        deliver: Callable[[View | FeedFailure], None],
+        deliver: Callable[[FleetView | FeedFailure], None],
     ) -> None:
         self.source, self.interval_s = source, interval_s
         self.lock = threading.Lock()
@@ -71,7 +71,7 @@ class ViewFeed:
         if self._thread is not None:
             self._thread.join(wait_s)
 
-    def once(self) -> View | FeedFailure:
+    def once(self) -> FleetView | FeedFailure:
         """Poll now, and return the result."""
         try:
             snapshot = self.source.read()
@@ -91,7 +91,7 @@ class ViewFeed:
         while not self._ended:
             came = self.once()
             self._deliver(came)
-            if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
+            if isinstance(came, FleetView) and any(problem.fatal for problem in came.snapshot.problems):
                 return
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # missed polls are skipped

@@ -18,7 +18,7 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WOR
 from tachograph.live.fleet_rows import FleetRows, matching, number_name, parse_filter, sorted_rows
 from tachograph.live.looks import FREE, HEALTH_SIGNS, HELD, LOOKS, SHOWN_LOOKS, looks
 from tachograph.live.snapshot import GpuAllocation, GpuId
-from tachograph.live.view import IDLE, History, View, gpu_reasons
+from tachograph.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
 
 GROUPINGS = ("node", "partition", "job", "user", "class")
 MAPS = ("class", "util", "real", "mem", "power", "temp")
@@ -70,7 +70,7 @@ class FleetReport:
         return self.held, self.sick, self.groups, self.gpus
 
 
-def part_of(view: View, allocations: Mapping[GpuId, GpuAllocation]) -> View:
+def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> FleetView:
     """Return the view of the GPUs in `allocations` alone, allocated as these say: for who may see no others.
 
     Processes and problems of the source name other GPUs and are left out.
@@ -98,7 +98,7 @@ def part_of(view: View, allocations: Mapping[GpuId, GpuAllocation]) -> View:
         stale_s=view.stale_s[rows],
         means={name: column[rows] for name, column in view.means.items()},
         replays=None if view.replays is None else view.replays[rows],
-        history=History(1),
+        history=GpuHistory(1),
     )
 
 
@@ -123,10 +123,10 @@ class FleetChoice:
 
 
 def build_fleet_report(
-    view: View,
+    view: FleetView,
     choice: FleetChoice,
     *,
-    whole: View | None = None,
+    whole: FleetView | None = None,
     partitions: Mapping[str, str] | None = None,
     findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> FleetReport:
@@ -168,7 +168,7 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
     return f"{plural(size, 'GPU')}: {len(held):,} held idle{unknown}, {health}{missing}."
 
 
-def _counts(view: View) -> list[tuple[str, str, int]]:
+def _counts(view: FleetView) -> list[tuple[str, str, int]]:
     """(letter or sign, name, GPUs): by look, then by health that is not OK; those that there are."""
     names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
     by_mark = dict.fromkeys(names, 0)
@@ -179,7 +179,7 @@ def _counts(view: View) -> list[tuple[str, str, int]]:
     return [one for one in (*((mark, names[mark], count) for mark, count in by_mark.items()), *states) if one[2]]
 
 
-def _others(view: View, whole: View | None) -> str:
+def _others(view: FleetView, whole: FleetView | None) -> str:
     """The GPUs that are not visible, by what they do, without names."""
     count = 0 if whole is None else len(whole.snapshot.gpus) - len(view.snapshot.gpus)
     if whole is None or not count:

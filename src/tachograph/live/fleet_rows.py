@@ -23,7 +23,7 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, 
 from tachograph.live.looks import HELD, LOOKS, MISSING, looks
 from tachograph.live.snapshot import GpuId
 from tachograph.live.unsupported import absent_counters
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 
 # short name of a number -> counter; `real`, `mem` and `age` are no counters
 COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
@@ -53,7 +53,7 @@ NO_JOB = "free"  # in place of a job: it is reported that none holds the GPU
 _HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STATES], np.float64)
 
 
-def absent_columns(view: View) -> frozenset[str]:
+def absent_columns(view: FleetView) -> frozenset[str]:
     """Return the columns of numbers that the exporter has no metric for."""
     absent = absent_counters(view.about)
     found = {name for name, counter in COLUMN_ALIASES.items() if counter in absent}
@@ -66,7 +66,7 @@ class FleetRows:
     before: the rows of an earlier view, whose unchanged values are reused.
     """
 
-    def __init__(self, view: View, before: FleetRows | None = None) -> None:
+    def __init__(self, view: FleetView, before: FleetRows | None = None) -> None:
         self.view = view
         self.gpus = view.snapshot.gpus
         same = before is not None and before.gpus == self.gpus

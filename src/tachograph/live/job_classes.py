@@ -25,7 +25,7 @@ from tachograph.judge.checks import CHECKS
 from tachograph.judge.families import settled, unmeasured
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timeline_of_minutes
 
 # counters of which job classes need minutes
@@ -103,7 +103,7 @@ class JobMinutes:
         self._rows = _MinuteSums.new(0)
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None
 
-    def add(self, view: View) -> None:
+    def add(self, view: FleetView) -> None:
         """Add the values of a view; a value that is repeated, or older than the last, does not count."""
         snapshot = view.snapshot
         if snapshot.gpus != self._gpus:
@@ -227,7 +227,7 @@ class LiveJobClasses:
         self._judged_at: float | None = None
         self._found: Mapping[str, tuple[Finding, ...]] = {}
 
-    def step(self, view: View, wanted: Collection[str] | None = None) -> Mapping[str, tuple[Finding, ...]]:
+    def step(self, view: FleetView, wanted: Collection[str] | None = None) -> Mapping[str, tuple[Finding, ...]]:
         """Return the findings of job classes, {job: its findings, most urgent first}, after another view.
 
         They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None: all.
@@ -244,7 +244,7 @@ class LiveJobClasses:
             self._found = self._judge(view, sorted(requested))
         return MappingProxyType(dict(self._found))
 
-    def _judge(self, view: View, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
+    def _judge(self, view: FleetView, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
         known, idle_util = self._gathered.jobs, self.configuration.thresholds.idle_util
         done = [(job, minute) for job, seen in known.items() for minute in seen.minutes]
         for seen in known.values():

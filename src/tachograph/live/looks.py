@@ -12,7 +12,7 @@ from tachograph.catalog.arrays import Bytes
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, WARN
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
 from tachograph.live.view import FREE as UNHELD
-from tachograph.live.view import HELD_IDLE, View
+from tachograph.live.view import HELD_IDLE, FleetView
 
 MISSING = "-"
 MARKS: Mapping[Bottleneck, str] = MappingProxyType(
@@ -47,7 +47,7 @@ LOOKS: tuple[Look, ...] = (
 SHOWN_LOOKS = (FREE, HELD, *(CLASS_LIMITS.index(limit) for limit in LIMITS))
 
 
-def looks(view: View) -> Bytes:
+def looks(view: FleetView) -> Bytes:
     """Return the place in LOOKS of each GPU."""
     kinds = view.idle_kinds()
     found: Bytes = np.where(kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)).astype(np.uint8)

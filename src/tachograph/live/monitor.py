@@ -18,7 +18,7 @@ from tachograph.judge.workload.arrays import COUNTERS, classify_rows
 from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 
 _UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
 _FIRST_SLOTS = 64
@@ -243,7 +243,7 @@ _UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.HEALTH_UNKNOWN))
 class Monitor:
     """Makes views of snapshots, one after the other; memory does not grow with time."""
 
-    def __init__(self, about: SourceInfo, *, settings: WorkloadSettings, history: History) -> None:
+    def __init__(self, about: SourceInfo, *, settings: WorkloadSettings, history: GpuHistory) -> None:
         self.about, self.settings, self.history = about, settings, history
         self._window = SmoothingWindow(settings)
         self._replays = RecentReplays(settings.event_memory_s)
@@ -256,7 +256,7 @@ class Monitor:
         self._listed: tuple[GpuId, ...] = ()
         self._t = 0.0
 
-    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
+    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> FleetView:
         """Return the view of a snapshot. about: the current description of the source, where that is new."""
         self.about = about or self.about
         snapshot = self._with_lost(snapshot)
@@ -276,7 +276,7 @@ class Monitor:
         shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
-        return View(
+        return FleetView(
             about=self.about,
             snapshot=snapshot,
             labels=shown,

@@ -24,7 +24,7 @@ from tachograph.report.tables import TextColumn, fit_table
 
 if TYPE_CHECKING:
     from tachograph.judge.workload.settings import Weights, WorkloadSettings
-    from tachograph.live.view import View
+    from tachograph.live.view import FleetView
 
 _UNKNOWN: Final = "unknown"
 _NO_ALLOCATION = GpuAllocation()
@@ -32,7 +32,7 @@ _WHOLE: Final = frozenset(counter.name for counter in COUNTERS if counter.storag
 _GB: Final = 1e9
 
 
-def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
+def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
     """Return one object per GPU, in the order of the view: name, allocation, every counter, classes and health.
 
     t: time of the poll; stale_s: age of the values. needs: counters without which the class is unknown.
@@ -57,7 +57,7 @@ def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict
     ]
 
 
-def _identity(view: View, row: int) -> dict[str, object]:
+def _identity(view: FleetView, row: int) -> dict[str, object]:
     gpu = view.snapshot.gpus[row]
     device, allocation = view.snapshot.device(row), _allocation(view, row)
     return {
@@ -73,7 +73,7 @@ def _identity(view: View, row: int) -> dict[str, object]:
     }
 
 
-def _needs(view: View, row: int, settings: WorkloadSettings) -> list[str]:
+def _needs(view: FleetView, row: int, settings: WorkloadSettings) -> list[str]:
     """From the means over the window, as the class is: one reading may be decided where they are not."""
     if view.label(row) != _UNKNOWN:
         return []
@@ -82,13 +82,13 @@ def _needs(view: View, row: int, settings: WorkloadSettings) -> list[str]:
     return list(classify(view.reading_of_window(row), settings).needs)
 
 
-def _plain(view: View, counter: str) -> list[float | int | None]:
+def _plain(view: FleetView, counter: str) -> list[float | int | None]:
     values = view.snapshot.column(counter).tolist()
     whole = counter in _WHOLE
     return [None if value != value else int(value) if whole else value for value in values]
 
 
-def _allocation(view: View, row: int) -> GpuAllocation:
+def _allocation(view: FleetView, row: int) -> GpuAllocation:
     return view.snapshot.allocations.get(view.snapshot.gpus[row], _NO_ALLOCATION)
 
 
@@ -98,7 +98,7 @@ def _known(value: float) -> float | None:
 
 # --- CSV
 
-_Cell = Callable[["View", int, "View | None"], "float | str | None"]
+_Cell = Callable[["FleetView", int, "FleetView | None"], "float | str | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class _CsvColumn:
 
 
 def _counter(name: str, factor: float = 1.0, format_spec: str = ".2f") -> _CsvColumn:
-    def value(view: View, row: int, before: View | None) -> float | None:
+    def value(view: FleetView, row: int, before: FleetView | None) -> float | None:
         found = view.snapshot.value(name, row)
         return None if found is None else found * factor
 
@@ -121,12 +121,12 @@ def _fraction(name: str) -> _CsvColumn:
     return _counter(name, 100.0)
 
 
-def _never(view: View, row: int, before: View | None) -> None:
+def _never(view: FleetView, row: int, before: FleetView | None) -> None:
     """A column of KempnerPulse that is not measured here."""
     return
 
 
-def _hbm_mib(view: View, row: int, before: View | None = None) -> float | None:
+def _hbm_mib(view: FleetView, row: int, before: FleetView | None = None) -> float | None:
     """Memory of the device; where it is not reported, used plus free memory."""
     reported = view.snapshot.device(row).hbm_mib
     if reported is not None:
@@ -135,17 +135,17 @@ def _hbm_mib(view: View, row: int, before: View | None = None) -> float | None:
     return None if used is None or free is None else used + free
 
 
-def _hbm_used_pct(view: View, row: int, before: View | None) -> float | None:
+def _hbm_used_pct(view: FleetView, row: int, before: FleetView | None) -> float | None:
     used, total = view.snapshot.value("hbm_used_mib", row), _hbm_mib(view, row)
     return None if used is None or not total else used / total * 100
 
 
-def _nvlink_gbps(view: View, row: int, before: View | None) -> float | None:
+def _nvlink_gbps(view: FleetView, row: int, before: FleetView | None) -> float | None:
     both = [view.snapshot.value(f"nvlink_{way}_bytes_per_s", row) for way in ("tx", "rx")]
     return None if None in both else sum(filter(None, both)) / _GB
 
 
-def _replay_rate(view: View, row: int, before: View | None) -> float | None:
+def _replay_rate(view: FleetView, row: int, before: FleetView | None) -> float | None:
     """Replays per second since the reading before; a count that went back began again.
 
     Of a reading that was shown before there is no rate: nothing new was counted, not nothing.
@@ -177,7 +177,7 @@ def short_model(model: str) -> str:
     return _MODEL_ENDS.sub("", name) or model
 
 
-def _model(view: View, row: int, before: View | None = None) -> str | None:
+def _model(view: FleetView, row: int, before: FleetView | None = None) -> str | None:
     model = view.snapshot.device(row).model
     return None if model is None else short_model(model)
 
@@ -268,10 +268,10 @@ def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
 
 
 def csv_row(
-    view: View,
+    view: FleetView,
     row: int,
     columns: Sequence[str] = DEFAULT_COLUMNS,
-    before: View | None = None,
+    before: FleetView | None = None,
     *,
     raw: bool = False,
 ) -> str:
@@ -282,7 +282,7 @@ def csv_row(
     return _line(_written(_COLUMNS[name], view, row, before, raw=raw) for name in columns)
 
 
-def _written(column: _CsvColumn, view: View, row: int, before: View | None, *, raw: bool) -> str:
+def _written(column: _CsvColumn, view: FleetView, row: int, before: FleetView | None, *, raw: bool) -> str:
     value = column.value(view, row, before)
     if value is None or value != value:
         return ""
@@ -319,7 +319,7 @@ _ABSENT: Final = "-"
 _COMMON: Final = 80  # characters; a wider table has more between its columns
 
 
-def text_table(view: View, *, width: int) -> str:
+def text_table(view: FleetView, *, width: int) -> str:
     """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is missing.
 
     Columns that do not fit are left out, the least important first. Percent, MiB as share of the memory, W, degrees C.
@@ -340,23 +340,23 @@ def _percent(value: float | None) -> str | None:
     return None if value is None or value != value else f"{value:.0f}%"
 
 
-def _share(name: str) -> Callable[[View, int], str | None]:
-    def cell(view: View, row: int) -> str | None:
+def _share(name: str) -> Callable[[FleetView, int], str | None]:
+    def cell(view: FleetView, row: int) -> str | None:
         value = view.snapshot.value(name, row)
         return _percent(None if value is None else value * 100)
 
     return cell
 
 
-def _number(name: str) -> Callable[[View, int], str | None]:
-    def cell(view: View, row: int) -> str | None:
+def _number(name: str) -> Callable[[FleetView, int], str | None]:
+    def cell(view: FleetView, row: int) -> str | None:
         value = view.snapshot.value(name, row)
         return None if value is None else f"{value:.0f}"
 
     return cell
 
 
-def _class(view: View, row: int) -> str:
+def _class(view: FleetView, row: int) -> str:
     """The class; of an idle GPU also whether a job holds it, as far as known."""
     name, gpu = view.label(row), view.snapshot.gpus[row]
     if name != "idle":
@@ -364,13 +364,13 @@ def _class(view: View, row: int) -> str:
     return "idle, held" if gpu in view.snapshot.allocations else _free(view, row) or name
 
 
-def _free(view: View, row: int) -> str | None:
+def _free(view: FleetView, row: int) -> str | None:
     """In place of a job of a GPU that none holds."""
     return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
 
 
 # as on the screen: what nvitop shows comes first
-_TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
+_TITLES: Mapping[str, Callable[[FleetView, int], str | None]] = MappingProxyType(
     {
         "GPU": lambda view, row: view.snapshot.gpus[row].name,
         "UTIL": _share("gpu_util"),
@@ -390,7 +390,7 @@ _TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
 )
 
 
-def _cells(view: View, title: str) -> list[str]:
+def _cells(view: FleetView, title: str) -> list[str]:
     cell = _TITLES[title]
     found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
     return [_ABSENT if text is None else text for text in found]

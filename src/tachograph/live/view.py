@@ -26,7 +26,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.snapshot import GpuId, Snapshot, SourceInfo
 
 
-class History:
+class GpuHistory:
     """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision, NaN missing.
 
     Of 1,000 GPUs with 25 counters 600 snapshots take 60 MB.
@@ -40,7 +40,7 @@ class History:
         self._next = 0
         self._stored = 0
 
-    def of(self, gpus: tuple[GpuId, ...]) -> History:
+    def of(self, gpus: tuple[GpuId, ...]) -> GpuHistory:
         """Return the history of these GPUs: this one, or a copy where its GPUs differ.
 
         A view that is still shown has its own GPUs in its history, independent of later views.
@@ -110,7 +110,7 @@ NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FleetView:
     """One row per GPU, in the order of `snapshot.gpus`.
 
     labels: smoothed classes, as places in CLASSES. real: real utilisation 0..1, NaN unknown.
@@ -126,7 +126,7 @@ class View:
     health: Bytes
     reported: Flags
     stale_s: Floats
-    history: History
+    history: GpuHistory
     settings: WorkloadSettings = field(default_factory=WorkloadSettings)
     means: Mapping[str, Floats] = field(default_factory=dict)
     replays: Floats | None = None
@@ -183,7 +183,7 @@ class GpuReasons:
     enable: dict[str, str]
 
 
-def gpu_reasons(view: View, row: int) -> GpuReasons:
+def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
     """Return why the GPU in a row of a view has its class and its health."""
     settings = view.settings
     of_window, limits, seen = view.reading_of_window(row), view.limits(row), health_reading(view, row)
@@ -202,7 +202,7 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
     )
 
 
-def health_reading(view: View, row: int) -> HealthReading:
+def health_reading(view: FleetView, row: int) -> HealthReading:
     """Return the evidence on the health of a GPU: of replays those that are still visible."""
     values = {name: view.snapshot.value(name, row) for name in INPUTS}
     if view.replays is not None:

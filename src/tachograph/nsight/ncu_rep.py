@@ -32,7 +32,7 @@ from tachograph.nsight.launches import (
     capability_of,
     size_from_metrics,
 )
-from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, ActionRecord
+from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, NcuActionRecord
 
 MAGIC = b"NVR\0"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # of compressed reports, *.ncu-repz
@@ -111,9 +111,9 @@ def _run_child(report: Path, output: _ChildOutput) -> list[str]:
     return [f"parts of it are damaged, their metrics are missing: {logged[0]}"] if logged else []
 
 
-def _frames(stream: IO[bytes]) -> Iterator[ActionRecord]:
+def _frames(stream: IO[bytes]) -> Iterator[NcuActionRecord]:
     """Yield the records of the child, up to the first that is not whole."""
-    decoder = msgspec.msgpack.Decoder(ActionRecord)
+    decoder = msgspec.msgpack.Decoder(NcuActionRecord)
     while len(head := stream.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
         frame = stream.read(length)
@@ -134,7 +134,7 @@ class _ChildOutput:
     _names: list[str] = field(default_factory=list)
     _chips: dict[tuple[object, ...], Chip] = field(default_factory=dict)
 
-    def take(self, record: ActionRecord) -> None:
+    def take(self, record: NcuActionRecord) -> None:
         """Add one result: a launch, or a reason why it is none."""
         number, self.results = self.results, self.results + 1
         if record.names is not None:
@@ -158,7 +158,7 @@ class _ChildOutput:
             self.rejects.add(NO_METRICS if record.kernel else DAMAGED, None, record.kernel)
 
     def _launch(
-        self, record: ActionRecord, number: int, metrics: dict[str, float], attributes: dict[str, float]
+        self, record: NcuActionRecord, number: int, metrics: dict[str, float], attributes: dict[str, float]
     ) -> Launch:
         """Return the launch of a result; launches on one GPU have the same chip."""
         chip = Chip(record.device, capability_of(attributes), attributes)

@@ -24,7 +24,7 @@ _ADDRESS_SPACE_BYTES = 4 << 30  # of the library, Python and what a small report
 _ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measured
 
 
-class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
+class NcuActionRecord(msgspec.Struct, array_like=True, frozen=True):
     """One result of a report, in the order of the file.
 
     `names` are those of the metrics, written only where they differ from the names of the result before. `values`:
@@ -39,7 +39,7 @@ class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     ranges: list[str]
 
 
-def action_records(ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]) -> Iterator[ActionRecord]:
+def action_records(ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]) -> Iterator[NcuActionRecord]:
     """Yield a record per result. `numbers`: the kinds of values that are numbers.
 
     `ranges`: of results, IAction of the library, which has no types.
@@ -49,7 +49,7 @@ def action_records(ranges: Iterable[Iterable[Any]], *, numbers: frozenset[int]) 
         for action in actions:
             names = [name for name in action.metric_names() if _is_text(name)]
             kernel = action.workload_type() == action.WorkloadType_KERNEL
-            yield ActionRecord(
+            yield NcuActionRecord(
                 kernel=_name(action),
                 workload=None if kernel else action.workload_type(),
                 names=None if names == before else names,

@@ -55,7 +55,7 @@ class _Content(_Versioned, frozen=True):
 
 
 @dataclass(slots=True)
-class _Places:
+class _MetricPlaces:
     """Places of names, in the order in which they came."""
 
     of: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Places:
 
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
     """Return launches in their order; infinite values, and those that are NaN, count as not collected."""
-    kernels, ranges, chips = _Places(), _Places(), list[Chip]()
+    kernels, ranges, chips = _MetricPlaces(), _MetricPlaces(), list[Chip]()
     metrics = sorted({name for launch in launches for name, value in launch.metrics.items() if isfinite(value)})
     packed = []
     for launch in launches:

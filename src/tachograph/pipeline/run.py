@@ -49,7 +49,7 @@ from tachograph.pipeline.state import (
     seen_last,
     seen_now,
 )
-from tachograph.pipeline.steps import JobSteps, OpenSteps, build_steps
+from tachograph.pipeline.steps import OpenSteps, StepRows, build_steps
 from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
@@ -235,7 +235,7 @@ class _Analysis:
         judge: Judge,
         owned: Attribution,
         touched: pl.DataFrame,
-        steps: JobSteps,
+        steps: StepRows,
         units: pl.DataFrame,
         seen: InputVersions,
         now: datetime,

@@ -29,7 +29,7 @@ _STRETCH = ["run", "node", "start", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class JobSteps:
+class StepRows:
     """The steps of some runs.
 
     steps: one row per step: `step_run`, its number (0, 1, ...); the `run` it belongs to; what was accounted;
@@ -41,13 +41,13 @@ class JobSteps:
     intervals: pl.DataFrame
 
 
-def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attribution) -> JobSteps:
+def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attribution) -> StepRows:
     """Return the steps of the runs of `owned`. `steps`: rows of STEPS; `allocations`: those that name a step count."""
     runs = owned.runs.select("run", "job_id", "until", run_cluster="cluster", run_start="start", run_gpus="gpus")
     named = _of_runs(allocations.filter(pl.col("step").is_not_null() & pl.col("gpu").is_not_null()), runs)
     accounted = _of_runs(steps.filter(pl.col("start").is_not_null()), runs)
     if accounted.is_empty() and named.is_empty():
-        return JobSteps(_numbered(accounted).with_columns(attribution=pl.lit(None, pl.String)), _no_intervals())
+        return StepRows(_numbered(accounted).with_columns(attribution=pl.lit(None, pl.String)), _no_intervals())
     explicit = _inside(
         named.select("run", "step", *GPU_KEY, start=pl.max_horizontal("start", "run_start"), end="end_known"),
         owned.intervals,
@@ -85,7 +85,7 @@ def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attributi
         )
         .drop("known", "explicit")
     )
-    return JobSteps(every, intervals.select(*INTERVALS_SCHEMA).sort(*GPU_KEY, "start"))
+    return StepRows(every, intervals.select(*INTERVALS_SCHEMA).sort(*GPU_KEY, "start"))
 
 
 def _no_intervals() -> pl.DataFrame:
@@ -187,7 +187,7 @@ def _without(shells: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
 class OpenSteps:
     """Segments of steps whose runs are not complete yet."""
 
-    steps: JobSteps
+    steps: StepRows
     segments: list[pl.DataFrame] = field(default_factory=list)
 
     def add(self, segments: pl.DataFrame) -> None:

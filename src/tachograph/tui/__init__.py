@@ -1,1 +1,1 @@
-"""The screens of `tachograph watch`: each shows a `View` and computes nothing."""
+"""The screens of `tachograph watch`: each shows a `FleetView` and computes nothing."""

@@ -20,7 +20,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.feed import FeedFailure, SnapshotJudge, ViewFeed
 from tachograph.live.snapshot import GpuId, LiveSource, SourceProblem
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui import colours, keys
 from tachograph.tui.fleet import FleetScreen
 from tachograph.tui.header import HeaderState, Lines, Prompt, footer, header
@@ -75,11 +75,11 @@ class WatchApp(App[int]):
         self.theme = "ansi-dark"
         self.settings = settings or WorkloadSettings()
         self.configuration = configuration or Configuration()
-        self.view: View | None = None
+        self.view: FleetView | None = None
         self.paused = False
         self.failure: FeedFailure | None = None
         self._job = job
-        self._newest: View | None = None
+        self._newest: FleetView | None = None
         self._waiting = False
         self._note, self._noted = "", 0.0
         self._opened: list[tuple[str, GpuId | str | None, Widget]] = []
@@ -130,9 +130,9 @@ class WatchApp(App[int]):
 
     # --- results of the feed
 
-    def deliver(self, came: View | FeedFailure) -> None:
+    def deliver(self, came: FleetView | FeedFailure) -> None:
         """Accept the result of one poll, in any thread; it replaces one that is not shown yet."""
-        if isinstance(came, View):
+        if isinstance(came, FleetView):
             self._newest, self.failure = came, None
         else:
             self.failure = came
@@ -388,10 +388,10 @@ def _has_shell() -> bool:
 
 def _monitor(source: LiveSource, settings: WorkloadSettings, *, interval_s: float, history_s: float) -> SnapshotJudge:
     from tachograph.live.monitor import Monitor
-    from tachograph.live.view import History
+    from tachograph.live.view import GpuHistory
 
     capacity = max(60, round(history_s / interval_s))
-    made: SnapshotJudge = Monitor(source.about, settings=settings, history=History(capacity))
+    made: SnapshotJudge = Monitor(source.about, settings=settings, history=GpuHistory(capacity))
     return made
 
 

@@ -17,7 +17,7 @@ from tachograph.judge.health import CLOCKS_LOWERED, clock_reasons, xid_meaning
 from tachograph.live import unsupported
 from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuDevice
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.report.lines import bar
 from tachograph.tui import colours
 from tachograph.tui.page import Row, cell, heading, quantity
@@ -156,14 +156,14 @@ def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def counters(view: View, row: int, *, width: int) -> list[Row]:
+def counters(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return the counters of one GPU in groups, each row `width` characters wide. Missing ones have the reason."""
     measured = view.snapshot.values
     groups = [name for name in GROUPS if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS)]
     return [line for name in groups for line in counter_group(view, row, name, width=width)]
 
 
-def counter_group(view: View, row: int, name: str, *, width: int) -> list[Row]:
+def counter_group(view: FleetView, row: int, name: str, *, width: int) -> list[Row]:
     """Return one group of counters with its heading."""
     times = view.history.times()
     columns = max(0, width - _NAME - _VALUE - _BAR - 3)
@@ -186,7 +186,7 @@ def span(times: Floats, columns: int) -> float:
     return next((each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least), _SPANS[-1])
 
 
-def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each: float) -> Row:
+def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, each: float) -> Row:
     snapshot = view.snapshot
     value = snapshot.value(counter, row)
     rest = width - _NAME - 1
@@ -239,7 +239,7 @@ def _bad(counter: str, value: float) -> bool:
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
 
 
-def unsupported_sentences(view: View, *, but: Collection[str] = ()) -> Sequence[str]:
+def unsupported_sentences(view: FleetView, *, but: Collection[str] = ()) -> Sequence[str]:
     """Return what the source does not report, and how to enable it: a sentence for each thing that can be done.
 
     but: counters left out, as that is shown elsewhere.

@@ -26,7 +26,7 @@ from tachograph.live.fleet_rows import (
     sort_name,
 )
 from tachograph.live.snapshot import GpuId
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui import colours, keys
 from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, legend, pieces, titles
 from tachograph.tui.page import KeptLines, Pieces
@@ -81,7 +81,7 @@ class FleetScreen(KeptLines, can_focus=True):
     def _is_sorted(self) -> bool:
         return self.sort != "gpu" or self.reverse
 
-    def show(self, view: View) -> None:
+    def show(self, view: FleetView) -> None:
         """Show a new view."""
         self._rows = FleetRows(view, self._rows)
         self._arrange()

@@ -15,7 +15,7 @@ from tachograph.judge.workload.rules import known_of
 from tachograph.live import unsupported
 from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuId
-from tachograph.live.view import GpuReasons, View, gpu_reasons
+from tachograph.live.view import FleetView, GpuReasons, gpu_reasons
 from tachograph.tui import colours, keys
 from tachograph.tui.counter_rows import counters, unsupported_sentences
 from tachograph.tui.page import Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
@@ -24,13 +24,13 @@ RULES = tuple(one.name for one in RULED)
 _WEIGHED = (("SM", "sm"), ("TENSOR", "tensor"), ("DRAM", "dram"), ("GR", "gr"))
 
 
-def classed_and_healthy(view: View, row: int, *, width: int) -> list[Row]:
+def classed_and_healthy(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return class and health of a GPU, and why."""
     found = gpu_reasons(view, row)
     return [*classed(view, row, found, width=width), *healthy(view, row, found, width=width)]
 
 
-def classed(view: View, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
     """Return the class, its rule with values and thresholds, and the parts of real utilisation."""
     smoothed, window = view.label(row), view.settings.smoothing_s
     rows: list[Row] = [
@@ -47,14 +47,14 @@ def classed(view: View, row: int, found: GpuReasons, *, width: int) -> list[Row]
     return rows + parts_of_real(view, row, width=width)
 
 
-def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
+def _enabling(view: FleetView, needs: tuple[str, ...], *, width: int) -> list[Row]:
     """How to enable missing counters, each way once."""
     lacking = {name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)}
     reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
     return [line for sentence in reported for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
 
 
-def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
+def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return real utilisation of this reading with its parts: weights and weighted values."""
     known = known_of(view.reading(row), view.settings)
     parts = [
@@ -65,7 +65,7 @@ def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
     return paragraph(f"real {quantity(float(view.real[row]), 'fraction')} = {' + '.join(parts)}", width, indent=2)
 
 
-def healthy(view: View, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+def healthy(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
     """Return health, and each decisive value against its limit."""
     state = view.state(row)
     rows: list[Row] = [heading("Health", width), [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])]]
@@ -78,7 +78,7 @@ def healthy(view: View, row: int, found: GpuReasons, *, width: int) -> list[Row]
     return rows
 
 
-def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
+def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
     """Values that decide health, with limits; missing ones are left out."""
     value = view.snapshot.value
     reported: list[str] = []
@@ -120,7 +120,7 @@ class FocusScreen(Page):
         """The shown GPU."""
         return self.gpu
 
-    def rows(self, view: View, width: int, height: int) -> PageRows:
+    def rows(self, view: FleetView, width: int, height: int) -> PageRows:
         """Return all rows on the GPU."""
         return focus(view, self.gpu, width=width)
 
@@ -141,7 +141,7 @@ class FocusScreen(Page):
             self.again()
 
 
-def focus(view: View, gpu: GpuId, *, width: int) -> list[Row]:
+def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
     """Return one GPU in rows of `width` characters: one column, or two where the terminal is wide."""
     if gpu not in view.snapshot.gpus:
         return paragraph(f"{gpu.name} is not among the GPUs the source reports now", width, colours.NOTICE)
@@ -159,7 +159,7 @@ def focus(view: View, gpu: GpuId, *, width: int) -> list[Row]:
     return [*top, *beside([counters(view, row, width=left), beside_them], [left, right], gap=3)]
 
 
-def identity(view: View, row: int, *, width: int) -> list[Row]:
+def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return the GPU's name, its state in one line, and its allocation."""
     snapshot, label, state = view.snapshot, view.label(row), view.state(row)
     gpu = snapshot.gpus[row]
@@ -191,7 +191,7 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
     ]
 
 
-def _allocation_text(view: View, gpu: GpuId) -> str:
+def _allocation_text(view: FleetView, gpu: GpuId) -> str:
     allocation = view.snapshot.allocations.get(gpu)
     if allocation is None:
         return "no allocation known"
@@ -199,7 +199,7 @@ def _allocation_text(view: View, gpu: GpuId) -> str:
     return printable(join_parts([f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}", since]))
 
 
-def _age(view: View, row: int) -> Row:
+def _age(view: FleetView, row: int) -> Row:
     """Remark on old or missing values."""
     if not view.reported[row]:
         return [Segment("  no values now", colours.ALARM)]
@@ -207,7 +207,7 @@ def _age(view: View, row: int) -> Row:
     return [Segment(f"  values {quantity(age, 's')} old", colours.NOTICE)] if age > _STALE_S else []
 
 
-def surroundings(view: View, row: int, *, width: int) -> list[Row]:
+def surroundings(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return processes, and unsupported counters."""
     gpu = view.snapshot.gpus[row]
     rows = [heading("Processes", width), *processes(view, gpu, width=width)]
@@ -220,7 +220,7 @@ def surroundings(view: View, row: int, *, width: int) -> list[Row]:
     return rows
 
 
-def processes(view: View, gpu: GpuId, *, width: int) -> list[Row]:
+def processes(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
     """Return the processes on a GPU, the one with most memory first."""
     found = sorted(view.snapshot.processes.get(gpu, ()), key=lambda one: -(one.hbm_used_mib or 0.0))
     if not found:

@@ -23,7 +23,7 @@ from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.live.looks import looks
 from tachograph.live.snapshot import SourceProblem
 from tachograph.live.unsupported import deciding_counters
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.report.tables import cut
 from tachograph.tui import colours, keys
 from tachograph.tui.page import Pieces
@@ -63,7 +63,7 @@ class Lines(Widget):
         return strip.adjust_cell_length(self.size.width)
 
 
-def header(view: View | None, reported: HeaderState, *, width: int) -> list[Pieces]:
+def header(view: FleetView | None, reported: HeaderState, *, width: int) -> list[Pieces]:
     """Return the lines above a screen."""
     if view is None:
         return [[("tachograph watch", colours.BOLD)], *_problems(reported.problems, width=width)]
@@ -90,7 +90,7 @@ def _room(key: keys.ScreenKey, name: str) -> int:
     return cell_len(name) + len(key.short) + 3
 
 
-def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
+def _source(view: FleetView, reported: HeaderState, *, width: int) -> Pieces:
     at = time.strftime("%H:%M:%S", time.localtime(view.snapshot.t))
     right = f"{reported.interval}  {at} "
     paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if reported.paused else []
@@ -100,7 +100,7 @@ def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
     return [(cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
 
 
-def _counts(view: View, *, width: int) -> list[Pieces]:
+def _counts(view: FleetView, *, width: int) -> list[Pieces]:
     """Number of GPUs by limit, and by health: in words, on two lines where one is too short; else in letters."""
     by_look = np.bincount(looks(view), minlength=len(colours.LOOKS)).tolist()
     counts = dict.fromkeys((look.mark for look in colours.SHOWN_LOOKS), 0)
@@ -127,7 +127,7 @@ def _counts(view: View, *, width: int) -> list[Pieces]:
     return found
 
 
-def _unsupported(view: View, *, width: int) -> Pieces:
+def _unsupported(view: FleetView, *, width: int) -> Pieces:
     count, deciding = len(view.about.unsupported), deciding_counters(view.about)
     if not count:
         return []

@@ -13,7 +13,7 @@ from tachograph.judge.workload.settings import Weights
 from tachograph.live.fleet_rows import absent_columns
 from tachograph.live.render import WEIGHED
 from tachograph.live.unsupported import unsupported_lines
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui import colours, keys
 from tachograph.tui.fleet_table import COLUMNS
 from tachograph.tui.page import Page, Row, beside, heading, paragraph
@@ -50,12 +50,12 @@ _KEY, _FILTER = 9, 18
 class HelpScreen(Page):
     """The whole help, in rows that scroll."""
 
-    def rows(self, view: View, width: int, height: int) -> Sequence[Row]:
+    def rows(self, view: FleetView, width: int, height: int) -> Sequence[Row]:
         """Return all rows."""
         return help_rows(view, width=width)
 
 
-def help_rows(view: View, *, width: int) -> list[Row]:
+def help_rows(view: FleetView, *, width: int) -> list[Row]:
     """Return the help in rows of `width` characters, in two columns where they fit."""
     troubles = [*_unsupported(view, width=width), *_problems(view, width=width)]
     if width < _TWO_COLUMNS:
@@ -111,7 +111,7 @@ def real_sentence(weights: Weights) -> str:
     return f"Real utilisation is a weighted mean: {' + '.join(parts)} activity."
 
 
-def _columns(view: View, width: int) -> list[Row]:
+def _columns(view: FleetView, width: int) -> list[Row]:
     rows = [heading("Columns of the fleet", width)]
     absent = {column.title for column in COLUMNS if column.name in absent_columns(view)}
     for title, meaning in ABBREVIATIONS.items():
@@ -130,7 +130,7 @@ def _signs(width: int) -> list[Row]:
     return [heading("Bottleneck and health", width), limits, health, []]
 
 
-def _unsupported(view: View, *, width: int) -> list[Row]:
+def _unsupported(view: FleetView, *, width: int) -> list[Row]:
     if not view.about.unsupported:
         return []
     rows = [heading("Unsupported counters", width)]
@@ -139,7 +139,7 @@ def _unsupported(view: View, *, width: int) -> list[Row]:
     return [*rows, []]
 
 
-def _problems(view: View, *, width: int) -> list[Row]:
+def _problems(view: FleetView, *, width: int) -> list[Row]:
     if not view.snapshot.problems:
         return []
     rows = [heading("Problems", width)]

@@ -17,7 +17,7 @@ from textual.binding import BindingType
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.units import printable
 from tachograph.live.snapshot import GpuId, Snapshot
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui import colours, keys
 from tachograph.tui.job_table import (
     ORDERS,
@@ -63,10 +63,10 @@ class LiveJobJudge:
         self._job_id, self._configuration, self._wait_s = job_id, configuration, wait_s
         self._began: float | None = None
         self._ended = False
-        self._views: queue.Queue[View | None] = queue.Queue(_WAITING)
+        self._views: queue.Queue[FleetView | None] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
 
-    def take(self, view: View) -> None:
+    def take(self, view: FleetView) -> None:
         """Queue another view; returns at once. Called while the history does not change."""
         if self._began is None:
             self._began = view.snapshot.t
@@ -90,7 +90,7 @@ class LiveJobJudge:
                 self._views.put_nowait(None)
             self._thread.join(wait_s)
 
-    def _run(self, before: Sequence[View]) -> None:
+    def _run(self, before: Sequence[FleetView]) -> None:
         try:
             from tachograph.live.job_classes import LiveJobClasses
 
@@ -106,7 +106,7 @@ class LiveJobJudge:
             self.reported = JobFindings(trouble=f"{type(error).__name__}: {error}")
 
 
-def past(view: View, job_id: str) -> Iterator[View]:
+def past(view: FleetView, job_id: str) -> Iterator[FleetView]:
     """Yield views of the past of a job's GPUs, oldest first, as far as stored: constant copies."""
     from tachograph.live.job_classes import JOB_CLASS_COUNTERS
 
@@ -161,7 +161,7 @@ class JobScreen(Page):
         self._lines = JobLines()
         self._judge: LiveJobJudge | None = None
 
-    def show(self, view: View) -> None:
+    def show(self, view: FleetView) -> None:
         """Show a new view, and queue it for evaluation."""
         if self._judge is None:
             found = getattr(self.app, "configuration", None)
@@ -180,7 +180,7 @@ class JobScreen(Page):
         gpus = self._lines.gpus
         return gpus[min(self.cursor, len(gpus) - 1)] if gpus else None
 
-    def rows(self, view: View, width: int, height: int) -> PageRows:
+    def rows(self, view: FleetView, width: int, height: int) -> PageRows:
         """Return the facts on the job, and a line for each of its GPUs."""
         job = job_facts(view, self.job_id)
         self._lines = JobLines()
@@ -227,14 +227,14 @@ class JobLines:
         self.below: list[Row] = []
         self.gpus: list[GpuId] = []
         self.cursor = 0
-        self._drawn: tuple[View, JobFacts, JobGpuTable, list[int]] | None = None
+        self._drawn: tuple[FleetView, JobFacts, JobGpuTable, list[int]] | None = None
 
     @property
     def first(self) -> int:
         """Index of the first row of the GPUs."""
         return len(self.above)
 
-    def fill(self, view: View, job: JobFacts, columns: JobGpuTable, order: list[int]) -> None:
+    def fill(self, view: FleetView, job: JobFacts, columns: JobGpuTable, order: list[int]) -> None:
         """Set the data of the lines of GPUs."""
         self._drawn = (view, job, columns, order)
         self.gpus = [view.snapshot.gpus[job.rows[place]] for place in order]
@@ -256,7 +256,7 @@ class JobLines:
 
 
 def job_lines(
-    view: View, job: JobFacts, order: str, cursor: int, reported: JobFindings = NOT_YET, *, width: int
+    view: FleetView, job: JobFacts, order: str, cursor: int, reported: JobFindings = NOT_YET, *, width: int
 ) -> JobLines:
     """Return the rows of a job."""
     found = JobLines()
@@ -269,7 +269,7 @@ def job_lines(
     return found
 
 
-def nothing(view: View, job_id: str, *, width: int) -> list[Row]:
+def nothing(view: FleetView, job_id: str, *, width: int) -> list[Row]:
     """Return the message for a job that holds no GPU here, with the jobs that do."""
     jobs = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
     rows = paragraph(f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE)

@@ -14,7 +14,7 @@ from tachograph.catalog.units import plural, printable
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
 from tachograph.live.looks import MISSING
 from tachograph.live.snapshot import GpuAllocation, GpuProcess, Snapshot
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui import colours
 from tachograph.tui.counter_rows import span, spark
 from tachograph.tui.fleet_table import percent
@@ -95,7 +95,7 @@ def _from_median(values: Floats, reported: Flags) -> Floats:
     return found
 
 
-def activity_counter(view: View, rows: Sequence[int]) -> str | None:
+def activity_counter(view: FleetView, rows: Sequence[int]) -> str | None:
     """Return the counter that reports whether GPUs are working; None where none of them reports one."""
     for counter in ACTIVITY:
         values = view.snapshot.values.get(counter)
@@ -144,7 +144,7 @@ class JobProgram:
     hbm_used_mib: float | None
 
 
-def job_facts(view: View, job_id: str) -> JobFacts | None:
+def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
     """Return the facts on a job; None where it holds no visible GPU."""
     snapshot = view.snapshot
     rows = rows_of_job(snapshot, job_id)
@@ -182,7 +182,7 @@ def mean(values: Floats) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def programs(view: View, rows: Sequence[int]) -> list[JobProgram]:
+def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
     """Return the programs on some GPUs, by user and command, the one with most memory first."""
     grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
     for row in rows:
@@ -210,7 +210,7 @@ _COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power
 _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
 
 
-def job_title(view: View, job: JobFacts, *, width: int) -> list[Row]:
+def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     """Return the job's identity, its classes, its imbalance, and unusual GPUs."""
     snapshot, allocation = view.snapshot, job.allocation
     nodes = len({snapshot.gpus[row].node for row in job.rows})
@@ -234,7 +234,7 @@ def job_title(view: View, job: JobFacts, *, width: int) -> list[Row]:
     return [first, *_kinds(view, job, width=width), *paragraph(means, width), *evenness(view, job, width=width)]
 
 
-def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
+def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     """Number of GPUs of each class, the most frequent first."""
     found = np.bincount(view.labels[list(job.rows)], minlength=len(WORKLOAD_CLASSES))
     seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
@@ -247,7 +247,7 @@ def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
     )
 
 
-def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
+def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     """Return spatial imbalance, stragglers, unused GPUs and those that report nothing, as sentences."""
     if job.counter is None:
         return paragraph("imbalance unknown: no activity counter reported", width, colours.DIM)
@@ -277,12 +277,12 @@ def _kept_s(job: JobFacts) -> float:
     return float(job.times[-1] - job.times[0]) if len(job.times) > 1 else 0.0
 
 
-def _named(view: View, job: JobFacts, places: Sequence[int]) -> str:
+def _named(view: FleetView, job: JobFacts, places: Sequence[int]) -> str:
     names = [view.snapshot.gpus[job.rows[place]].name for place in places[:_NAMED]]
     return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
 
 
-def ordered(view: View, job: JobFacts, order: str) -> list[int]:
+def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
     """Return places in `job.rows` in the order of lines; missing values last."""
     rows = list(job.rows)
     lags = job.spread.lags
@@ -317,7 +317,7 @@ class JobGpuTable:
     each: float
 
 
-def job_gpu_table(view: View, job: JobFacts, *, width: int) -> JobGpuTable:
+def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
     """Return the columns that fit."""
     names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
     fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
@@ -336,7 +336,7 @@ def table_head(columns: JobGpuTable) -> Row:
     return [*row, cell(" processes" if columns.programs else "", columns.programs + 1, colours.BOLD)]
 
 
-def gpu_row(view: View, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
+def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
     """Return the line of one GPU."""
     row = job.rows[place]
     snapshot = view.snapshot
@@ -363,7 +363,7 @@ def gpu_row(view: View, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
     return found
 
 
-def _sign(view: View, job: JobFacts, place: int) -> tuple[str, Style]:
+def _sign(view: FleetView, job: JobFacts, place: int) -> tuple[str, Style]:
     if not view.reported[job.rows[place]]:
         return LOST, colours.ALARM
     if job.unused[place]:
@@ -373,7 +373,7 @@ def _sign(view: View, job: JobFacts, place: int) -> tuple[str, Style]:
     return (AHEAD, colours.NOTICE) if job.spread.ahead[place] else (" ", colours.PLAIN)
 
 
-def programs_rows(view: View, job: JobFacts, *, width: int) -> list[Row]:
+def programs_rows(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     """Return the programs on the job's GPUs, by user and command."""
     found = programs(view, job.rows)
     rows: list[Row] = [heading("Processes", width)]

@@ -24,7 +24,7 @@ from textual.strip import Strip
 
 from tachograph.catalog.units import printable, text
 from tachograph.live.looks import MISSING
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 from tachograph.tui import colours
 
 Pieces = list[tuple[str, Style]]
@@ -119,11 +119,11 @@ class Page(ScrollView, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.view: View | None = None
+        self.view: FleetView | None = None
         self._rows: PageRows = []
         self._strips: dict[int, Strip] = {}
 
-    def show(self, view: View) -> None:
+    def show(self, view: FleetView) -> None:
         """Show a new view."""
         self.view = view
         self._make()
@@ -147,7 +147,7 @@ class Page(ScrollView, can_focus=True):
         """Characters of a row; the last one is for the scroll bar."""
         return max(1, self.size.width - 1)
 
-    def rows(self, view: View, width: int, height: int) -> PageRows:
+    def rows(self, view: FleetView, width: int, height: int) -> PageRows:
         """Return all rows; called while the history does not change."""
         return []
 

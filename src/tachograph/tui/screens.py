@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from tachograph.live.snapshot import GpuId
-from tachograph.live.view import View
+from tachograph.live.view import FleetView
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ SCREENS: Mapping[str, ScreenEntry] = MappingProxyType(
 class ShowsView(Protocol):
     """Methods of every screen."""
 
-    def show(self, view: View) -> None:
+    def show(self, view: FleetView) -> None:
         """Show a new view; called in the thread of the screen, while the history does not change. Draw only changes."""
         ...
 

@@ -28,7 +28,7 @@ from tachograph.live.job_classes import LiveJobClasses
 from tachograph.live.monitor import Monitor
 from tachograph.live.selection import SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, SourceProblem
-from tachograph.live.view import History, View
+from tachograph.live.view import FleetView, GpuHistory
 from tachograph.service.collect.collected_source import COLLECT, open_collected
 from tachograph.web.viewer import Viewer
 
@@ -50,7 +50,7 @@ class LiveState:
     """
 
     number: int = 0
-    view: View | None = None
+    view: FleetView | None = None
     problem: SourceProblem | None = None
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     of_lake: bool = False
@@ -166,7 +166,7 @@ class FleetWatch:
         classes = LiveJobClasses(self._configuration)
         feed = ViewFeed(
             source,
-            lambda: Monitor(source.about, settings=settings, history=History(2)),
+            lambda: Monitor(source.about, settings=settings, history=GpuHistory(2)),
             interval_s=self.interval_s,
             deliver=lambda _: None,
         )
@@ -252,7 +252,7 @@ def visible_allocations(
     return {gpu: seen[places[one]] for gpu, one in allocations.items() if places[one] in seen}
 
 
-def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> View | None:
+def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> FleetView | None:
     """Return what of the newest view a viewer sees; None before the first. `running`: as in visible_allocations."""
     if state.view is None or viewer.sees_all:
         return state.view

@@ -24,7 +24,7 @@ from tachograph.judge.advice.bounds import (
     time_bound_s,
     use_bound,
 )
-from tachograph.judge.advice.past_jobs import History, JobGroup, PastJob, most_common
+from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
 from tachograph.judge.advice.request import JobRequest
 
 Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
@@ -96,7 +96,7 @@ class Advice:
     """What is advised for a request, and the past jobs that it rests on."""
 
     request: JobRequest
-    group: JobGroup
+    group: PastJobGroup
     lines: tuple[AdviceLine, ...]
 
     def line(self, topic: Topic) -> AdviceLine | None:
@@ -128,7 +128,7 @@ def advise(
 @dataclass(frozen=True, slots=True)
 class _Given:
     request: JobRequest
-    group: JobGroup
+    group: PastJobGroup
     site: SiteFacts
     options: AdviceOptions
 

@@ -173,7 +173,7 @@ def _seconds(moment: datetime) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class JobGroup:
+class PastJobGroup:
     """The past jobs that are nearest to a request, latest first; none: `level` is None.
 
     jobs: of this level, at most as many as are configured. named: those of the name on any GPUs.
@@ -224,7 +224,7 @@ class History:
                 known = self._groups[key] = deque(maxlen=self._options.runs)
             known.append(job)
 
-    def nearest(self, request: JobRequest, now: float) -> JobGroup:
+    def nearest(self, request: JobRequest, now: float) -> PastJobGroup:
         """Return the nearest jobs that ended before `now` (seconds since 1970), and not longer ago than configured.
 
         The first level with enough runs counts: same user, name, partition and number of GPUs; same user, pattern of
@@ -240,7 +240,7 @@ class History:
         found = {level: self._recent(key, now) if user is not None else () for level, key in keys.items()}
         level = next((level for level in LEVELS if len(found[level]) >= self._options.least_runs), None)
         named = () if user is None else self._recent(("named", user, name), now)
-        return JobGroup(
+        return PastJobGroup(
             level,
             () if level is None else found[level],
             named,

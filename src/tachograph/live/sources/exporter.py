@@ -17,7 +17,7 @@ from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
-from tachograph.live.sources.series import FleetTable, LivePageReader, PageReading, wanted_metrics
+from tachograph.live.sources.series import LivePageReader, PageReading, SeriesTable, wanted_metrics
 from tachograph.live.unsupported import advised_source, unsupported_counters
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
 from tachograph.sources.http import HttpAnswer as Page
@@ -221,7 +221,7 @@ class ExporterSource:
         self._exporters = [_exporter(endpoint, settings, least_s, vocabularies) for endpoint, settings in exporters]
         parallel = max((settings.parallel for _, settings in exporters), default=1)
         self._poller = ServerPoller(min(parallel, len(exporters)), steady=steady)
-        self._gathered = FleetTable()
+        self._gathered = SeriesTable()
         self._about: SourceInfo | None = None
 
     @property

@@ -18,7 +18,7 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
-from tachograph.live.sources.series import FleetTable, SeriesLayout, series_layout, wanted_metrics
+from tachograph.live.sources.series import SeriesLayout, SeriesTable, series_layout, wanted_metrics
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.http import HttpServer, RequestError
 from tachograph.sources.metrics import NODE_INFO, SiteMetrics
@@ -187,7 +187,7 @@ class PrometheusSource:
         self._values, self._times = VectorReader(vocabulary), VectorReader(vocabulary)
         self._scrapes = ScrapeTimes(settings.step_s or 0.0, learns=settings.step_s is None)
         self._metrics = gpu_metrics(settings.metrics)
-        self._gathered = FleetTable()
+        self._gathered = SeriesTable()
         self._received = _VectorParts()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prometheus", daemon=True)

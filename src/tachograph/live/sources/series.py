@@ -283,7 +283,7 @@ class _FleetPart:
 
 
 @dataclass(slots=True)
-class FleetTable:
+class SeriesTable:
     """Values by counter and GPU, of sources identified by a number; each owns the cells it reported last.
 
     GPUs seen once stay as rows for an hour: a GPU that reports nothing any more must be visible.
