@@ -65,7 +65,6 @@ ELSEWHERE: Mapping[str, str] = {
     "devices": "its own catalogue",
     "simulate": "its own simulated jobs",
     "accuracy": "its own simulated jobs",
-    "interference": "its own measurements",
     "record": "the report is that of `job`",
     "sample": "its own measurements",
     "scores": "scores of a job, and the name of a report: see `kernels`",

@@ -106,7 +106,6 @@ class SmallSite:
             "policy": ("status",),
             "kernels": (str(self.folder / "kernels.csv"),),
             "colocate": (),
-            "interference": ("accuracy",),
             "simulate": (str(out / "cluster"), "--nodes", "2", "--days", "1", "--interval", "300"),
             "accuracy": ("--jobs", "30"),
             "counters": (),

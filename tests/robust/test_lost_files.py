@@ -180,7 +180,7 @@ def test_a_file_that_is_not_lost_is_read_again_only_for_what_is_missing(site: Sm
 
 # commands that read no table, or write a lake of their own
 ELSEWHERE = {
-    "accuracy", "completion", "counters", "demo", "devices", "help", "init", "interference", "record", "sample",
+    "accuracy", "completion", "counters", "demo", "devices", "help", "init", "record", "sample",
     "simulate", "version", "watch",
 }  # fmt: skip
 
