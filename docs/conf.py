@@ -32,7 +32,7 @@ CONTENTS = {
         *("attribution", "job-classes", "scores", "workload", "interference", "lake", "robustness", "architecture"),
     ),
     "Project": (
-        *("../README", "../CONTRIBUTING", "../CHANGELOG"),
+        *("../README", "../CONTRIBUTING", "../CHANGELOG", "../SECURITY"),
         *("../benchmarks/README", "../benchmarks/RESULTS", "../research/README"),
     ),
 }

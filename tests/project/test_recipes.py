@@ -224,7 +224,7 @@ def test_one_file_and_one_line_add_a_command(package: Path) -> None:
     (package / "cli" / "hello.py").write_text(file, encoding="utf-8")
     add_to_end_of_tuple(package / "cli" / "registry.py", "COMMANDS", line)
     assert python(package, "-m", "tachograph", "hello", "you") == "hello you\n"
-    assert re.search(r"^  hello +greet somebody$", python(package, "-m", "tachograph", "--help"), re.MULTILINE)
+    assert re.search(r"^  hello +greet somebody$", python(package, "-m", "tachograph", "help", "--all"), re.MULTILINE)
     assert "Greet somebody." in python(package, "-m", "tachograph", "hello", "--help")
 
 
@@ -358,7 +358,7 @@ def test_a_recipe_is_short_and_its_files_exist(title: str) -> None:
     section = recipe(title)
     steps = re.findall(r"^\d+\. ", section, re.MULTILINE)
     assert len(steps) <= 10
-    named = re.findall(r"`(src/tachograph/[\w/.]+)`", section)
+    named = re.findall(r"`((?:src/tachograph|research)/[\w/.]+)`", section)
     assert named
     made = {edit.path for edit in edits(title)} if title in APPLIED else set()
     assert [path for path in named if path not in made and not (REPOSITORY / path).exists()] == []

@@ -113,7 +113,7 @@ def choose_format(accept: str, offered: Sequence[Format]) -> Format | None:
     """Return the offered format that a header Accept prefers, the first of equals; None: it accepts none of them.
 
     >>> choose_format("text/csv;q=0.5, application/*;q=0.8, application/json;q=0", FORMATS).name
-    'csv'
+    'parquet'
     >>> choose_format("", FORMATS).name, choose_format("image/png", FORMATS)
     ('json', None)
     """
