@@ -25,7 +25,6 @@ STARTERS = {
     "service/record/foreground.py": "the command that the user wrote after `tachograph record`",
     "service/record/recorder.py": "a fork of itself",
     "service/collect/children.py": "this program, with the location of the lake",
-    "service/fill.py": "workers of this program",
     "catalog/processes.py": "workers of this program",
     "web/images.py": "this program, with folders of its own",
     "web/workers.py": "workers of this program",
