@@ -20,7 +20,6 @@ from slurm_client import LUA
 from in_process import run_here
 from servers.mail_sink import MailSink, mail_sink
 from servers.slurm import SlurmCluster
-from servers.slurm.cluster import wait_for as until
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job_comment import read_comment
@@ -30,18 +29,24 @@ from tachograph.service.act.ledger import ActionLedger, read_ledger
 pytestmark = pytest.mark.slow
 
 
+# How many tests need a job that has ended.
+ENDED = 5
+
+
+@pytest.fixture(scope="module")
+def ended_jobs(slurm: SlurmCluster) -> Iterator[int]:
+    """Jobs that have ended, each for one test."""
+    return iter(slurm.ended_jobs(ENDED, "--job-name=train"))
+
+
 @pytest.fixture
-def ended(slurm: SlurmCluster) -> int:
-    """A job that has ended."""
-    job = slurm.submit("true", "--gres=gpu:4", "--job-name=train")
-    slurm.wait(job, within_s=240)
-    return job
+def ended(ended_jobs: Iterator[int]) -> int:
+    """A job that has ended, and that no other test has."""
+    return next(ended_jobs)
 
 
 def ended_lake(slurm: SlurmCluster, job: int, folder: Path) -> Lake:
     """A lake with a job of the cluster, which the accounting has at the times of the lake."""
-    state = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", str(job))
-    until(lambda: slurm.command(*state).strip() == "COMPLETED", f"job {job} in the accounting", 120)
     lake = job_lake(folder, job)
     (row,) = read_summaries(lake, ("submit", "start", "end")).iter_rows(named=True)
     times = ", ".join(f"time_{name}={int(time.timestamp())}" for name, time in row.items())

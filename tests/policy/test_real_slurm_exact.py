@@ -265,8 +265,7 @@ def test_a_comment_is_of_one_component(slurm: SlurmCluster) -> None:
 
 def test_a_comment_is_of_the_run_that_has_the_id(slurm: SlurmCluster) -> None:
     """Of two runs in the accounting under one id Slurm reads and writes the last: the first is refused."""
-    job, older = (slurm.submit("true", "--gres=gpu:1") for _ in range(2))
-    slurm.wait(job, older, within_s=240)
+    job, older = slurm.ended_jobs(2)
     first = {**accounted(slurm, older, str(older))[str(older)], "job_id": str(job)}
     first["submit"] -= timedelta(days=400)
     same_id = (

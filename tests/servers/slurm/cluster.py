@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,30 @@ class SlurmCluster:
         """Wait until none of the jobs waits or runs any more."""
         named = ",".join(map(str, jobs))
         wait_for(lambda: not self.command("squeue", "-h", "-j", named).strip(), f"the end of jobs {named}", within_s)
+
+    def ended_jobs(self, count: int, *options: str) -> list[int]:
+        """Jobs that have ended, whose records in the accounting may be changed from now on.
+
+        None ends before the accounting has its start: the controller would send that start once more after the end,
+        with its own time of submission, and where that was changed the accounting would have a second run.
+        """
+        with tempfile.TemporaryDirectory(dir=self.jobs, prefix="release-") as name:
+            folder = Path(name)
+            folder.chmod(0o755)
+            release = folder / "release"
+            waiting = f"while [ ! -e {release} ]; do sleep 0.1; done"
+            jobs = [self.submit(waiting, "--gres=gpu:1", "--mem=100", *options) for _ in range(count)]
+            self._reach("RUNNING", jobs)
+            release.touch()
+            self._reach("COMPLETED", jobs)
+        return jobs
+
+    def _reach(self, state: str, jobs: Sequence[int]) -> None:
+        """Wait until the accounting has all jobs in a state."""
+        named = ",".join(map(str, jobs))
+        words = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", named)
+        what = f"{state} of jobs {named} in the accounting"
+        wait_for(lambda: self.command(*words).split() == [state] * len(jobs), what, 240)
 
 
 def wait_for(met: Callable[[], bool], what: str, within_s: float) -> None:
