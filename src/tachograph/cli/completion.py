@@ -66,5 +66,5 @@ def option_values() -> Mapping[str, Iterable[str]]:
         "--sort": KNOWN,
         "--state": JOB_STATES,
         "--verdict": VERDICTS,
-        "tachograph help command": [command.name for command in COMMANDS],
+        "tachograph help command": sorted({word for command in COMMANDS for word in command.name.split()}),
     }

@@ -39,7 +39,7 @@ def run(arguments: Arguments) -> int:
         from tachograph.cli.manual import manual_page
         from tachograph.cli.tree import command_texts
 
-        output.print_data(manual_page(command_texts(arguments.command[:1])))
+        output.print_data(manual_page(command_texts(arguments.command)))
         return 0
     if arguments.command:
         return execute([*arguments.command, "--help"])

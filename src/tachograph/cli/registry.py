@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
+from tachograph.cli import output
 from tachograph.cli.narrate import remark
 from tachograph.cli.options import Arguments, Parser, add_common, configuration_of, sentence
 
@@ -25,15 +26,18 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "start": "Start",
         "feed": "Feed the lake",
         "look": "Inspect jobs",
+        "lake": "Look after the lake",
+        "act": "Tell users, act on jobs",
+        "watch": "Inspect GPUs live",
         "share": "Share GPUs",
-        "reference": "Reference",
+        "lab": "Classes, rules, simulated clusters",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: its name, its module in `tachograph.cli`, one line of help, its group."""
+    """One command: its name, of one word or two, its module in `tachograph.cli`, one line of help, its group."""
 
     name: str
     module: str
@@ -43,51 +47,57 @@ class CommandEntry:
 
 COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
+    CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
     CommandEntry("help", "help", "show the commands, or the options of one; with --man the manual page", "start"),
     CommandEntry("completion", "completion", "print the completion of commands for bash, zsh or fish", "start"),
-    CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
+    CommandEntry("version", "version", "show the versions of Tachograph and of what it runs on", "start"),
     CommandEntry("ingest", "ingest", "read recordings and accounting into the lake", "feed"),
     CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data concern", "feed"),
-    CommandEntry("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
     CommandEntry("collect", "collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
     CommandEntry("status", "status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"),
-    CommandEntry("lake", "lake", "show the contents of the lake: rows, gaps, rejects", "feed"),
-    CommandEntry("forget", "forget", "forget a user: a pseudonym in place of the name, or all removed", "feed"),
     CommandEntry("jobs", "jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"),
     CommandEntry("job", "job", "report one job: GPU use, problems, what to do", "look"),
-    CommandEntry("seff", "seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
-    CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "look"),
-    CommandEntry("record", "record", "run a command, record its GPUs, report the job", "look"),
-    CommandEntry("sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "look"),
-    CommandEntry("scores", "scores", "show the GPU scores of a job, each way in which they were measured", "look"),
-    CommandEntry(
-        "classify", "classify", "judge job classes again from stored minutes; print verdicts and intervals", "look"
-    ),
-    CommandEntry("tune", "tune", "compare thresholds of job classes with labelled jobs, or propose some", "look"),
-    CommandEntry("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
-    CommandEntry("figures", "figures", "write the published study for this system: figures, numbers, answers", "look"),
     CommandEntry("waste", "waste", "account for unused GPU time: by cause and user, with its cost", "look"),
     CommandEntry("advise", "advise", "advise what to request for a job, from what past jobs like it used", "look"),
     CommandEntry("serve", "serve", "serve pages and a REST API of the lake", "look"),
+    CommandEntry("seff", "seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
+    CommandEntry("record", "record", "run a command, record its GPUs, report the job", "look"),
     CommandEntry("export", "export", "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
-    CommandEntry("comment", "comment", "write summaries of ended jobs into Slurm's accounting (AdminComment)", "look"),
-    CommandEntry("digest", "digest", "show weekly digests of users: what was good, one thing to change", "look"),
-    CommandEntry("act", "act", "act by itself, in rounds: weekly digests by mail; a dry run by default", "look"),
+    CommandEntry("study", "study", "write the published study for this system: figures, numbers, answers", "look"),
+    CommandEntry("lake", "lake", "show the contents of the lake: rows, gaps, rejects", "lake"),
+    CommandEntry("lake compact", "compact", "rewrite days as few sorted files, merge duplicates", "lake"),
+    CommandEntry("lake forget", "forget", "forget a user: a pseudonym in place of the name, or all removed", "lake"),
     CommandEntry(
-        "policy", "policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "look"
-    ),
-    CommandEntry("kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"),
-    CommandEntry("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
-    CommandEntry("simulate", "simulate", "write a simulated cluster with its ground truth", "reference"),
-    CommandEntry("accuracy", "accuracy", "measure the accuracy of verdicts on simulated jobs", "reference"),
-    CommandEntry(
-        "counters",
+        "lake counters",
         "counters",
         "list the counters: units, kinds, meaning; with --json their names at each producer",
-        "reference",
+        "lake",
     ),
-    CommandEntry("devices", "devices", "list the GPU models: peaks, memory, ridge points", "reference"),
-    CommandEntry("version", "version", "show the versions of Tachograph and of what it runs on", "reference"),
+    CommandEntry("lake devices", "devices", "list the GPU models: peaks, memory, ridge points", "lake"),
+    CommandEntry("act", "act", "act by itself, in rounds: weekly digests by mail; a dry run by default", "act"),
+    CommandEntry(
+        "act comment", "comment", "write summaries of ended jobs into Slurm's accounting (AdminComment)", "act"
+    ),
+    CommandEntry("act digest", "digest", "show weekly digests of users: what was good, one thing to change", "act"),
+    CommandEntry(
+        "act policy", "policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "act"
+    ),
+    CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"),
+    CommandEntry(
+        "watch sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "watch"
+    ),
+    CommandEntry(
+        "share kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"
+    ),
+    CommandEntry("share colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
+    CommandEntry("lab rules", "rules", "list, check, run, back-test and import performance-pattern rules", "lab"),
+    CommandEntry(
+        "lab classify", "classify", "judge job classes again from stored minutes; print verdicts and intervals", "lab"
+    ),
+    CommandEntry("lab tune", "tune", "compare thresholds of job classes with labelled jobs, or propose some", "lab"),
+    CommandEntry("lab scores", "scores", "show the GPU scores of a job, each way in which they were measured", "lab"),
+    CommandEntry("lab simulate", "simulate", "write a simulated cluster with its ground truth", "lab"),
+    CommandEntry("lab accuracy", "accuracy", "measure the accuracy of verdicts on simulated jobs", "lab"),
 )
 
 
@@ -110,17 +120,32 @@ class CommandModule(Protocol):
         ...
 
 
-def find(name: str) -> CommandEntry:
-    """Return the command called `name`.
+def family_of(word: str) -> tuple[CommandEntry, ...]:
+    """Return the commands of two words that begin with this one."""
+    return tuple(command for command in COMMANDS if command.name.startswith(f"{word} "))
+
+
+def find(words: Sequence[str]) -> CommandEntry:
+    """Return the command that words begin with: of two words where there is one, else of one.
 
     Errors: UsageError naming the closest one.
     """
-    for command in COMMANDS:
-        if command.name == name:
-            return command
-    names = [command.name for command in COMMANDS]
-    do = did_you_mean(name, names, otherwise="see `tachograph help`", form="`tachograph {}`")
-    raise UsageError(f"unknown command '{name}'", do=do)
+    by_name = {command.name: command for command in COMMANDS}
+    first, second = words[0], words[1] if len(words) > 1 and not words[1].startswith("-") else ""
+    members = family_of(first)
+    name = f"{first} {second}" if members and second else first
+    if name in by_name:
+        return by_name[name]
+    if members:
+        known, otherwise = [command.name for command in members], f"see `tachograph help {first}`"
+    else:
+        known, otherwise = list(by_name), "see `tachograph help --all`"
+    moved = [command.name for command in COMMANDS if command.name.endswith(f" {first}")]
+    do = f"it is `tachograph {moved[0]}`" if moved else ""
+    raise UsageError(
+        f"unknown command '{name}'",
+        do=do or did_you_mean(name, known, otherwise=otherwise, form="`tachograph {}`"),
+    )
 
 
 def load(command: CommandEntry) -> CommandModule:
@@ -133,6 +158,9 @@ def parser_of(command: CommandEntry, module: CommandModule) -> Parser:
     parser = Parser(f"tachograph {command.name}", sentence(command.sentence))
     module.add_arguments(parser)
     add_common(parser)
+    below = [f"`tachograph {member.name}`" for member in family_of(command.name)]
+    if below:
+        parser.epilog = f"Commands below this one: {', '.join(below)}."
     return parser
 
 
@@ -141,9 +169,15 @@ def execute(argv: Sequence[str]) -> int:
 
     Errors: UsageError for options that do not fit, and those of the command.
     """
-    command = find(argv[0])
+    members = family_of(argv[0])
+    if members and argv[0] not in {command.name for command in COMMANDS} and set(argv[1:]) <= {"-h", "--help"}:
+        from tachograph.cli.help import overview
+
+        output.print_text(overview(members))
+        return 0
+    command = find(argv)
     try:
-        return _run(command, argv[1:])
+        return _run(command, argv[command.name.count(" ") + 1 :])
     except ModuleNotFoundError as problem:
         from tachograph.cli.extras import missing_extra
 

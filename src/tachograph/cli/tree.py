@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from tachograph.catalog.version import __version__
 from tachograph.cli.options import Parser, actions, add_common, sentence
-from tachograph.cli.registry import COMMANDS, find, load
+from tachograph.cli.registry import COMMANDS, GROUPS, CommandEntry, family_of, find, load
 
 Declare = Callable[[Parser], None]
 _REPEATED = {"*": "[{} ...]", "+": "{} ...", "?": "[{}]"}
@@ -51,18 +51,35 @@ def program_parser() -> Parser:
     """Return a parser of the whole program: each command, action, source and target is a parser below it."""
     program = Parser("tachograph", sentence(SUMMARY))
     program.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
-    commands = program.add_subparsers(dest="command", metavar="COMMAND")
-    for command in COMMANDS:
-        module = load(command)
-        parser = commands.add_parser(command.name, description=sentence(command.sentence), help=command.sentence)
-        if hasattr(module, "parts"):
-            chosen = parser.add_subparsers(dest="part", metavar=command.name.upper())
-            for name, phrase, declare in cast("DividedCommand", module).parts():
-                declare(chosen.add_parser(name, description=sentence(phrase), help=phrase))
-        else:
-            module.add_arguments(parser)
-        add_common(parser)
+    first_words = program.add_subparsers(dest="command", metavar="COMMAND")
+    families: dict[str, argparse._SubParsersAction[Parser]] = {}
+    for command in sorted(COMMANDS, key=lambda command: " " in command.name):  # `lake` before `lake compact`
+        first, _, second = command.name.partition(" ")
+        if not second:
+            parser = first_words.add_parser(first, description=sentence(command.sentence), help=command.sentence)
+            _declare(parser, command)
+            if family_of(first):
+                families[first] = parser.add_subparsers(dest="below", metavar="COMMAND")
+            continue
+        if first not in families:
+            heading = GROUPS[command.group]
+            group = first_words.add_parser(first, description=heading, help=heading)
+            families[first] = group.add_subparsers(dest="below", metavar="COMMAND")
+        phrase = command.sentence
+        _declare(families[first].add_parser(second, description=sentence(phrase), help=phrase), command)
     return program
+
+
+def _declare(parser: Parser, command: CommandEntry) -> None:
+    """Declare the options of a command, or its parts with theirs, and the options of every command."""
+    module = load(command)
+    if hasattr(module, "parts"):
+        chosen = parser.add_subparsers(dest="part", metavar=command.name.upper())
+        for name, phrase, declare in cast("DividedCommand", module).parts():
+            declare(chosen.add_parser(name, description=sentence(phrase), help=phrase))
+    else:
+        module.add_arguments(parser)
+    add_common(parser)
 
 
 def common_options() -> tuple[OptionText, ...]:
@@ -72,14 +89,18 @@ def common_options() -> tuple[OptionText, ...]:
     return tuple(_options(parser))
 
 
-def command_texts(names: Sequence[str] = ()) -> tuple[CommandText, ...]:
-    """Return the commands called so, all of them where none is named.
+def command_texts(words: Sequence[str] = ()) -> tuple[CommandText, ...]:
+    """Return the command that the words name, all commands without words.
 
     Errors: UsageError for an unknown one.
     """
-    entries = [find(name) for name in names] or COMMANDS
-    known, shared = actions(program_parser()), frozenset(option.written for option in common_options())
-    return tuple(_command_text(known[entry.name], shared) for entry in entries)
+    shared = frozenset(option.written for option in common_options())
+    texts = []
+    for command in [find(words)] if words else COMMANDS:
+        parser = Parser(f"tachograph {command.name}", sentence(command.sentence))
+        _declare(parser, command)
+        texts.append(_command_text(parser, shared))
+    return tuple(texts)
 
 
 def _command_text(parser: argparse.ArgumentParser, shared: Set[str]) -> CommandText:

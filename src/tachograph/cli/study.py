@@ -1,6 +1,6 @@
-"""`tachograph figures`: the published study for this system: figures, their numbers, the answers to six questions.
+"""`tachograph study`: the published study for this system: figures, their numbers, the answers to six questions.
 
-`tachograph figures radar`: profiles of jobs along six axes of GPU activity.
+`tachograph study radar`: profiles of jobs along six axes of GPU activity.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run(arguments: Arguments) -> int:
             f"unknown argument '{arguments.what}'", do="use radar; one figure of the study is --figure NAME"
         )
     if arguments.by is not None:
-        raise UsageError("--by is an option of `tachograph figures radar`", do="leave it out")
+        raise UsageError("--by is an option of `tachograph study radar`", do="leave it out")
     return _compare(arguments) if arguments.compare else _study(arguments)
 
 
