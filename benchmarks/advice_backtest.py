@@ -146,7 +146,7 @@ def cluster(seed: int, nodes: int | None, days: int, groups: int) -> BacktestSum
         size = ("--days", str(days), "--interval", "60", "--job-groups", str(groups), "--seed", str(seed))
         of_nodes = () if nodes is None else ("--nodes", str(nodes))
         made = str(Path(folder) / "cluster")
-        tachograph("simulate", made, *size, *of_nodes, "--lake", location)
+        tachograph("lab", "simulate", made, *size, *of_nodes, "--lake", location)
         tachograph("analyze", "--lake", location)
         return read_backtest(Lake.open(location), config.Configuration(), JobFilter()).total
 

@@ -1,4 +1,4 @@
-"""Prints how long `tachograph colocate` takes to judge made-up jobs of thousands of kinds: the report, its lines.
+"""Prints how long `tachograph share colocate` takes to judge made-up jobs of thousands of kinds: the report, its lines.
 
 Reading the lake is not part of it. Jobs are steady and light, of a few models of GPUs, on one to four of them; runs of
 a kind differ a little. `--jobs N --kinds N`. Then the same of kinds whose kernels were profiled, 16 each, on one model:

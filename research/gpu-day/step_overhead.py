@@ -39,7 +39,7 @@ class Observer:
     def command(self, tools: DayTools, folder: Path) -> list[str]:
         """The program that observes until it is ended."""
         if self.kind == "pm":
-            return tools.tachograph("sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options)
+            return tools.tachograph("watch", "sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options)
         if self.kind == "dcgm":
             return ["dcgmi", "dmon", "-i", str(tools.gpu), "-e", _DCGM_FIELDS, *self.options]
         words = ["--quiet", "--anonymous", "--source", "nvml", "--gpus", str(tools.gpu), "--duration", "600"]

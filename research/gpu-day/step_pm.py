@@ -67,7 +67,7 @@ def refused_sampling(tools: DayTools) -> str | None:
     lacking = has_command(tools, "sample")
     if lacking:
         return lacking
-    words = tools.tachograph("sample", "--json", "--quiet", "--duration", "0.5")
+    words = tools.tachograph("watch", "sample", "--json", "--quiet", "--duration", "0.5")
     try:
         tools.run(words, 60.0, environment=tools.pm_environment())
     except StepError as problem:
@@ -109,7 +109,7 @@ def _sampled(tools: DayTools, name: str, warps: int | None) -> dict[str, float |
     with started(tools.python("workloads.py", *words), tools.environment) as process:
         wait_for_steps(tools, process, steps, _START_S)
         printed = tools.run(
-            tools.tachograph("sample", *options), seconds + 40.0, environment=tools.pm_environment()
+            tools.tachograph("watch", "sample", *options), seconds + 40.0, environment=tools.pm_environment()
         )  # fmt: skip
     whole = [row for row in JsonLines.of(printed).rows if row.get("kind") == "whole"]
     if len(whole) != 1:

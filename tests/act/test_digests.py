@@ -251,14 +251,14 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
 
 def test_digest_shows_and_opts_out(lake: Lake, tmp_path: Path) -> None:
     environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_ACT_STATE": str(tmp_path / "state")}
-    shown = run_here(["digest", "--as-of", "2026-11-23"], tmp_path, environment)
+    shown = run_here(["act", "digest", "--as-of", "2026-11-23"], tmp_path, environment)
     assert shown.stdout.splitlines()[-1] == "2026-W47: 1 digest of 2 users"
-    one = run_here(["digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment)
+    one = run_here(["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment)
     assert "One thing to change" in one.stdout
     assert "<h2" in (tmp_path / "a.html").read_text()
-    absent = run_here(["digest", "eve", "--as-of", "2026-11-23"], tmp_path, environment)
+    absent = run_here(["act", "digest", "eve", "--as-of", "2026-11-23"], tmp_path, environment)
     assert absent.returncode == 6
-    assert run_here(["digest", "--opt-out", "ann"], tmp_path, environment).stdout == "ann gets no digests\n"
+    assert run_here(["act", "digest", "--opt-out", "ann"], tmp_path, environment).stdout == "ann gets no digests\n"
     assert (tmp_path / "state" / OPT_OUT_FILE).read_text() == "ann\n"
-    assert run_here(["digest", "--opt-in", "ann"], tmp_path, environment).stdout == "ann gets digests\n"
+    assert run_here(["act", "digest", "--opt-in", "ann"], tmp_path, environment).stdout == "ann gets digests\n"
     assert (tmp_path / "state" / OPT_OUT_FILE).read_text() == ""

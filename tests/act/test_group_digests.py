@@ -147,13 +147,13 @@ def test_the_command_shows_them(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "tachograph.toml").write_text('[serve]\nmanagers = "managers"\n')
     environment = {"TACHOGRAPH_LAKE": lake.location}
     at = ["--as-of", "2026-11-23"]
-    assert "Sick GPUs" in run_here(["digest", "--staff", *at, "--html", "s.html"], tmp_path, environment).stdout
+    assert "Sick GPUs" in run_here(["act", "digest", "--staff", *at, "--html", "s.html"], tmp_path, environment).stdout
     assert "gpu03" in (tmp_path / "s.html").read_text()
-    shown = run_here(["digest", "--manager", "max", "--json", *at], tmp_path, environment)
+    shown = run_here(["act", "digest", "--manager", "max", "--json", *at], tmp_path, environment)
     assert json.loads(shown.stdout)["accounts"] == ["physics"]
-    assert run_here(["digest", "--manager", "eve", *at], tmp_path, environment).returncode == 6
-    assert run_here(["digest", "ann", "--staff", *at], tmp_path, environment).returncode == 2
-    assert run_here(["digest", "--staff", "--as-of", "2020-01-01"], tmp_path, environment).returncode == 6
+    assert run_here(["act", "digest", "--manager", "eve", *at], tmp_path, environment).returncode == 6
+    assert run_here(["act", "digest", "ann", "--staff", *at], tmp_path, environment).returncode == 2
+    assert run_here(["act", "digest", "--staff", "--as-of", "2020-01-01"], tmp_path, environment).returncode == 6
 
 
 _KILLED = """

@@ -149,7 +149,7 @@ def test_commands_refuse_what_makes_no_sense(tmp_path: Path) -> None:
         done = run_here(words, tmp_path, environment)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert (
-        run_here(["comment"], tmp_path, environment).stdout == "0 comments would be written; nothing was: see --write\n"
+        run_here(["act", "comment"], tmp_path, environment).stdout == "0 comments would be written; nothing was: see --write\n"
     )
     assert not (tmp_path / "lake" / "_collect").exists()
 

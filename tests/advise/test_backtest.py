@@ -125,7 +125,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
     folder = tmp_path_factory.mktemp("repeated")
     lake = str(folder / "lake")
     size = ("--nodes", "8", "--days", "10", "--interval", "120", "--job-groups", "25", "--seed", "5", "--no-defects")
-    assert main(["simulate", str(folder / "cluster"), *size, "--lake", lake, "--quiet"]) == 0
+    assert main(["lab", "simulate", str(folder / "cluster"), *size, "--lake", lake, "--quiet"]) == 0
     configured = ("--config", str(folder / "cluster" / "tachograph.toml"))
     assert main(["analyze", "--lake", lake, *configured, "--as-of", "2025-03-20T00:00Z", "--quiet"]) == 0
     return folder, Lake.open(lake)

@@ -64,7 +64,7 @@ def run_story(folder: Path) -> tuple[Step, ...]:
         ),
         Step("ingest map", lambda lake: _main("ingest", "allocation-map", folder / "map.csv", "--lake", lake)),
         Step("analyze", analyze),
-        Step("compact", lambda lake: _main("compact", "--lake", lake)),
+        Step("compact", lambda lake: _main("lake", "compact", "--lake", lake)),
         Step("stream", stream),
         Step("collect", collect),
         Step("ingest late samples", lambda lake: _main("ingest", "ldms", folder / "late", "--lake", lake)),
@@ -73,7 +73,7 @@ def run_story(folder: Path) -> tuple[Step, ...]:
             lambda lake: _main("ingest", "sacct", folder / "late.txt", "--trusted", "--lake", lake),
         ),
         Step("analyze what is new", analyze),
-        Step("compact again", lambda lake: _main("compact", "--lake", lake)),
+        Step("compact again", lambda lake: _main("lake", "compact", "--lake", lake)),
         Step(EXPIRE, expire),
         Step(FORGET, partial(forget, folder / "key")),
     )
@@ -82,7 +82,7 @@ def run_story(folder: Path) -> tuple[Step, ...]:
 def expire(lake: Path) -> int:
     """Remove samples and minutes that are months old, but for the last day of the accounting; and replaced files."""
     os.environ |= {"TACHOGRAPH_RETENTION_GPU_SAMPLES": "1d", "TACHOGRAPH_RETENTION_JOB_MINUTES": "1d"}
-    return _main("compact", "--expire", "--vacuum-hours", "0", "--lake", lake)
+    return _main("lake", "compact", "--expire", "--vacuum-hours", "0", "--lake", lake)
 
 
 def forget(key: Path, lake: Path) -> int:
@@ -90,7 +90,7 @@ def forget(key: Path, lake: Path) -> int:
     if not key.exists():
         key.write_text("0" * 64)
         key.chmod(0o600)
-    return _main("forget", "--user", "ann", "--key", key, "--yes", "--now", "--lake", lake)
+    return _main("lake", "forget", "--user", "ann", "--key", key, "--yes", "--now", "--lake", lake)
 
 
 def analyze(lake: Path, *options: str) -> int:

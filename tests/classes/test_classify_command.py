@@ -1,4 +1,4 @@
-"""`tachograph classify` on an analyzed lake of two jobs of half an hour."""
+"""`tachograph lab classify` on an analyzed lake of two jobs of half an hour."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def classify(lake: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(["classify", "--lake", str(lake), "--quiet", *arguments])
+    code = main(["lab", "classify", "--lake", str(lake), "--quiet", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

@@ -1,4 +1,4 @@
-"""`tachograph counters` and `tachograph devices`."""
+"""`tachograph lake counters` and `tachograph lake devices`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tachograph.cli import main
 
 
 def test_every_counter_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["counters"]) == 0
+    assert main(["lake", "counters"]) == 0
     rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [counter.name for counter in COUNTERS]
 
 
 def test_counters_as_json_have_names_and_units_of_the_producers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["counters", "--json"]) == 0
+    assert main(["lake", "counters", "--json"]) == 0
     listed = {counter["name"]: counter for counter in json.loads(capsys.readouterr().out)}
     assert list(listed) == [counter.name for counter in COUNTERS]
     energy = listed["energy_j"]
@@ -29,7 +29,7 @@ def test_counters_as_json_have_names_and_units_of_the_producers(capsys: pytest.C
 
 
 def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices"]) == 0
+    assert main(["lake", "devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(DEVICE_CATALOGUE)
     (row,) = [line for line in lines if line.startswith("A100 SXM 80GB")]
@@ -38,7 +38,7 @@ def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_devices_as_json_have_ridge_points_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices", "--json"]) == 0
+    assert main(["lake", "devices", "--json"]) == 0
     listed = {device["name"]: device for device in json.loads(capsys.readouterr().out)}
     assert list(listed) == [device.name for device in DEVICE_CATALOGUE]
     a100 = listed["A100 SXM 40GB"]

@@ -26,7 +26,7 @@ TYPED = {
     "tachograph jobs --fin": {"--finding"},
     "tachograph jobs --finding one_": {"one_gpu_of_many"},
     "tachograph jobs --state TIM": {"TIMEOUT"},
-    "tachograph rules r": {"run"},
+    "tachograph lab rules r": {"run"},
     "tachograph ingest ldm": {"ldms"},
     "tachograph ingest ldms --show": {"--show-rejected"},
     "tachograph export csv --ta": {"--table"},

@@ -1,4 +1,4 @@
-"""`tachograph figures` in a process of its own: table, JSON, errors, what it imports."""
+"""`tachograph study` in a process of its own: table, JSON, errors, what it imports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    return run_here(["figures", *arguments], folder, {**environment, "COLUMNS": "100"})
+    return run_here(["study", *arguments], folder, {**environment, "COLUMNS": "100"})
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["figures", "--lake", str(lake), *arguments]) == code
+    assert main(["study", "--lake", str(lake), *arguments]) == code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert reported in printed.err

@@ -120,17 +120,17 @@ def test_every_command_has_help_and_the_common_options(command: CommandEntry) ->
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("cuonters",), "tachograph: unknown command 'cuonters'; did you mean `tachograph counters`?\n"),
+        (("cuonters",), "tachograph: unknown command 'cuonters'; did you mean `tachograph lake counters`?\n"),
         (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph help`\n"),
         (
             ("--json", "counters"),
             "tachograph: option --json before the command; write `tachograph COMMAND [options]`\n",
         ),
-        (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph counters --help`\n"),
+        (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph lake counters --help`\n"),
         (("counters", "--js"), "tachograph: unrecognized arguments: --js; did you mean --json?\n"),
         (
             ("counters", "--lake"),
-            "tachograph: argument --lake: expected one argument; see `tachograph counters --help`\n",
+            "tachograph: argument --lake: expected one argument; see `tachograph lake counters --help`\n",
         ),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_wrong_command_line_is_one_line_with_a_remedy(arguments: tuple[str, ..
 
 
 def test_no_command_is_found_under_a_part_of_its_name() -> None:
-    with pytest.raises(UsageError, match="did you mean `tachograph counters`"):
+    with pytest.raises(UsageError, match="did you mean `tachograph lake counters`"):
         find("counter")
 
 
@@ -153,7 +153,7 @@ def test_every_registered_command_is_there(command: CommandEntry) -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    script = f"{sys.executable} -m tachograph counters --json | true; echo ${{PIPESTATUS[0]}}"
+    script = f"{sys.executable} -m tachograph lake counters --json | true; echo ${{PIPESTATUS[0]}}"
     for _ in range(3):  # whether the writer or the reader is first differs
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
         assert done.stderr == ""
@@ -245,7 +245,7 @@ def test_an_interrupt_from_the_keyboard_ends_it_with_one_line() -> None:
 
 
 def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:
-    done = tachograph("counters", PYTHONIOENCODING="ascii")
+    done = tachograph("lake", "counters", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "sm_clock_mhz" in done.stdout
     done = tachograph("größe", PYTHONIOENCODING="ascii")

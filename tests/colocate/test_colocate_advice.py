@@ -157,7 +157,7 @@ def test_issue_slots_not_measured_are_reported_and_never_safe() -> None:
     assert "at least 20 % and 10 %" in found.unknown[0]
     assert "50 % are counted for each" in found.unknown[0]
     assert "`ncu --set full" in found.unknown[0]
-    assert "`tachograph kernels" in found.unknown[0]
+    assert "`tachograph share kernels" in found.unknown[0]
 
 
 def test_unmeasured_issue_slots_are_counted_and_both_numbers_reported() -> None:

@@ -1,4 +1,4 @@
-"""`tachograph colocate` on the lake of the demo, with the estimator of the project."""
+"""`tachograph share colocate` on the lake of the demo, with the estimator of the project."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from in_process import run_here
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What becomes of `tachograph colocate` in a folder."""
+    """What becomes of `tachograph share colocate` in a folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    return run_here(["colocate", *words], folder, {**kept, "NO_COLOR": "1", "COLUMNS": "110"})
+    return run_here(["share", "colocate", *words], folder, {**kept, "NO_COLOR": "1", "COLUMNS": "110"})
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_pair_is_explained(demo: Path, pairs: dict[str, Any]) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith(f"{best['one']['label']} with {best['other']['label']}")
     assert "at least" in done.stdout
-    assert "tachograph kernels" in done.stdout
+    assert "tachograph share kernels" in done.stdout
     data = json.loads(run(demo, "--pair", best["one"]["jobs"][0], best["other"]["jobs"][0], "--json").stdout)
     (pair,) = data["chosen"]
     assert pair["slowdowns"] == pytest.approx(best["slowdowns"])

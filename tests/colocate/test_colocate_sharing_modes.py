@@ -1,4 +1,4 @@
-"""Every answer that `tachograph colocate` can give, with what it says: a pair of made-up kinds for each."""
+"""Every answer that `tachograph share colocate` can give, with what it says: a pair of made-up kinds for each."""
 
 from __future__ import annotations
 

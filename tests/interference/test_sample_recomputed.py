@@ -61,7 +61,7 @@ def found() -> dict[str, dict[str, Any]]:
 
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            assert main(["kernels", SAMPLE.name, "--json"]) == 0
+            assert main(["share", "kernels", SAMPLE.name, "--json"]) == 0
     (gpu,) = json.loads(printed.getvalue())["gpus"]
     return {kernel["name"]: {**kernel, "gpu": gpu["gpu"]} for kernel in gpu["kernels"]}
 

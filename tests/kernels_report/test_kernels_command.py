@@ -1,4 +1,4 @@
-"""`tachograph kernels` on synthetic reports: output, errors, and what is left out."""
+"""`tachograph share kernels` on synthetic reports: output, errors, and what is left out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    code = main(["kernels", *arguments])
+    code = main(["share", "kernels", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 

@@ -1,4 +1,4 @@
-"""`tachograph kernels` on very many reports: messages stay short."""
+"""`tachograph share kernels` on very many reports: messages stay short."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_many_files_are_reported_in_few_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", str(folder)]) == 0
+    assert main(["share", "kernels", str(folder)]) == 0
     messages = capsys.readouterr().err.splitlines()
     assert len(messages) == 2 * 21
     counted = [
         int(found.group(1)) for line in messages if (found := re.search(r"and (\d+) more lines like these", line))
     ]
     assert counted == [COUNT - 20, 2 * COUNT - 20]  # there twice; errors, with launches or without
-    assert main(["kernels", str(folder), "--json", "--quiet"]) == 0
+    assert main(["share", "kernels", str(folder), "--json", "--quiet"]) == 0
     printed = capsys.readouterr()
     values = json.loads(printed.out)
     assert len(values["problems"]) == 2 * COUNT
@@ -46,7 +46,7 @@ def test_many_files_are_reported_in_few_lines(folder: Path, capsys: pytest.Captu
 
 
 def test_the_page_lists_few_of_many_files(folder: Path, tmp_path: Path) -> None:
-    assert main(["kernels", str(folder), "--html", str(tmp_path / "page.html"), "--quiet"]) == 0
+    assert main(["share", "kernels", str(folder), "--html", str(tmp_path / "page.html"), "--quiet"]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count(".csv: 1 launch<") == 50
     assert f"and {3 * COUNT - 50} more files; JSON has them all" in page

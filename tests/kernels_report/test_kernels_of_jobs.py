@@ -86,7 +86,7 @@ def test_the_report_of_the_job_has_the_same_numbers_in_every_form(folder: Path) 
     kernels(folder, "copy.csv", "--job", JOB)
     text = " ".join(run(folder, "job", JOB).stdout.split())
     sentence = "1 kernel in 1 attached report; longest copy (100 % of the time, limited by latency)."
-    assert f"Kernels {sentence} See tachograph kernels --job 1000002." in text
+    assert f"Kernels {sentence} See tachograph share kernels --job 1000002." in text
     (report,) = json.loads(run(folder, "job", JOB, "--json").stdout)["kernels"]
     assert (report["report"], report["launches"], report["launches_kept"], report["kernels"]) == ("copy.csv", 3, 3, 1)
     assert report["seconds"] == pytest.approx(3 * PUBLISHED[0].ms / 1000)

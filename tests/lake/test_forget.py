@@ -154,7 +154,7 @@ def test_a_name_within_a_word_or_a_vocabulary_is_reported(lake: Lake) -> None:
 
 
 def command(lake: Lake, *words: str, code: int = 0) -> str:
-    done = run_here(["forget", *words, "--lake", lake.location], Path(lake.location).parent, {})
+    done = run_here(["lake", "forget", *words, "--lake", lake.location], Path(lake.location).parent, {})
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

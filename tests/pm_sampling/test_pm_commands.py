@@ -1,4 +1,4 @@
-"""`tachograph sample`, `record` and `scores` with PM sampling, as processes: their output, their ends, their faults."""
+"""`tachograph watch sample`, `record` and `scores` with PM sampling, as processes: their output, their ends, their faults."""
 
 from __future__ import annotations
 

@@ -215,14 +215,14 @@ def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
         '[[policy]]\nname = "p"\ncheck = "hung"\naction = "cancel"\nminutes = 10\n'
     )
     words = ["--config", str(config)]
-    shown = run_here(["policy", "check", *words], tmp_path, {})
+    shown = run_here(["act", "policy", "check", *words], tmp_path, {})
     assert shown.stdout.startswith(
         "p: Cancel a job that is hung in two windows of 10 min, after 1 warning; a dry run.\n"
     )
-    assert run_here(["policy", "status", *words], tmp_path, {}).stdout == "No policy did anything yet.\n"
-    assert "0 jobs of 0" in run_here(["policy", "backtest", *words], tmp_path, {}).stdout
-    assert run_here(["policy", "check", "q", *words], tmp_path, {}).returncode == 3
-    found = json.loads(run_here(["policy", "backtest", "--json", *words], tmp_path, {}).stdout)
+    assert run_here(["act", "policy", "status", *words], tmp_path, {}).stdout == "No policy did anything yet.\n"
+    assert "0 jobs of 0" in run_here(["act", "policy", "backtest", *words], tmp_path, {}).stdout
+    assert run_here(["act", "policy", "check", "q", *words], tmp_path, {}).returncode == 3
+    found = json.loads(run_here(["act", "policy", "backtest", "--json", *words], tmp_path, {}).stdout)
     assert found[0]["hits"] == 0
-    none = run_here(["policy", "check", "--lake", lake.location], tmp_path, {})
+    none = run_here(["act", "policy", "check", "--lake", lake.location], tmp_path, {})
     assert "no policy is configured" in none.stderr

@@ -126,7 +126,7 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     else:  # it runs the `tachograph` that lies there, if one does
         command = [sys.executable, "-m", "tachograph"]
         made = PlantedFolder.of(folder, command, names() - {"tachograph"}, [sys.executable, "-m", "bare"])
-    made.run("simulate", "cluster", *SMALL)
+    made.run("lab", "simulate", "cluster", *SMALL)
     return made
 
 
@@ -164,7 +164,7 @@ def test_no_child_of_the_collector_runs_one(planted: PlantedFolder) -> None:
 def test_no_reader_of_stored_reports_runs_one(planted: PlantedFolder) -> None:
     pytest.importorskip("ncu_report")
     write(planted.folder / "a.ncu-rep", [MadeLaunch("axpy", metrics={"gpu__time_duration.sum": 1000.0})])
-    assert "axpy" in planted.run("kernels", "a.ncu-rep")
+    assert "axpy" in planted.run("share", "kernels", "a.ncu-rep")
 
 
 def test_the_command_that_is_recorded_has_the_users_environment(planted: PlantedFolder) -> None:

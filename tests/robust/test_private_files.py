@@ -106,7 +106,7 @@ def test_where_it_is(environment: dict[str, str], folder: str | None) -> None:
 
 def test_a_command_names_one_that_is_refused(home: Path) -> None:
     home.chmod(0o777)
-    done = tachograph("devices", environment={"HOME": str(home), "XDG_CACHE_HOME": "", "NUMBA_CACHE_DIR": ""})
+    done = tachograph("lake", "devices", environment={"HOME": str(home), "XDG_CACHE_HOME": "", "NUMBA_CACHE_DIR": ""})
     assert done.code == 0
     [line] = done.lines
     assert line == (

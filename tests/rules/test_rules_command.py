@@ -1,4 +1,4 @@
-"""`tachograph rules`: what it prints, as text and as JSON, and every mistake in one line."""
+"""`tachograph lab rules`: what it prints, as text and as JSON, and every mistake in one line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     monkeypatch.setenv("TACHOGRAPH_LAKE", lake)
 
     def go(*arguments: str) -> Done:
-        code = main(["rules", *arguments])
+        code = main(["lab", "rules", *arguments])
         return Done(code, *capsys.readouterr())
 
     return go
@@ -241,6 +241,6 @@ def test_help_names_the_actions(run: Run) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    program = "import sys; from tachograph.cli import main; main(['rules', '--help']); print('polars' in sys.modules)"
+    program = "import sys; from tachograph.cli import main; main(['lab', 'rules', '--help']); print('polars' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

@@ -75,10 +75,10 @@ class Done:
 
 
 def figures(lake: Path, *arguments: str) -> Done:
-    """Run `tachograph figures` in this process, configured by TOML beside the lake."""
+    """Run `tachograph study` in this process, configured by TOML beside the lake."""
     config = lake.parent / "study.toml"
     config.write_text(TOML, encoding="utf-8")
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = main(["figures", "--lake", str(lake), "--config", str(config), *arguments])
+        code = main(["study", "--lake", str(lake), "--config", str(config), *arguments])
     return Done(code, out.getvalue(), err.getvalue())

@@ -1,4 +1,4 @@
-"""`tachograph figures radar` and its like in Python: files, choices, and what makes no sense."""
+"""`tachograph study radar` and its like in Python: files, choices, and what makes no sense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tachograph figures` writes: all of it or nothing, beside what is there already."""
+"""What `tachograph study` writes: all of it or nothing, beside what is there already."""
 
 from __future__ import annotations
 

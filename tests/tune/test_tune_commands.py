@@ -32,7 +32,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch = pytest.MonkeyPatch()
     with patch.context() as inside, (folder / "printed.json").open("w", encoding="utf-8") as out:
         inside.setattr("sys.stdout", out)
-        assert main(["accuracy", "--jobs", str(JOBS), "--seed", "5", "--keep", str(folder / "kept"), "--json"]) == 0
+        assert main(["lab", "accuracy", "--jobs", str(JOBS), "--seed", "5", "--keep", str(folder / "kept"), "--json"]) == 0
     return folder
 
 
@@ -169,7 +169,7 @@ def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: p
     with pytest.raises(UsageError):
         check_target(site)
     site.write_text(
-        to_toml(config.ClassOptions(), ["Proposed by `tachograph tune --propose` from x"]), encoding="utf-8"
+        to_toml(config.ClassOptions(), ["Proposed by `tachograph lab tune --propose` from x"]), encoding="utf-8"
     )
     check_target(site)
 

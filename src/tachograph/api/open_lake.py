@@ -5,7 +5,7 @@
     lake.jobs(partition="gpu", where="gpu_hours>10")
     lake.figure("spatial_imbalance", since="2025-03-04")
 
-`tachograph figures` goes through the same object.
+`tachograph study` goes through the same object.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class StepsPage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StudyPage:
-    """The study of a system; shown, it is what `tachograph figures` prints of it: the answers to the questions."""
+    """The study of a system; shown, it is what `tachograph study` prints of it: the answers to the questions."""
 
     report: StudyReport
 
@@ -367,7 +367,7 @@ class OpenLake:
         top: int | None = None,
         **which: Unpack[JobChoice],
     ) -> ColocateReport:
-        """Return the pairs of job groups that could share a GPU, as `tachograph colocate`; `pair`: explained.
+        """Return the pairs of job groups that could share a GPU, as `tachograph share colocate`; `pair`: explained.
 
         `least_runs`: only groups with so many runs.
         Errors: those of `jobs`; NotFoundError for a group of the pair that there is not, UsageError for one that cannot

@@ -210,7 +210,7 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever. Applied by `tachograph compact --expire`."""
+    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever. Applied by `tachograph lake compact --expire`."""
 
     gpu_samples: str = ""
     node_samples: str = ""
@@ -328,7 +328,7 @@ class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advice_folder: str = ""  # of the users' files that sbatch reads, written after each analysis; empty: none
     comment_delay_s: float = 300.0  # after the end of a job, before its summary goes into AdminComment
     slurm_before: tuple[str, ...] = ()  # words before sacct and sacctmgr, such as "ssh", "login"
-    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph comment --write` does
+    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph act comment --write` does
     advice: bool = False  # `tachograph act` keeps act.advice_folder, as `tachograph analyze` does
     alert: bool = False  # `tachograph act` sends alerts to [[webhook]]
     alert_gpus: int = 8  # of a job: fewer make no alert when it hangs

@@ -45,7 +45,7 @@ class PseudonymKey:
         secret = read_secret(file, "the key of pseudonyms").strip()
         if len(secret) < _LEAST_BYTES:
             what = f"the key of pseudonyms has {len(secret)} bytes, fewer than {_LEAST_BYTES}"
-            raise ConfigError(what, where=file, do="make one with `tachograph forget --new-key FILE`")
+            raise ConfigError(what, where=file, do="make one with `tachograph lake forget --new-key FILE`")
         return cls(secret, Path(file))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""`tachograph classify`: job classes, judged again from stored minutes with the present configuration."""
+"""`tachograph lab classify`: job classes, judged again from stored minutes with the present configuration."""
 
 from __future__ import annotations
 

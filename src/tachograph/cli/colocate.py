@@ -1,4 +1,4 @@
-"""`tachograph colocate`: which jobs of a lake could share a GPU, how, and why."""
+"""`tachograph share colocate`: which jobs of a lake could share a GPU, how, and why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--profile", action="append", default=[], metavar="GROUP=REPORT",
         help="estimate this job group (user/name, a job's id, or 'user/*') from its kernels: a file or folder that "
-        "`tachograph kernels` reads; repeatable",
+        "`tachograph share kernels` reads; repeatable",
     )  # fmt: skip
     which = parser.add_mutually_exclusive_group()
     which.add_argument(

@@ -1,4 +1,4 @@
-"""`tachograph devices`: the catalogue of GPU models; `--json` has every field, its source and the ridge points."""
+"""`tachograph lake devices`: the catalogue of GPU models; `--json` has every field, its source and the ridge points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tachograph digest`: shows the weekly digest of users; keeps the list of those who get none."""
+"""`tachograph act digest`: shows the weekly digest of users; keeps the list of those who get none."""
 
 from __future__ import annotations
 

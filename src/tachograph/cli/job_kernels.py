@@ -85,7 +85,7 @@ def read_job_kernels(arguments: Arguments) -> tuple[NcuReport, ...]:
     job = _JobOfLake.of(arguments)
     attached = read_attached(job.lake, job.key)
     if not attached:
-        do = f"attach one with `tachograph kernels REPORT --job {job.name}`"
+        do = f"attach one with `tachograph share kernels REPORT --job {job.name}`"
         raise NotFoundError(f"no report is attached to job {job.name}", do=do)
     return tuple(profile.report for profile in attached)
 

@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return {name: parser} of the actions of a command, such as `run` of `tachograph rules`."""
+    """Return {name: parser} of the actions of a command, such as `run` of `tachograph lab rules`."""
     found = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return {name: one for choices in found for name, one in choices.items()}
 

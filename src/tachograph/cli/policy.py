@@ -1,4 +1,4 @@
-"""`tachograph policy`: check policies for running jobs, replay them on past jobs, list what they did."""
+"""`tachograph act policy`: check policies for running jobs, replay them on past jobs, list what they did."""
 
 from __future__ import annotations
 

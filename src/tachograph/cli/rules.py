@@ -1,4 +1,4 @@
-"""`tachograph rules`: list, check, run, back-test and import performance-pattern rules. No stored verdict changes."""
+"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No stored verdict changes."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def _replaced(before: RuleSet, file: str | None) -> RuleSet:
     entries, problems = read_changed(Path(file), before.entries)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        raise InputError(str(errors[0]), do="fix it; `tachograph rules check` lists all mistakes")
+        raise InputError(str(errors[0]), do="fix it; `tachograph lab rules check` lists all mistakes")
     if not entries:
         names = ", ".join(entry.code for entry in before.entries)
         raise InputError(f"no rule {names}", where=file, do="give the rule the same tag or id")

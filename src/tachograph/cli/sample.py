@@ -1,4 +1,4 @@
-"""`tachograph sample`: GPU scores as published, of the GPUs of this node, by CUPTI PM sampling."""
+"""`tachograph watch sample`: GPU scores as published, of the GPUs of this node, by CUPTI PM sampling."""
 
 from __future__ import annotations
 

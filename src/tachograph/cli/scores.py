@@ -1,4 +1,4 @@
-"""`tachograph scores ID`: the GPU scores of a job, each way in which they were measured, side by side."""
+"""`tachograph lab scores ID`: the GPU scores of a job, each way in which they were measured, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tachograph simulate DIR`: write a simulated cluster with its ground truth, in the formats of real recordings.
+"""`tachograph lab simulate DIR`: write a simulated cluster with its ground truth, in the formats of real recordings.
 
 With `--lake` each file of samples is ingested into a lake and removed.
 """

@@ -1,4 +1,4 @@
-"""`tachograph tune`: how thresholds of the job classes agree with labelled jobs, and which fit the recorded minutes."""
+"""`tachograph lab tune`: how thresholds of the job classes agree with labelled jobs, and which fit the recorded minutes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(arguments: Arguments) -> int:
     agreement = _agreement(arguments, opened, proposed) if labelled else None
     if proposed is not None and arguments.output:
         comment = (
-            f"Proposed by `tachograph tune --propose` from {plural(proposed.jobs, 'job')}, "
+            f"Proposed by `tachograph lab tune --propose` from {plural(proposed.jobs, 'job')}, "
             f"{proposed.minutes:,} minutes, without labels."
         )
         write(arguments.output, to_toml(proposed.settings, [comment]))
@@ -169,7 +169,7 @@ def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
         raise InputError(
             "no ground truth of job classes",
             where=folder,
-            do="name DIR/cluster of `tachograph accuracy --keep DIR`",
+            do="name DIR/cluster of `tachograph lab accuracy --keep DIR`",
         )
     return Labelled(labels_of(with_keys(pl.read_parquet(file), summaries)))
 

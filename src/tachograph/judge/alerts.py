@@ -47,7 +47,7 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
         ),
         "policy": AlertKind(
             "Policy applies to a running job",
-            "Look at the job; `tachograph policy status` has what was done.",
+            "Look at the job; `tachograph act policy status` has what was done.",
             "warning",
         ),
         "node_without_samples": AlertKind(

@@ -57,7 +57,7 @@ class LostFile:
         if self.table == LABELS.name:
             return "confirm or reject the findings again on their pages"
         if self.table == PROFILES.name:
-            return "attach the reports again: tachograph kernels REPORT --job ID"
+            return "attach the reports again: tachograph share kernels REPORT --job ID"
         return "tachograph analyze --full"
 
 

@@ -20,7 +20,7 @@ def kernels_sentence(kernels: JobKernels, job: str) -> str:
 
     >>> copy = ShortKernel("copy", 2, 0.02, 0.4, "dram")
     >>> kernels_sentence(JobKernels((AttachedReport("a.csv", "", None, 3, 3, 2, 0.05, (copy,)),), 2, copy), "7")
-    '2 kernels in 1 attached report; longest copy (40 % of the time, limited by DRAM). See tachograph kernels --job 7.'
+    '2 kernels in 1 attached report; longest copy (40 % of the time, limited by DRAM). See tachograph share kernels --job 7.'
     """
     count = f"{plural(kernels.kernels, 'kernel')} in {plural(len(kernels.reports), 'attached report')}"
     longest = "" if kernels.longest is None else f"; longest {_kernel_text(kernels.longest)}"
@@ -29,7 +29,7 @@ def kernels_sentence(kernels: JobKernels, job: str) -> str:
 
 def kernels_command(job: str) -> str:
     """Return the command that shows the kernels of a job."""
-    return f"tachograph kernels --job {quote(job)}"
+    return f"tachograph share kernels --job {quote(job)}"
 
 
 def report_sentence(report: AttachedReport) -> str:

@@ -55,8 +55,8 @@ RESOURCE_LABELS: Mapping[str, str] = MappingProxyType(
     }
 )
 PROFILE_THEM = (
-    "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`, then `tachograph kernels "
-    "report.ncu-rep`, and `tachograph colocate --profile KIND=report.ncu-rep`."
+    "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`, then `tachograph share kernels "
+    "report.ncu-rep`, and `tachograph share colocate --profile KIND=report.ncu-rep`."
 )
 MPS_OF_ONE_USER = (
     "MPS: if one process ends with a GPU fault, those of the others end, too; a server serves one user at a time, so "

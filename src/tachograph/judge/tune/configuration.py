@@ -50,7 +50,7 @@ def check_target(path: str | Path) -> None:
         head = file.read_bytes()[:200] if file.exists() else b""
     except OSError as problem:
         raise UsageError(problem.strerror or str(problem), where=str(file), do="name another file") from None
-    if head and b"by `tachograph tune" not in head.split(b"\n")[0]:
+    if head and b"by `tachograph lab tune" not in head.split(b"\n")[0]:
         raise UsageError("exists, and tune did not write it", where=str(file), do="name a new file, or remove it")
 
 

@@ -27,7 +27,7 @@ FAULTS: Mapping[str, tuple[str, str]] = {
     "dcgm": ("DCGM holds the profiling counters", f"pause with `dcgmi profile --pause`, or {TAKE_DCGM}"),
     "session": (
         "another process holds the profiling counters of this GPU",
-        "end it (Nsight, another `tachograph sample`): a GPU has one session; retried",
+        "end it (Nsight, another `tachograph watch sample`): a GPU has one session; retried",
     ),
     "privileges": ("no permission to read the counters of this GPU", _PERMIT),
     "mig": ("the GPU is divided by MIG, and PM sampling counts whole GPUs", f"{TAKE_DCGM}, which has each slice"),

@@ -32,7 +32,7 @@ def content(view: View, parameters: JobParameters) -> Mapping[str, Any]:
         changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in map(Path, reports))
         made = view.made(_of_group, reports, changed)
     else:
-        do = f"attach one with `tachograph kernels REPORT --job {row['display_id'] or row['job_id']}`"
+        do = f"attach one with `tachograph share kernels REPORT --job {row['display_id'] or row['job_id']}`"
         raise NotFoundError("no profile is given for this job", do=do)
     return {
         "pending": made if isinstance(made, Pending) else None,

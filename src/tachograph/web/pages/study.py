@@ -23,7 +23,7 @@ WHISKERS = ("tukey", "percentile")
 
 
 class StudyPageParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs, and how their metrics are defined, as the options of `tachograph figures`."""
+    """Which jobs, and how their metrics are defined, as the options of `tachograph study`."""
 
     pipe: Word = "fp64"
     window: int | None = None

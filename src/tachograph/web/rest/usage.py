@@ -174,7 +174,7 @@ def _study_schemas() -> Schema:
 
 
 def study(view: View, parameters: StudyParameters) -> ObjectAnswer:
-    """Return the study, as `tachograph figures --json` prints it."""
+    """Return the study, as `tachograph study --json` prints it."""
     page = view.opened.study(
         parameters.figure,
         wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
