@@ -50,10 +50,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "tachograph job ID --html": ("job", "1000316", "--html", "job.html"),
     "tachograph analyze --full": ("analyze", "--full"),
     "tachograph ingest ldms": ("ingest", "ldms", "cluster/telemetry", "--lake", "another"),
-    "tachograph study": ("figures", "-o", "study", "--format", "svg"),
+    "tachograph study": ("study", "-o", "study", "--format", "svg"),
     "tachograph share colocate": ("colocate",),
     "tachograph waste": ("waste",),
-    "tachograph share kernels": ("kernels", "raw.csv"),
+    "tachograph share kernels": ("share", "kernels", "raw.csv"),
 }
 
 

@@ -78,7 +78,7 @@ def run_once(checkout: Path, files: Sequence[Path]) -> dict[str, float]:
         folder = Path(name)
         ingest, report = spent(checkout, ["ingest", "ldms", *map(str, files)], folder)
         appended = _bytes(folder)
-        compact, tables = spent(checkout, ["compact", "--vacuum-hours", "0"], folder)
+        compact, tables = spent(checkout, ["lake", "compact", "--vacuum-hours", "0"], folder)
         rows = report["rows_read"]
         samples = sum(pl.scan_parquet(file).select(pl.len()).collect().item() for file in _files(folder))
         rewritten = next((table["rows_before"] for table in tables if table["table"] == "gpu_samples"), 0)

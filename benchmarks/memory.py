@@ -40,11 +40,11 @@ def measure(nodes: int, days: int) -> dict[str, dict[str, float]]:
         folder = Path(name)
         size = ["--nodes", str(nodes), "--days", str(days), "--interval", "10"]
         options = ["--config", "cluster/tachograph.toml", "--lake", "lake"]
-        found = {"simulate": peak(["simulate", "cluster", *size], folder)}
+        found = {"simulate": peak(["lab", "simulate", "cluster", *size], folder)}
         found["ingest"] = peak(["ingest", "ldms", "cluster/telemetry", *options], folder)
         peak(["ingest", "sacct", "cluster/accounting/sacct.txt", *options], folder)
         found["analyze"] = peak(["analyze", "--threads", "2", "--as-of", "2025-04-30", *options], folder)
-        found["compact"] = peak(["compact", *options], folder)
+        found["compact"] = peak(["lake", "compact", *options], folder)
     return {step: {"mib": round(mib), "s": round(seconds, 1)} for step, (mib, seconds) in found.items()}
 
 

@@ -3,9 +3,9 @@
 The whole month: 7,168 GPUs, 31 days, a sample every 10 s (1.92e9), jobs with the shapes of the published study. Fewer
 `--samples`: fewer days of the same GPUs, below one day fewer nodes. Samples come as a site has them: Parquet files of
 LDMS, one per day and some nodes, rows in the order of time. They are written some nodes at a time, ingested with
-`tachograph ingest ldms` and deleted; then accounting is ingested, and `tachograph lake compact`, `analyze` and `figures`
-run. Writing the files is simulation and no part of what is measured. Every step is a process of its own whose time,
-processor time and peak memory (of its largest process) are taken; the figures are those that `tachograph study`
+`tachograph ingest ldms` and deleted; then accounting is ingested, and `tachograph lake compact`, `analyze` and
+`figures` run. Writing the files is simulation and no part of what is measured. Every step is a process of its own whose
+time, processor time and peak memory (of its largest process) are taken; the figures are those that `tachograph study`
 draws. Killed, it is run again with the same folder and goes on where it was; a step that was done is not done again.
 With `--linearity 1e7,1e8` it prints the processor time of a sample for each size, and how far they are apart.
 """

@@ -33,7 +33,7 @@ def made_lake(folder: Path, seed: int, nodes: int, days: int) -> tuple[Lake, dic
     location, made = str(folder / "lake"), folder / "cluster"
     size = ("--days", str(days), "--interval", "60", "--nodes", str(nodes), "--seed", str(seed))
     with contextlib.redirect_stdout(sys.stderr):
-        command(["simulate", str(made), *size, "--lake", location, "--quiet"])
+        command(["lab", "simulate", str(made), *size, "--lake", location, "--quiet"])
         command(["analyze", "--lake", location, "--quiet"])
     truth = pl.read_parquet(made / "truth" / "jobs.parquet")
     return Lake.open(location), dict(truth.select("job_id", "problem").iter_rows())

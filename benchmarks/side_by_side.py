@@ -112,7 +112,7 @@ def run_ours(layout: Layout, lake: Path, study: Path) -> dict[str, Times]:
     return {
         "ingest": _together(ingests),
         "analyze": timed(["analyze", *as_of, *common], folder),
-        "figures": timed(["figures", "-o", str(study), "--variant", "notebooks", "--format", "png", *common], folder),
+        "figures": timed(["study", "-o", str(study), "--variant", "notebooks", "--format", "png", *common], folder),
     }
 
 

@@ -1,4 +1,5 @@
-"""Measure a GPU with kernels that each load one resource, and write the calibration that `tachograph share colocate` reads.
+"""Measure a GPU with kernels that each load one resource, and write the calibration that `tachograph share colocate`
+reads.
 
     make calibrate ARGS='-o h200.toml'
 

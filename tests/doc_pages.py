@@ -42,23 +42,8 @@ IN_SHELL = frozenset({"getting-started.md"})  # the page people follow word for 
 # without those that end, watch or answer processes and terminals
 IN_PROCESS = frozenset(
     {
-        *(
-            "accuracy",
-            "act",
-            "advise",
-            "analyze",
-            "classify",
-            "colocate",
-            "compact",
-            "counters",
-            "devices",
-            "digest",
-            "export",
-            "figures",
-            "forget",
-        ),
-        *("figures", "ingest", "init", "job", "jobs", "kernels", "lake", "policy", "rules", "simulate"),
-        *("scores", "status", "tune", "waste"),
+        *("act", "advise", "analyze", "export", "ingest", "init", "job", "jobs"),
+        *("lab", "lake", "share", "status", "study", "waste"),
     }
 )
 _WORD = re.compile(r'"\w+":|\w[\w.,:/%+-]*')

@@ -253,7 +253,9 @@ def test_digest_shows_and_opts_out(lake: Lake, tmp_path: Path) -> None:
     environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_ACT_STATE": str(tmp_path / "state")}
     shown = run_here(["act", "digest", "--as-of", "2026-11-23"], tmp_path, environment)
     assert shown.stdout.splitlines()[-1] == "2026-W47: 1 digest of 2 users"
-    one = run_here(["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment)
+    one = run_here(
+        ["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment
+    )
     assert "One thing to change" in one.stdout
     assert "<h2" in (tmp_path / "a.html").read_text()
     absent = run_here(["act", "digest", "eve", "--as-of", "2026-11-23"], tmp_path, environment)

@@ -142,14 +142,15 @@ def test_commands_refuse_what_makes_no_sense(tmp_path: Path) -> None:
     for words, code, message in (
         (["seff", "8"], 6, "8"),
         (["seff", "7", "--ended"], 6, "job 7 has not ended"),
-        (["comment", "7"], 2, "job 7 has not ended"),
-        (["comment", "7", "--write"], 2, "job 7 has not ended"),
-        (["comment", "--most", "0"], 2, "--most begins at 1"),
+        (["act", "comment", "7"], 2, "job 7 has not ended"),
+        (["act", "comment", "7", "--write"], 2, "job 7 has not ended"),
+        (["act", "comment", "--most", "0"], 2, "--most begins at 1"),
     ):
         done = run_here(words, tmp_path, environment)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert (
-        run_here(["act", "comment"], tmp_path, environment).stdout == "0 comments would be written; nothing was: see --write\n"
+        run_here(["act", "comment"], tmp_path, environment).stdout
+        == "0 comments would be written; nothing was: see --write\n"
     )
     assert not (tmp_path / "lake" / "_collect").exists()
 

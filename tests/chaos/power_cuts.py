@@ -113,7 +113,7 @@ def _round(lake: Path, inputs: Path, number: int, report: Callable[[str], object
             report(f"{done}\n")
 
     if number % 2:
-        do("compact", "compact", "--vacuum-hours", "0", done=f"compacted {number}")
+        do("compact", "lake", "compact", "--vacuum-hours", "0", done=f"compacted {number}")
     do("ingest", "ingest", "ldms", inputs / f"{number}.csv", done=f"samples {number}")
     do("ingest", "ingest", "sacct", inputs / f"{number}.txt", "--trusted", done=f"job {number}")
     do("ingest", "ingest", "allocation-map", inputs / f"{number}.map", done=f"map {number}")

@@ -34,17 +34,19 @@ def test_help_shows_what_people_meet_first_and_all_of_it_on_request() -> None:
 
 def listed(printed: str) -> list[str]:
     """The commands of a help text, each on a line of two blanks, its name and its sentence."""
-    return re.findall(r"^  ([a-z]+) {2,}[a-z]", printed, re.MULTILINE)
+    return re.findall(r"^  ([a-z]+(?: [a-z]+)?) {2,}[a-z]", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_of_a_command(command: CommandEntry) -> None:
-    printed = tachograph("help", command.name)
-    assert printed == tachograph(command.name, "--help")
+    printed = tachograph("help", *command.name.split())
+    assert printed == tachograph(*command.name.split(), "--help")
     assert (printed[0], printed[2]) == (0, "")
 
 
-@pytest.mark.parametrize("words", [("rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("policy", "check")])
+@pytest.mark.parametrize(
+    "words", [("lab", "rules", "run"), ("ingest", "ldms"), ("export", "csv"), ("act", "policy", "check")]
+)
 def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
     code, printed, problem = tachograph("help", *words)
     assert (code, problem) == (0, "")
@@ -59,8 +61,8 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
         ("jobs --LIMIT=3", "unrecognized arguments: --LIMIT=3; did you mean --limit?"),
         ("jobs --no-colour", "unrecognized arguments: --no-colour; did you mean --no-color?"),
         ("job --jsn", "the following arguments are required: ID; there is no option --jsn; did you mean --json?"),
-        ("rules run --quite", "unrecognized arguments: --quite; did you mean --quiet?"),
-        ("rules rn", "(choose from list, check, run, backtest, import-clustercockpit); did you mean run?"),
+        ("lab rules run --quite", "unrecognized arguments: --quite; did you mean --quiet?"),
+        ("lab rules rn", "(choose from list, check, run, backtest, import-clustercockpit); did you mean run?"),
         ("ingest lmds", "unknown source 'lmds'; did you mean ldms?"),
         ("ingest ldms --show-rejects x", "unrecognized arguments: --show-rejects; did you mean --show-rejected?"),
         ("export postgres", "unknown target 'postgres'; did you mean postgresql?"),
@@ -118,7 +120,7 @@ MISTAKES = {
         "ingest nonsense",
     ),
     3: ("jobs --config nonsense.toml",),
-    4: ("ingest ldms nonsense.csv", "kernels nonsense.csv"),
+    4: ("ingest ldms nonsense.csv", "share kernels nonsense.csv"),
     5: ("jobs --lake nonsense",),
     6: (
         "job 99999999",
@@ -126,8 +128,8 @@ MISTAKES = {
         "jobs --sort nonsense",
         "jobs --columns nonsense",
         "jobs --where nonsense>1",
-        "figures --figure nonsense",
-        "colocate --pair no such",
+        "study --figure nonsense",
+        "share colocate --pair no such",
     ),
 }
 

@@ -66,7 +66,9 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
     }
 
 
-@pytest.mark.parametrize("arguments", [("counters", "--help"), ("devices", "--help"), ("counters", "--json")])
+@pytest.mark.parametrize(
+    "arguments", [("lake", "counters", "--help"), ("lake", "devices", "--help"), ("lake", "counters", "--json")]
+)
 def test_a_light_command_reads_no_table_library(arguments: tuple[str, ...]) -> None:
     assert imported_by(*arguments) & (HEAVY - {"msgspec"}) == set()
 
@@ -102,7 +104,7 @@ def test_help_is_there_at_once() -> None:
     assert starting_seconds([sys.executable, "-m", "tachograph", "--help"], enough=limit) < limit
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("counters", "--version")])
+@pytest.mark.parametrize("arguments", [("--version",), ("lake", "counters", "--version")])
 def test_version(arguments: tuple[str, ...]) -> None:
     done = tachograph(*arguments)
     assert (done.returncode, done.stdout) == (0, f"tachograph {__version__}\n")
@@ -110,7 +112,7 @@ def test_version(arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_has_help_and_the_common_options(command: CommandEntry) -> None:
-    done = tachograph(command.name, "--help")
+    done = tachograph(*command.name.split(), "--help")
     assert done.returncode == 0
     assert done.stderr == ""
     for option in ("--lake DIR", "--config FILE", "--quiet", "--no-color", "--version"):
@@ -121,15 +123,21 @@ def test_every_command_has_help_and_the_common_options(command: CommandEntry) ->
     ("arguments", "line"),
     [
         (("cuonters",), "tachograph: unknown command 'cuonters'; did you mean `tachograph lake counters`?\n"),
-        (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph help`\n"),
+        (("counters",), "tachograph: unknown command 'counters'; it is `tachograph lake counters`\n"),
+        (("lake", "conters"), "tachograph: unknown command 'lake conters'; did you mean `tachograph lake counters`?\n"),
+        (("lab", "xyzzy"), "tachograph: unknown command 'lab xyzzy'; see `tachograph help lab`\n"),
+        (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph help --all`\n"),
         (
             ("--json", "counters"),
             "tachograph: option --json before the command; write `tachograph COMMAND [options]`\n",
         ),
-        (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph lake counters --help`\n"),
-        (("counters", "--js"), "tachograph: unrecognized arguments: --js; did you mean --json?\n"),
         (
-            ("counters", "--lake"),
+            ("lake", "counters", "--frob"),
+            "tachograph: unrecognized arguments: --frob; see `tachograph lake counters --help`\n",
+        ),
+        (("lake", "counters", "--js"), "tachograph: unrecognized arguments: --js; did you mean --json?\n"),
+        (
+            ("lake", "counters", "--lake"),
             "tachograph: argument --lake: expected one argument; see `tachograph lake counters --help`\n",
         ),
     ],
@@ -141,7 +149,7 @@ def test_a_wrong_command_line_is_one_line_with_a_remedy(arguments: tuple[str, ..
 
 def test_no_command_is_found_under_a_part_of_its_name() -> None:
     with pytest.raises(UsageError, match="did you mean `tachograph lake counters`"):
-        find("counter")
+        find(["lake", "counter"])
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
@@ -165,7 +173,7 @@ def test_a_closed_pipe_ends_it_with_the_code_of_the_signal() -> None:
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tachograph", "counters"], stdout=writer, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tachograph", "lake", "counters"], stdout=writer, stderr=subprocess.PIPE, text=True
         )
     finally:
         os.close(writer)
@@ -177,7 +185,7 @@ def test_a_closed_pipe_ends_it_with_the_code_of_the_signal() -> None:
 def test_a_full_disk_is_one_line(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tachograph", "counters"], stdout=full, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "tachograph", "lake", "counters"], stdout=full, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     line = "tachograph: the disk is full; free some space, then run the command again\n"

@@ -156,7 +156,7 @@ def test_reports_attached_to_a_job_stand_for_its_group(demo: Path, tmp_path: Pat
     (at_command,) = json.loads(run(folder, *named, *pair).stdout)["chosen"]
     (before,) = json.loads(run(folder, *pair).stdout)["chosen"]
     for side in ("one", "other"):
-        words = ["kernels", str(sample), "--job", before[side]["jobs"][-1]]
+        words = ["share", "kernels", str(sample), "--job", before[side]["jobs"][-1]]
         assert run_here(words, folder, dict(os.environ)).returncode == 0
     (attached,) = json.loads(run(folder, *pair).stdout)["chosen"]
     assert {before[side]["issue"] for side in ("one", "other")} != {"profile"}

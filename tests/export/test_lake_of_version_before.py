@@ -54,7 +54,12 @@ def test_jobs_have_the_numbers_of_then(lake: Path) -> None:
     "command",
     [
         *(("jobs",), ("job", "1000006"), ("job", "1000006", "--checks"), ("lake",), ("waste",), ("waste", "--csv")),
-        *(("classify",), ("rules", "run"), ("colocate", "--runs", "1"), ("jobs", "--finding", "one_gpu_of_many")),
+        *(
+            ("lab", "classify"),
+            ("lab", "rules", "run"),
+            ("share", "colocate", "--runs", "1"),
+            ("jobs", "--finding", "one_gpu_of_many"),
+        ),
     ],
     ids=" ".join,
 )

@@ -30,28 +30,30 @@ _OF_A_JOB = ("checks", "steps", "ticket", "mail")
 # {command: what it is run with}; formats are added
 WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "analyze": (("--full",),),
-    "compact": ((), ("--expire", "--dry-run")),
+    "lake compact": ((), ("--expire", "--dry-run")),
     "status": ((),),
     "lake": (("--nodes",),),
-    "forget": tuple(("--user", f"{name}{more}", "--remove") for name in USERS[:9:4] for more in ("", " of none")),
+    "lake forget": tuple(("--user", f"{name}{more}", "--remove") for name in USERS[:9:4] for more in ("", " of none")),
     "jobs": ((), ("--columns", COLUMNS), *(("--user", name) for name in USERS[:2])),
     "job": tuple((job, *more) for job in PLAIN_JOBS for more in ((), *((f"--{one}",) for one in _OF_A_JOB))),
     "seff": tuple((job, *more) for job in PLAIN_JOBS for more in ((), ("--brief",))),
-    "classify": (("--all",),),
-    "tune": (("--lake-labels",), ("--propose",)),
-    "rules": (("run",), ("run", "--show", "unknown")),
-    "figures": tuple(("radar", "--by", by, "-o", f"radar-{by}") for by in ("user", "account", "partition", "job")),
+    "lab classify": (("--all",),),
+    "lab tune": (("--lake-labels",), ("--propose",)),
+    "lab rules": (("run",), ("run", "--show", "unknown")),
+    "study": tuple(("radar", "--by", by, "-o", f"radar-{by}") for by in ("user", "account", "partition", "job")),
     "waste": tuple(("--by", by, "--jobs", "idle") for by in ("user", "account", "partition")),
     "advise": tuple(
         (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in enumerate(NAMES)
         if name in USERS
     ),
-    "comment": (tuple(PLAIN_JOBS),),
-    "digest": tuple((*whose, "--as-of", "2026-04-28") for whose in (("--staff",), *((name,) for name in USERS[::4]))),
+    "act comment": (tuple(PLAIN_JOBS),),
+    "act digest": tuple(
+        (*whose, "--as-of", "2026-04-28") for whose in (("--staff",), *((name,) for name in USERS[::4]))
+    ),
     "act": (("--once",), ("--ledger",)),
-    "policy": (("check",), ("backtest",), ("status",)),
-    "kernels": (("kernels.csv",), ("kernels.csv", "--matrix"), ("kernels.csv", "--explain", "1")),
-    "colocate": (("--runs", "1", "--all"), ("--runs", "1", "--matrix")),
+    "act policy": (("check",), ("backtest",), ("status",)),
+    "share kernels": (("kernels.csv",), ("kernels.csv", "--matrix"), ("kernels.csv", "--explain", "1")),
+    "share colocate": (("--runs", "1", "--all"), ("--runs", "1", "--matrix")),
     "watch": (("--recording", "lake", "--once"),),
 }  # fmt: skip
 # {command: why it is not walked}
@@ -61,13 +63,13 @@ ELSEWHERE: Mapping[str, str] = {
     "completion": "its own text",
     "init": "its own text",
     "version": "versions of libraries",
-    "counters": "its own catalogue",
-    "devices": "its own catalogue",
-    "simulate": "its own simulated jobs",
-    "accuracy": "its own simulated jobs",
+    "lake counters": "its own catalogue",
+    "lake devices": "its own catalogue",
+    "lab simulate": "its own simulated jobs",
+    "lab accuracy": "its own simulated jobs",
     "record": "the report is that of `job`",
-    "sample": "its own measurements",
-    "scores": "scores of a job, and the name of a report: see `kernels`",
+    "watch sample": "its own measurements",
+    "lab scores": "scores of a job, and the name of a report: see `share kernels`",
     "ingest": "not walked: what it reads is in the lake of the others, its counts are in `lake`",
     "collect": "not walked: its errors are in `status`",
     "export": "see test_hostile_exports.py",
@@ -89,7 +91,7 @@ class Case:
         """How it may end: not all jobs have been analyzed, ended, or have what is looked for."""
         if self.command == "status":
             return (1,)
-        return (0, 2, 4, 6) if self.command in ("forget", "digest", "tune", "advise", "act") else (0,)
+        return (0, 2, 4, 6) if self.command in ("lake forget", "act digest", "lab tune", "advise", "act") else (0,)
 
     @property
     def name(self) -> str:
@@ -99,7 +101,7 @@ class Case:
 
 def options_of(command: str, words: tuple[str, ...]) -> set[str]:
     """The options of a command, or of the action that its first word is."""
-    entry = find(command)
+    entry = find(command.split())
     parser: argparse.ArgumentParser = parser_of(entry, load(entry))
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and words and words[0] in action.choices:
@@ -128,7 +130,7 @@ def test_every_command_is_walked() -> None:
 def run(case: Case, folder: Path) -> str:
     """What a command prints, or the file that it writes; what it says on stderr is checked."""
     more = [] if not case.form else [case.form, "page.html"] if case.form == "--html" else [case.form]
-    done = run_here([case.command, *case.words, *more], folder, ENVIRONMENT)
+    done = run_here([*case.command.split(), *case.words, *more], folder, ENVIRONMENT)
     assert_plain(done.stderr, case.name)
     assert done.returncode in case.codes, (case.name, done.stderr)
     if case.form == "--html" and done.returncode == 0:
@@ -151,7 +153,7 @@ def check(case: Case, written: str) -> None:
 
 
 # of these, many words are walked, or drawing takes long
-LONG_WALKS = frozenset({"figures", "job", "seff", "advise", "rules"})
+LONG_WALKS = frozenset({"study", "job", "seff", "advise", "lab rules"})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_no_text_of_others_steers(command: str, site: Path) -> None:
 
 
 # commands that show numbers and names of their own of this site, and texts of others in errors alone
-_SILENT = frozenset({"analyze", "compact", "tune", "act", "policy", "colocate"})
+_SILENT = frozenset({"analyze", "lake compact", "lab tune", "act", "act policy", "share colocate"})
 
 
 def test_json_has_every_text_as_it_was_recorded(site: Path) -> None:

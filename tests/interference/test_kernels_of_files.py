@@ -86,7 +86,7 @@ def test_reports_that_name_no_gpu_are_put_together_where_it_is_told(tmp_path: Pa
     for name in ("axpy", "dot"):
         rows = (line(["0", name, "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *row]) for row in DETAILS)
         (tmp_path / f"{name}.csv").write_text(line(head) + "".join(rows), encoding="utf-8")
-    both = ["kernels", "axpy.csv", "dot.csv", "--json"]
+    both = ["share", "kernels", "axpy.csv", "dot.csv", "--json"]
     apart = json.loads(run_here(both, tmp_path, {}).stdout)
     assert len(apart["gpus"]) == 2
     together = ["--together", "axpy", "dot"]

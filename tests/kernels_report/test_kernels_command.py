@@ -275,7 +275,7 @@ def test_a_name_does_not_steer_the_terminal(folder: Path, capsys: pytest.Capture
 
 def test_help_is_quick() -> None:
     limit = max(0.3, 12 * starting_seconds([sys.executable, "-c", "pass"]))  # 0.08 s, of which 0.02 s are Python's
-    command = [sys.executable, "-m", "tachograph", "kernels", "--help"]
+    command = [sys.executable, "-m", "tachograph", "share", "kernels", "--help"]
     assert starting_seconds(command, enough=limit) < limit
     assert "--together" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     heavy = "import sys, tachograph.cli.kernels; print({'numpy', 'polars', 'matplotlib'} & set(sys.modules))"

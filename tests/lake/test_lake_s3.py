@@ -159,7 +159,7 @@ def test_every_command_works_in_a_bucket(s3: S3, tmp_path: Path, monkeypatch: py
         (("lake",), "gpu_samples"),
         (("jobs",), "ada"),
         (("job", "1"), "Job 1"),
-        (("compact", "--vacuum-hours", "0"), "nothing to compact"),
+        (("lake", "compact", "--vacuum-hours", "0"), "nothing to compact"),
     ):
         done = command(*arguments)
         assert (done.returncode, done.stderr.count("tachograph: ")) == (0, 0), done.stderr
@@ -171,9 +171,9 @@ def test_vacuum_takes_away_what_was_replaced(s3: S3) -> None:
     for place in range(4):
         lake.append(GPU_SAMPLES, samples(seconds=[place]), app_id=f"{place}")
     before = rows(lake)
-    assert command("compact", "--lake", lake.location).returncode == 0
+    assert command("lake", "compact", "--lake", lake.location).returncode == 0
     assert len(objects(s3, "vacuum/gpu_samples/day")) == 5
-    assert command("compact", "--lake", lake.location, "--vacuum-hours", "0").returncode == 0
+    assert command("lake", "compact", "--lake", lake.location, "--vacuum-hours", "0").returncode == 0
     assert len(objects(s3, "vacuum/gpu_samples/day")) == 1
     assert rows(lake) == before
 

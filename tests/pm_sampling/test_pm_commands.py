@@ -1,4 +1,6 @@
-"""`tachograph watch sample`, `record` and `scores` with PM sampling, as processes: their output, their ends, their faults."""
+"""`tachograph watch sample`, `record` and `scores` with PM sampling, as processes: their output, their ends, their
+faults.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +207,7 @@ def test_dcgm_is_paused_only_where_that_is_wished(tmp_path: Path) -> None:
 def test_dcgm_is_resumed_however_sampling_ends(tmp_path: Path, number: signal.Signals, whom: str) -> None:
     node, programs = PmNode(tmp_path), dcgmi(tmp_path)
     with subprocess.Popen(
-        command("sample", "--pause-dcgm", "--every", "0.2", "--duration", "30"),
+        command("watch", "sample", "--pause-dcgm", "--every", "0.2", "--duration", "30"),
         cwd=tmp_path, env=node.environment(programs=programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None

@@ -241,6 +241,8 @@ def test_help_names_the_actions(run: Run) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    program = "import sys; from tachograph.cli import main; main(['lab', 'rules', '--help']); print('polars' in sys.modules)"
+    program = (
+        "import sys; from tachograph.cli import main; main(['lab', 'rules', '--help']); print('polars' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"

@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_leaves_the_folder_as_it_was(study_lake: Path, tmp_p
     folder = tmp_path / "study"
     assert figures(study_lake, "-o", str(folder), *SMALL).code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    arguments = ["figures", "--lake", str(study_lake), "-o", str(folder), "--figure", "6", "--pipe", "fp32"]
+    arguments = ["study", "--lake", str(study_lake), "-o", str(folder), "--figure", "6", "--pipe", "fp32"]
     environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", _LIMITED, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path

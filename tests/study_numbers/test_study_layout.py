@@ -91,7 +91,7 @@ def test_a_quoted_submit_line_is_what_was_submitted(study: Study) -> None:
 @pytest.mark.slow
 def test_the_study_is_drawn(study: Study) -> None:
     out = study.folder / "figures"
-    command("figures", "-o", str(out), "--lake", str(study.lake.location), "--format", "png")
+    command("study", "-o", str(out), "--lake", str(study.lake.location), "--format", "png")
     document = json.loads((out / "study.json").read_text())
     assert document["dataset"]["jobs"] == study.layout.jobs.height
 

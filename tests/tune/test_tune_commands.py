@@ -32,7 +32,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch = pytest.MonkeyPatch()
     with patch.context() as inside, (folder / "printed.json").open("w", encoding="utf-8") as out:
         inside.setattr("sys.stdout", out)
-        assert main(["lab", "accuracy", "--jobs", str(JOBS), "--seed", "5", "--keep", str(folder / "kept"), "--json"]) == 0
+        assert (
+            main(["lab", "accuracy", "--jobs", str(JOBS), "--seed", "5", "--keep", str(folder / "kept"), "--json"]) == 0
+        )
     return folder
 
 
@@ -125,7 +127,7 @@ def test_scores_of_labels_are_those_that_accuracy_measured(
 def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are written as they are printed, and their scores are those of the written configuration."""
     file, lake = tmp_path / "proposed.toml", kept / "kept" / "lake"
-    with_truth = ("tune", "--truth", kept / "kept" / "cluster", "--lake", lake)
+    with_truth = ("lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake)
     code, out, _ = run(capsys, *with_truth, "--propose", "-o", file, "--json")
     assert code == 0
     found = json.loads(out)
@@ -147,7 +149,7 @@ def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys:
 
 
 def test_text_names_both_settings(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("tune", "--propose", "--truth", kept / "kept" / "cluster", "--lake", kept / "kept" / "lake")
+    words = ("lab", "tune", "--propose", "--truth", kept / "kept" / "cluster", "--lake", kept / "kept" / "lake")
     code, out, err = run(capsys, *words)
     assert code == 0, err
     for text in ("classes.level.power", "labelled jobs of", "configured", "proposed", "Not written"):

@@ -115,7 +115,7 @@ def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> 
 def test_the_command_reads_what_the_page_stored(demo: Path, tmp_path: Path) -> None:
     shutil.copytree(demo / "lake", tmp_path / "lake")
     lake = Lake.open(str(tmp_path / "lake"))
-    command = [sys.executable, "-m", "tachograph", "tune", "--lake-labels", "--lake", lake.location, "--json"]
+    command = [sys.executable, "-m", "tachograph", "lab", "tune", "--lake-labels", "--lake", lake.location, "--json"]
     without = subprocess.run(command, capture_output=True, text=True)
     assert (without.returncode, without.stderr.count("\n")) == (4, 1)
     for job in read_summaries(lake).filter(pl.col("attribution") != "ambiguous").iter_rows(named=True):

@@ -1,4 +1,6 @@
-"""`tachograph lab accuracy`: simulate jobs with ground truth, analyze them, and measure the accuracy of the verdicts."""
+"""`tachograph lab accuracy`: simulate jobs with ground truth, analyze them, and measure the accuracy of the
+verdicts.
+"""
 
 from __future__ import annotations
 

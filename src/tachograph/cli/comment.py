@@ -1,4 +1,6 @@
-"""`tachograph act comment`: summaries of ended jobs in AdminComment of Slurm's accounting; a dry run unless `--write`."""
+"""`tachograph act comment`: summaries of ended jobs in AdminComment of Slurm's accounting; a dry run unless
+`--write`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`tachograph lake compact`: rewrite days as few sorted files, merge duplicates, drop what was superseded or has expired."""
+"""`tachograph lake compact`: rewrite days as few sorted files, merge duplicates, drop what was superseded or has
+expired.
+"""
 
 from __future__ import annotations
 

@@ -125,12 +125,14 @@ def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: i
     if not arguments.yes:
         output.print_text("dry run: nothing was changed; --yes does it\n")
     elif result.replaced is None:
-        until = "were deleted" if arguments.now else f"hold the name until `tachograph lake compact --vacuum-hours {hours}`"
+        later = f"hold the name until `tachograph lake compact --vacuum-hours {hours}`"
+        until = "were deleted" if arguments.now else later
         output.print_text(f"replaced objects {until}\n")
     elif result.replaced:
         output.print_text(
             f"{len(result.replaced):,} replaced files hold the name until they are deleted: by a collector in {hours} "
-            f"h, by `tachograph lake compact --vacuum-hours {hours}` then, or at once by --now when there are no readers\n"
+            f"h, by `tachograph lake compact --vacuum-hours {hours}` then, "
+            "or at once by --now when there are no readers\n"
         )
     else:
         output.print_text("no file of the lake holds the name as a word\n")

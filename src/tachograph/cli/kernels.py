@@ -45,7 +45,9 @@ def add_arguments(parser: Parser) -> None:
         help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
     chosen.add_argument("--device", metavar="NAME", help="only kernels on a GPU whose name contains this")
-    chosen.add_argument("--gpu", metavar="MODEL", help="the GPU of reports that name none, as in `tachograph lake devices`")
+    chosen.add_argument(
+        "--gpu", metavar="MODEL", help="the GPU of reports that name none, as in `tachograph lake devices`"
+    )
     report = parser.add_argument_group("report")
     report.add_argument("--explain", metavar="KERNEL", help="all values of one kernel, by number or pattern")
     report.add_argument("--together", nargs=2, metavar="KERNEL", help="slowdown when these two run at the same time")

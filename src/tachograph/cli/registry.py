@@ -83,9 +83,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "act policy", "policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "act"
     ),
     CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"),
-    CommandEntry(
-        "watch sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "watch"
-    ),
+    CommandEntry("watch sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "watch"),
     CommandEntry(
         "share kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"
     ),

@@ -1,4 +1,6 @@
-"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No stored verdict changes."""
+"""`tachograph lab rules`: list, check, run, back-test and import performance-pattern rules. No stored verdict
+changes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`tachograph lab tune`: how thresholds of the job classes agree with labelled jobs, and which fit the recorded minutes."""
+"""`tachograph lab tune`: how thresholds of the job classes agree with labelled jobs, and which fit the recorded
+minutes.
+"""
 
 from __future__ import annotations
 

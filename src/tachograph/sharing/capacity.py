@@ -209,7 +209,8 @@ def device_called(name: str) -> devices.Device:
     if alike:
         raise NotFoundError(f"{plural(len(alike), 'GPU')} may be meant by {name!r}", do=f"name one: {', '.join(alike)}")
     raise NotFoundError(
-        f"no NVIDIA GPU in the catalogue is called {name!r}", do="name one of `tachograph lake devices`, such as 'H100 NVL'"
+        f"no NVIDIA GPU in the catalogue is called {name!r}",
+        do="name one of `tachograph lake devices`, such as 'H100 NVL'",
     )
 
 
