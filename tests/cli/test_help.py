@@ -110,12 +110,12 @@ MISTAKES = {
         "jobs --where nonsense",
         "waste --by nonsense",
         "waste --jobs nonsense",
-        "figures --pipe nonsense",
-        "figures --window 7",
-        "figures --format nonsense",
-        "figures --variant nonsense",
-        "figures --no-filter nonsense",
-        "figures radar --by nonsense",
+        "study --pipe nonsense",
+        "study --window 7",
+        "study --format nonsense",
+        "study --variant nonsense",
+        "study --no-filter nonsense",
+        "study radar --by nonsense",
         "export nonsense",
         "ingest nonsense",
     ),
@@ -136,7 +136,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("code", "words"), [(code, words) for code, several in MISTAKES.items() for words in several])
 def test_a_mistake_ends_with_the_code_of_its_kind(code: int, words: str, demo: Path, tmp_path: Path) -> None:
-    reads = words.split()[0] in ("jobs", "job", "waste", "figures", "colocate") and "--lake" not in words
+    reads = words.startswith(("job", "waste", "study", "share colocate")) and "--lake" not in words
     given = [*words.split(), *(("--lake", str(demo / "lake")) if reads else ())]
     ended, printed, problem = tachograph(*given, folder=tmp_path)
     assert (ended, printed) == (code, "")

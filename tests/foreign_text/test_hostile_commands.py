@@ -177,7 +177,7 @@ def test_json_has_every_text_as_it_was_recorded(site: Path) -> None:
     rows = assert_json(run(Case("jobs", ("--columns", COLUMNS), "--json"), site), "jobs --json")
     assert {row["name"] for row in rows} == set(NAMES)
     assert {row["user"] for row in rows} == set(NAMES)
-    every = set(texts_of(assert_json(run(Case("kernels", ("kernels.csv",), "--json"), site), "kernels --json")))
+    every = set(texts_of(assert_json(run(Case("share kernels", ("kernels.csv",), "--json"), site), "kernels --json")))
     assert {name for name in NAMES if name.isprintable() and len(name) < 9_000} <= every
     assert PAYLOADS["bidi"] in every
 

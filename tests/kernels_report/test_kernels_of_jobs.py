@@ -36,14 +36,14 @@ def run(folder: Path, *words: str) -> CompletedProcess[str]:
 
 def kernels(folder: Path, *words: str) -> str:
     """What the command prints; remarks are that the kernels ran on another GPU."""
-    done = run(folder, "kernels", *words)
+    done = run(folder, "share", "kernels", *words)
     assert done.returncode == 0, done.stderr
     assert all("kernels ran on H100 NVL 94GB, the job on A100 SXM 80GB" in line for line in done.stderr.splitlines())
     return done.stdout
 
 
 def failed(folder: Path, *words: str) -> tuple[int, str]:
-    done = run(folder, "kernels", *words)
+    done = run(folder, "share", "kernels", *words)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     return done.returncode, done.stderr
@@ -133,7 +133,7 @@ def test_errors_are_one_line(folder: Path, words: list[str], code: int, message:
 
 def test_a_report_without_kernels_is_left_out(folder: Path) -> None:
     (folder / "empty.csv").write_text("", encoding="utf-8")
-    done = run(folder, "kernels", "empty.csv", "copy.csv", "--job", JOB)
+    done = run(folder, "share", "kernels", "empty.csv", "copy.csv", "--job", JOB)
     assert done.stdout == "Attached 1 kernel, 3 launches of copy.csv to job 1000002\n"
     assert "empty.csv: not attached, the file is empty" in done.stderr
 
@@ -141,10 +141,10 @@ def test_a_report_without_kernels_is_left_out(folder: Path) -> None:
 def test_of_many_launches_the_longest_are_attached(folder: Path) -> None:
     one, short = PUBLISHED[0], PUBLISHED[10]
     (folder / "many.csv").write_text(raw_csv([one] * 3 + [short] * MOST_LAUNCHES), encoding="utf-8")
-    done = run(folder, "kernels", "many.csv", "--job", JOB)
+    done = run(folder, "share", "kernels", "many.csv", "--job", JOB)
     assert done.stdout == "Attached 2 kernels, 1,000 launches of many.csv to job 1000002\n"
     assert "many.csv: 3 of 1,003 launches left out, the longest 1,000 are attached" in done.stderr
-    values = json.loads(run(folder, "kernels", "--job", JOB, "--json").stdout)
+    values = json.loads(run(folder, "share", "kernels", "--job", JOB, "--json").stdout)
     assert values["problems"] == ["many.csv: 3 of 1,003 launches are left out: the longest were attached"]
     assert {kernel["label"]: kernel["launches"] for kernel in values["gpus"][0]["kernels"]} == {
         "copy": 3, "mm_1024": MOST_LAUNCHES - 3

@@ -77,7 +77,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 def test_sample_prints_json_lines(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(0, kernel=KERNEL), gpu(1, kernel=KERNEL | {"warps": 64, "sm_active": 1.0})])
-    done = run(node, "sample", "--json", "--duration", "1", "--every", "0.5", "--interval", "0.01")
+    done = run(node, "watch", "sample", "--json", "--duration", "1", "--every", "0.5", "--interval", "0.01")
     assert (done.returncode, done.stderr) == (0, "")
     found = lines(done.stdout)
     whole = {one["gpu"]: one for one in found if one["kind"] == "whole"}
@@ -96,7 +96,7 @@ def test_sample_prints_json_lines(tmp_path: Path) -> None:
 
 def test_sample_prints_a_table_of_chosen_gpus(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(0, kernel=KERNEL), gpu(1, kernel=KERNEL)])
-    done = run(node, "sample", "--duration", "0.6", "--gpus", "1")
+    done = run(node, "watch", "sample", "--duration", "0.6", "--gpus", "1")
     assert done.returncode == 0
     head, *rows = done.stdout.splitlines()
     assert head.split()[:4] == ["time", "GPU", "score_gpu", "score_gpumem"]
@@ -106,7 +106,7 @@ def test_sample_prints_a_table_of_chosen_gpus(tmp_path: Path) -> None:
 
 def test_cycles_are_an_interval_as_published(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(chip="GA100", model="NVIDIA A100-SXM4-80GB")])
-    done = run(node, "sample", "--json", "--duration", "1", "--interval-cycles", "50000000")
+    done = run(node, "watch", "sample", "--json", "--duration", "1", "--interval-cycles", "50000000")
     whole = lines(done.stdout)[-1]
     assert whole["measured_s"] / whole["pm_samples"] == pytest.approx(50e6 / 1.41e9, rel=1e-3)
 
@@ -114,7 +114,7 @@ def test_cycles_are_an_interval_as_published(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_is_cut_is_named(tmp_path: Path) -> None:
     node = PmNode(tmp_path, chips={"GH100": {"per_pass": 5}})
-    done = run(node, "sample", "--json", "--duration", "0.5")
+    done = run(node, "watch", "sample", "--json", "--duration", "0.5")
     assert "(GH100): not measured, as it needs a second pass: tensor_active, fp64_active, fp32_active" in done.stderr
     assert lines(done.stdout)[-1]["pipe_tensor_cycles_active"] is None
 
@@ -122,7 +122,7 @@ def test_what_is_cut_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bursts_are_printed(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"on": 20_000_000, "off": 80_000_000})])
-    done = run(node, "sample", "--json", "--duration", "1.5", "--interval", "0.005", "--bursts")
+    done = run(node, "watch", "sample", "--json", "--duration", "1.5", "--interval", "0.005", "--bursts")
     bursts = [one for one in lines(done.stdout) if one["kind"] == "burst"]
     assert len(bursts) > 3
     assert {one["pm_samples"] for one in bursts[1:-1]} == {4}  # 20 ms in samples of 5 ms
@@ -138,14 +138,14 @@ def test_bursts_are_printed(tmp_path: Path) -> None:
     ],
 )
 def test_a_node_that_cannot_be_sampled_is_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    done = run(PmNode(tmp_path, [gpu(**changes)]), "sample", "--duration", "1")
+    done = run(PmNode(tmp_path, [gpu(**changes)]), "watch", "sample", "--duration", "1")
     assert (done.returncode, done.stdout) == (4, "")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_an_old_library_is_one_line(tmp_path: Path) -> None:
-    done = run(PmNode(tmp_path, version="13.0.1"), "sample", "--duration", "1")
+    done = run(PmNode(tmp_path, version="13.0.1"), "watch", "sample", "--duration", "1")
     assert done.returncode == 4
     assert done.stderr == (
         "tachograph: cupti-python 13.0.1 has no PM sampling, which came with 13.3; "
@@ -155,7 +155,7 @@ def test_an_old_library_is_one_line(tmp_path: Path) -> None:
 
 def test_one_gpu_of_two_that_refuses_is_reported_once(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(0), gpu(1, faults={"enable": "PermissionError:refused"})])
-    done = run(node, "sample", "--json", "--duration", "1.2", "--every", "0.4")
+    done = run(node, "watch", "sample", "--json", "--duration", "1.2", "--every", "0.4")
     assert {one["gpu"] for one in lines(done.stdout)} == {0}
     assert done.stderr.count("no permission to read the counters") == 1
     assert ":1: no permission" in done.stderr
@@ -172,7 +172,7 @@ def test_one_gpu_of_two_that_refuses_is_reported_once(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, words: Sequence[str]) -> None:
-    done = run(PmNode(tmp_path), "sample", "--duration", "1", *words)
+    done = run(PmNode(tmp_path), "watch", "sample", "--duration", "1", *words)
     assert done.returncode in (2, 4)
     assert done.stderr.count("\n") == 1
 
@@ -195,9 +195,9 @@ def calls(folder: Path) -> list[str]:
 
 def test_dcgm_is_paused_only_where_that_is_wished(tmp_path: Path) -> None:
     node, programs = PmNode(tmp_path), dcgmi(tmp_path)
-    assert run(node, "sample", "--duration", "0.5", programs=programs).returncode == 0
+    assert run(node, "watch", "sample", "--duration", "0.5", programs=programs).returncode == 0
     assert calls(tmp_path) == []
-    assert run(node, "sample", "--duration", "0.5", "--pause-dcgm", programs=programs).returncode == 0
+    assert run(node, "watch", "sample", "--duration", "0.5", "--pause-dcgm", programs=programs).returncode == 0
     assert calls(tmp_path) == ["profile --pause", "profile --resume"]
 
 
@@ -224,7 +224,9 @@ def test_dcgm_is_resumed_however_sampling_ends(tmp_path: Path, number: signal.Si
 
 
 def test_dcgm_that_refuses_to_pause_is_one_line(tmp_path: Path) -> None:
-    done = run(PmNode(tmp_path), "sample", "--pause-dcgm", "--duration", "1", programs=dcgmi(tmp_path, fails=True))
+    done = run(
+        PmNode(tmp_path), "watch", "sample", "--pause-dcgm", "--duration", "1", programs=dcgmi(tmp_path, fails=True)
+    )
     assert done.returncode == 4
     assert "dcgmi profile --pause fails: Error: not permitted" in done.stderr
     assert calls(tmp_path) == ["profile --pause"]  # nothing is resumed that was not paused
@@ -263,7 +265,7 @@ def test_a_recording_keeps_minutes_and_bursts(tmp_path: Path) -> None:
     assert bursts.get_column("sm_cycles_active").sum() == pytest.approx(whole[0])  # all activity is in bursts
     assert whole[0] / whole[1] < 0.2
     job = json.loads(run(node, "jobs", "--lake", "kept", "--json").stdout)[0]["job_id"]
-    ways = json.loads(run(node, "scores", job, "--lake", "kept", "--json").stdout)["ways"]
+    ways = json.loads(run(node, "lab", "scores", job, "--lake", "kept", "--json").stdout)["ways"]
     assert [way["way"] for way in ways] == ["dcgm", "pm"]
     assert ways[1]["score_gpu"] == pytest.approx(scores.get_column("score_gpu").item(0), abs=5)
 

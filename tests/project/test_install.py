@@ -106,7 +106,7 @@ def test_the_core_alone_reports(core: Path, home: Path, command: str) -> None:
     ("words", "module", "extra"),
     [
         (("serve",), "uvicorn", "serve"),
-        (("figures",), "matplotlib", "lab"),
+        (("study",), "matplotlib", "lab"),
         (("watch",), "pynvml", "watch"),
     ],
 )
@@ -131,7 +131,7 @@ def test_extras_name_no_module_that_the_core_requires() -> None:
 @pytest.mark.parametrize(
     ("extra", "command"),
     [
-        ("lab", "figures --figure spatial_imbalance --format svg --lake tachograph-demo/lake"),
+        ("lab", "study --figure spatial_imbalance --format svg --lake tachograph-demo/lake"),
         ("serve", "serve --help"),
         ("watch", "watch --once --simulate 4"),
     ],

@@ -21,8 +21,8 @@ SHOWN = (
     "jobs --user nobody",
     "job 1000316",
     "waste --by user --top 3",
-    "rules list",
-    "colocate --top 2",
+    "lab rules list",
+    "share colocate --top 2",
 )
 
 

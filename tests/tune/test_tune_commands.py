@@ -108,13 +108,13 @@ def test_scores_of_labels_are_those_that_accuracy_measured(
     measured = {each.pop("class"): each for each in accuracy["classes"]}
     for each in measured.values():
         del each["too_near"], each["published"]
-    code, out, err = run(capsys, "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "--json")
+    code, out, err = run(capsys, "lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "--json")
     assert (code, err) == (0, "")
     scores = {name: scores["configured"] for name, scores in json.loads(out)["classes"].items()}
     assert scores == measured
     codes = ("job_hang", "cold_start", "idle_gpus")
     file = labels(tmp_path / "labels.csv", truth, codes)
-    code, out, err = run(capsys, "tune", file, "--lake", lake, "--json")
+    code, out, err = run(capsys, "lab", "tune", file, "--lake", lake, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert {name: scores["configured"] for name, scores in found["classes"].items()} == {
@@ -164,7 +164,7 @@ def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: p
         (tmp_path, "is a folder"),
         (tmp_path / "a" / "b", "folder"),
     ):
-        code, _, err = run(capsys, "tune", "--propose", "--lake", tmp_path / "none", "-o", target)
+        code, _, err = run(capsys, "lab", "tune", "--propose", "--lake", tmp_path / "none", "-o", target)
         assert (code, message in err) == (2, True), err
     assert site.read_text(encoding="utf-8") == "[site]\n"
     site.write_text(to_toml(config.ClassOptions()), encoding="utf-8")
@@ -188,20 +188,22 @@ def test_labels_that_teach_nothing_are_errors(
 ) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(content, encoding="utf-8")
-    found, out, err = run(capsys, "tune", file, "--lake", kept / "kept" / "lake")
+    found, out, err = run(capsys, "lab", "tune", file, "--lake", kept / "kept" / "lake")
     assert (found, out) == (code, "")
     assert message in err
 
 
 def test_options_that_do_not_fit_are_errors(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = kept / "kept" / "lake"
-    assert run(capsys, "tune", "--lake", lake)[0] == 2
-    assert run(capsys, "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
-    code, _, err = run(capsys, "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "-o", tmp_path / "a.toml")
+    assert run(capsys, "lab", "tune", "--lake", lake)[0] == 2
+    assert run(capsys, "lab", "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
+    code, _, err = run(
+        capsys, "lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "-o", tmp_path / "a.toml"
+    )
     assert (code, "--output needs --propose" in err) == (2, True)
-    assert run(capsys, "accuracy", "--jobs", "3")[0] == 2
-    code, _, err = run(capsys, "accuracy", "--jobs", "40", "--seed", "-1")
+    assert run(capsys, "lab", "accuracy", "--jobs", "3")[0] == 2
+    code, _, err = run(capsys, "lab", "accuracy", "--jobs", "40", "--seed", "-1")
     assert (code, "invalid seed -1" in err) == (2, True)
-    code, _, err = run(capsys, "accuracy", "--jobs", "40", "--keep", kept)
+    code, _, err = run(capsys, "lab", "accuracy", "--jobs", "40", "--keep", kept)
     assert code == 2
     assert "not an empty folder" in err
