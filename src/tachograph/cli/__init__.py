@@ -17,7 +17,7 @@ from tachograph.catalog.errors import LakeError, TachographError, UsageError
 from tachograph.catalog.version import __version__
 from tachograph.cli import narrate, output
 from tachograph.cli.help import overview
-from tachograph.cli.registry import execute
+from tachograph.cli.registry import execute, group_alone
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 READER_GONE = 141  # 128 + SIGPIPE
@@ -74,6 +74,10 @@ def _run(argv: list[str]) -> int:
         return 0
     if argv[0].startswith("-"):
         raise UsageError(f"option {argv[0]} before the command", do="write `tachograph COMMAND [options]`")
+    group = group_alone(argv)
+    if group:
+        output.print_text(overview(group))
+        return 0
     return execute(argv)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.doors import added_entries
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.cli import output
@@ -16,6 +17,9 @@ from tachograph.export.registry import TARGETS, ExportTarget, load_target
 
 if TYPE_CHECKING:
     from tachograph.export.content import ExportResult
+
+
+_OWN = tuple(target.name for target in TARGETS)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -43,10 +47,10 @@ def run(arguments: Arguments) -> int:
 
 
 def _find(name: str) -> ExportTarget:
-    for target in TARGETS:
+    for target in (*TARGETS, *(() if name in _OWN else added_entries("exports", ExportTarget))):
         if target.name == name:
             return target
-    known = [target.name for target in TARGETS]
+    known = list(_OWN)
     raise UsageError(
         f"unknown target '{name}'", do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}")
     )

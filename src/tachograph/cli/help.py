@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tachograph.catalog.errors import EXIT_CODES
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser
-from tachograph.cli.registry import COMMANDS, FRONT, GROUPS, CommandEntry, execute
+from tachograph.cli.registry import COMMANDS, FRONT, GROUPS, CommandEntry, added_commands, execute, group_alone
 
 _HEAD = """usage: tachograph COMMAND [options]
 
@@ -41,9 +41,13 @@ def run(arguments: Arguments) -> int:
 
         output.print_data(manual_page(command_texts(arguments.command)))
         return 0
+    group = group_alone(arguments.command) if arguments.command else ()
+    if group:
+        output.print_text(overview(group))
+        return 0
     if arguments.command:
         return execute([*arguments.command, "--help"])
-    output.print_text(overview(COMMANDS if arguments.all else FRONT))
+    output.print_text(overview((*COMMANDS, *added_commands()) if arguments.all else FRONT))
     return 0
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
@@ -21,6 +20,7 @@ from tachograph.sources.registry import (
     SOURCES,
     SourceEntry,
     SourceModule,
+    find_source,
     load_joint_source,
     load_record_source,
     load_source,
@@ -49,7 +49,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.pipeline.memory import KEEP_IN_ONE_ARENA, keep_freed_memory
 
     keep_freed_memory(KEEP_IN_ONE_ARENA)  # before anything below brings Polars
-    source = _find(arguments.source)
+    source = find_source(arguments.source)
     try:
         options = _options_of(source).parse_args(arguments.rest, Arguments())
     except SystemExit:  # argparse has shown the help
@@ -57,16 +57,6 @@ def run(arguments: Arguments) -> int:
     if getattr(options, "suggest", None) is not None:
         return _suggest(options)
     return _ingest(source, options, Narrator.of(options))
-
-
-def _find(name: str) -> SourceEntry:
-    for source in SOURCES:
-        if source.name == name:
-            return source
-    known = [source.name for source in SOURCES]
-    raise UsageError(
-        f"unknown source '{name}'", do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}")
-    )
 
 
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:

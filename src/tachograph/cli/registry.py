@@ -14,9 +14,9 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol, cast
 
+from tachograph.catalog.doors import added_entries
 from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
-from tachograph.cli import output
 from tachograph.cli.narrate import remark
 from tachograph.cli.options import Arguments, Parser, add_common, configuration_of, sentence
 
@@ -31,13 +31,17 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "watch": "Inspect GPUs live",
         "share": "Share GPUs",
         "lab": "Classes, rules, simulated clusters",
+        "site": "Of installed packages",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: its name, of one word or two, its module in `tachograph.cli`, one line of help, its group."""
+    """One command: its name, of one word or two, its module, one line of help, its group.
+
+    A module that begins with a dot lies in `tachograph.cli`; installed packages name theirs whole.
+    """
 
     name: str
     module: str
@@ -46,56 +50,60 @@ class CommandEntry:
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
-    CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
-    CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
-    CommandEntry("help", "help", "show the commands, or the options of one; with --man the manual page", "start"),
-    CommandEntry("completion", "completion", "print the completion of commands for bash, zsh or fish", "start"),
-    CommandEntry("version", "version", "show the versions of Tachograph and of what it runs on", "start"),
-    CommandEntry("ingest", "ingest", "read recordings and accounting into the lake", "feed"),
-    CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data concern", "feed"),
-    CommandEntry("collect", "collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
-    CommandEntry("status", "status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"),
-    CommandEntry("jobs", "jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"),
-    CommandEntry("job", "job", "report one job: GPU use, problems, what to do", "look"),
-    CommandEntry("waste", "waste", "account for unused GPU time: by cause and user, with its cost", "look"),
-    CommandEntry("advise", "advise", "advise what to request for a job, from what past jobs like it used", "look"),
-    CommandEntry("serve", "serve", "serve pages and a REST API of the lake", "look"),
-    CommandEntry("seff", "seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
-    CommandEntry("record", "record", "run a command, record its GPUs, report the job", "look"),
-    CommandEntry("export", "export", "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
-    CommandEntry("study", "study", "write the published study for this system: figures, numbers, answers", "look"),
-    CommandEntry("lake", "lake", "show the contents of the lake: rows, gaps, rejects", "lake"),
-    CommandEntry("lake compact", "compact", "rewrite days as few sorted files, merge duplicates", "lake"),
-    CommandEntry("lake forget", "forget", "forget a user: a pseudonym in place of the name, or all removed", "lake"),
+    CommandEntry("demo", ".demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
+    CommandEntry("init", ".init", "write tachograph.toml with every key at its default", "start"),
+    CommandEntry("help", ".help", "show the commands, or the options of one; with --man the manual page", "start"),
+    CommandEntry("completion", ".completion", "print the completion of commands for bash, zsh or fish", "start"),
+    CommandEntry("version", ".version", "show the versions of Tachograph and of what it runs on", "start"),
+    CommandEntry("ingest", ".ingest", "read recordings and accounting into the lake", "feed"),
+    CommandEntry("analyze", ".analyze", "summarize and judge the jobs that new data concern", "feed"),
+    CommandEntry("collect", ".collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
+    CommandEntry(
+        "status", ".status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"
+    ),
+    CommandEntry("jobs", ".jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"),
+    CommandEntry("job", ".job", "report one job: GPU use, problems, what to do", "look"),
+    CommandEntry("waste", ".waste", "account for unused GPU time: by cause and user, with its cost", "look"),
+    CommandEntry("advise", ".advise", "advise what to request for a job, from what past jobs like it used", "look"),
+    CommandEntry("serve", ".serve", "serve pages and a REST API of the lake", "look"),
+    CommandEntry("seff", ".seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
+    CommandEntry("record", ".record", "run a command, record its GPUs, report the job", "look"),
+    CommandEntry("export", ".export", "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
+    CommandEntry("study", ".study", "write the published study for this system: figures, numbers, answers", "look"),
+    CommandEntry("lake", ".lake", "show the contents of the lake: rows, gaps, rejects", "lake"),
+    CommandEntry("lake compact", ".compact", "rewrite days as few sorted files, merge duplicates", "lake"),
+    CommandEntry("lake forget", ".forget", "forget a user: a pseudonym in place of the name, or all removed", "lake"),
     CommandEntry(
         "lake counters",
-        "counters",
+        ".counters",
         "list the counters: units, kinds, meaning; with --json their names at each producer",
         "lake",
     ),
-    CommandEntry("lake devices", "devices", "list the GPU models: peaks, memory, ridge points", "lake"),
-    CommandEntry("act", "act", "act by itself, in rounds: weekly digests by mail; a dry run by default", "act"),
+    CommandEntry("lake devices", ".devices", "list the GPU models: peaks, memory, ridge points", "lake"),
+    CommandEntry("act", ".act", "act by itself, in rounds: weekly digests by mail; a dry run by default", "act"),
     CommandEntry(
-        "act comment", "comment", "write summaries of ended jobs into Slurm's accounting (AdminComment)", "act"
+        "act comment", ".comment", "write summaries of ended jobs into Slurm's accounting (AdminComment)", "act"
     ),
-    CommandEntry("act digest", "digest", "show weekly digests of users: what was good, one thing to change", "act"),
+    CommandEntry("act digest", ".digest", "show weekly digests of users: what was good, one thing to change", "act"),
     CommandEntry(
-        "act policy", "policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "act"
+        "act policy", ".policy", "check, backtest and list policies for running jobs: warn, notify, cancel", "act"
     ),
-    CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"),
-    CommandEntry("watch sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "watch"),
+    CommandEntry("watch", ".watch", "show GPUs live: on a screen, as a table, JSON or CSV", "watch"),
+    CommandEntry("watch sample", ".sample", "show GPU scores as published, by CUPTI PM sampling of this node", "watch"),
     CommandEntry(
-        "share kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"
+        "share kernels", ".kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"
     ),
-    CommandEntry("share colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
-    CommandEntry("lab rules", "rules", "list, check, run, back-test and import performance-pattern rules", "lab"),
     CommandEntry(
-        "lab classify", "classify", "judge job classes again from stored minutes; print verdicts and intervals", "lab"
+        "share colocate", ".colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"
     ),
-    CommandEntry("lab tune", "tune", "compare thresholds of job classes with labelled jobs, or propose some", "lab"),
-    CommandEntry("lab scores", "scores", "show the GPU scores of a job, each way in which they were measured", "lab"),
-    CommandEntry("lab simulate", "simulate", "write a simulated cluster with its ground truth", "lab"),
-    CommandEntry("lab accuracy", "accuracy", "measure the accuracy of verdicts on simulated jobs", "lab"),
+    CommandEntry("lab rules", ".rules", "list, check, run, back-test and import performance-pattern rules", "lab"),
+    CommandEntry(
+        "lab classify", ".classify", "judge job classes again from stored minutes; print verdicts and intervals", "lab"
+    ),
+    CommandEntry("lab tune", ".tune", "compare thresholds of job classes with labelled jobs, or propose some", "lab"),
+    CommandEntry("lab scores", ".scores", "show the GPU scores of a job, each way in which they were measured", "lab"),
+    CommandEntry("lab simulate", ".simulate", "write a simulated cluster with its ground truth", "lab"),
+    CommandEntry("lab accuracy", ".accuracy", "measure the accuracy of verdicts on simulated jobs", "lab"),
 )
 
 
@@ -123,6 +131,21 @@ def family_of(word: str) -> tuple[CommandEntry, ...]:
     return tuple(command for command in COMMANDS if command.name.startswith(f"{word} "))
 
 
+def group_alone(words: Sequence[str]) -> tuple[CommandEntry, ...]:
+    """Return the commands of a group of which words are only the name; () where they name a command.
+
+    >>> [command.name for command in group_alone(["share"])], group_alone(["lake"]), group_alone(["share", "kernels"])
+    (['share kernels', 'share colocate'], (), ())
+    """
+    is_command = any(command.name == words[0] for command in COMMANDS)
+    return () if is_command or set(words[1:]) - {"-h", "--help"} else family_of(words[0])
+
+
+def added_commands() -> tuple[CommandEntry, ...]:
+    """Return the commands that installed packages add, each of one word."""
+    return added_entries("commands", CommandEntry)
+
+
 def find(words: Sequence[str]) -> CommandEntry:
     """Return the command that words begin with: of two words where there is one, else of one.
 
@@ -134,6 +157,9 @@ def find(words: Sequence[str]) -> CommandEntry:
     name = f"{first} {second}" if members and second else first
     if name in by_name:
         return by_name[name]
+    for entry in added_commands():
+        if entry.name in (first, name):
+            return entry
     if members:
         known, otherwise = [command.name for command in members], f"see `tachograph help {first}`"
     else:
@@ -148,7 +174,7 @@ def find(words: Sequence[str]) -> CommandEntry:
 
 def load(command: CommandEntry) -> CommandModule:
     """Return the module of `command`, imported now."""
-    return cast("CommandModule", import_module(f"tachograph.cli.{command.module}"))
+    return cast("CommandModule", import_module(command.module, "tachograph.cli"))
 
 
 def parser_of(command: CommandEntry, module: CommandModule) -> Parser:
@@ -167,12 +193,6 @@ def execute(argv: Sequence[str]) -> int:
 
     Errors: UsageError for options that do not fit, and those of the command.
     """
-    members = family_of(argv[0])
-    if members and argv[0] not in {command.name for command in COMMANDS} and set(argv[1:]) <= {"-h", "--help"}:
-        from tachograph.cli.help import overview
-
-        output.print_text(overview(members))
-        return 0
     command = find(argv)
     try:
         return _run(command, argv[command.name.count(" ") + 1 :])

@@ -16,7 +16,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """One target: its name, its module in `tachograph.export`, one line of help."""
+    """One target: its name, its module, one line of help.
+
+    A module that begins with a dot lies in `tachograph.export`; installed packages name theirs whole.
+    """
 
     name: str
     module: str
@@ -24,12 +27,16 @@ class ExportTarget:
 
 
 TARGETS: tuple[ExportTarget, ...] = (
-    ExportTarget("postgresql", "postgresql", "tables of a PostgreSQL database, kept as the lake is: only what changed"),
-    ExportTarget("csv", "csv", "files of comma-separated values, one per table"),
-    ExportTarget("parquet", "parquet", "Parquet files, one per table"),
-    ExportTarget("jsonl", "jsonl", "files of JSON lines, one per table"),
-    ExportTarget("openmetrics", "openmetrics", "metrics for Prometheus: a textfile of node_exporter, or a pushgateway"),
-    ExportTarget("clustercockpit", "clustercockpit", "a job archive as ClusterCockpit keeps it: one folder per job"),
+    ExportTarget(
+        "postgresql", ".postgresql", "tables of a PostgreSQL database, kept as the lake is: only what changed"
+    ),
+    ExportTarget("csv", ".csv", "files of comma-separated values, one per table"),
+    ExportTarget("parquet", ".parquet", "Parquet files, one per table"),
+    ExportTarget("jsonl", ".jsonl", "files of JSON lines, one per table"),
+    ExportTarget(
+        "openmetrics", ".openmetrics", "metrics for Prometheus: a textfile of node_exporter, or a pushgateway"
+    ),
+    ExportTarget("clustercockpit", ".clustercockpit", "a job archive as ClusterCockpit keeps it: one folder per job"),
 )
 
 
@@ -46,4 +53,4 @@ class ExportModule(Protocol):
 
 def load_target(target: ExportTarget) -> ExportModule:
     """Return the module of `target`, imported now."""
-    return cast("ExportModule", import_module(f"tachograph.export.{target.module}"))
+    return cast("ExportModule", import_module(target.module, "tachograph.export"))

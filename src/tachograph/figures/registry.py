@@ -12,6 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from tachograph.catalog.doors import added_entries
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.suggestions import did_you_mean
 
@@ -32,12 +33,16 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FigureEntry:
-    """One figure: its number, its name, which is that of its module, its title, the question it helps to answer."""
+    """One figure: its number, its name, which is that of its module, its title, the question it helps to answer.
+
+    A figure that an installed package adds names its module, and is drawn where it is chosen by its name.
+    """
 
     number: int
     name: str
     title: str
     question: str | None
+    module: str = ""
 
     @property
     def stem(self) -> str:
@@ -70,10 +75,13 @@ def find_figure(name: str) -> FigureEntry:
     for entry in FIGURES:
         if name in (entry.name, str(entry.number), f"{entry.number:02}", entry.stem):
             return entry
+    for entry in added_entries("figures", FigureEntry):
+        if name == entry.name:
+            return entry
     names = [entry.name for entry in FIGURES]
     raise NotFoundError(f"no figure {name!r}", do=did_you_mean(name, names, otherwise=f"use {', '.join(names)}"))
 
 
 def load_figure(entry: FigureEntry) -> StudyFigure:
     """Return the module of a figure, imported now."""
-    return cast("StudyFigure", import_module(f"tachograph.figures.{entry.name}"))
+    return cast("StudyFigure", import_module(entry.module or f".{entry.name}", "tachograph.figures"))

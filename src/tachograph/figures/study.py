@@ -131,7 +131,7 @@ def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
     Errors: NotFoundError for a name that is none.
     """
     wanted = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
-    return tuple(entry for entry in FIGURES if not wanted or entry in wanted)
+    return tuple(sorted(wanted, key=lambda entry: entry.number)) if wanted else FIGURES
 
 
 def make_figure(entry: FigureEntry, study: Study) -> MadeFigure:

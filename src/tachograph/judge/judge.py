@@ -28,7 +28,9 @@ from tachograph.judge.rules.verdicts import judge_rules
 from tachograph.judge.workload.jobs import judge_workload
 
 # codes that no rule of a site may have: a job has one finding of each code
-RESERVED = frozenset(known_codes()) - {check.code for check in CHECKS if check.deciders}
+RESERVED = frozenset(known_codes()).union(check.code for check in CHECKS) - {
+    check.code for check in CHECKS if check.deciders
+}
 _LISTS = ("intensity_histogram", "pipes")  # of a summary; no check reads them, and they are long
 _OF_SUMMARIES = tuple(check for check in CHECKS if check.decide is not None)
 

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 import msgspec
 
 from tachograph.catalog.config import meant
+from tachograph.catalog.doors import added_entries
 from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import parse_time
 
 if TYPE_CHECKING:
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceEntry:
-    """One source: its name, its module in `tachograph.catalog.chunks`, one line of help."""
+    """One source: its name, its module, one line of help.
+
+    A module that begins with a dot lies in `tachograph.sources`; installed packages name theirs whole.
+    """
 
     name: str
     module: str
@@ -41,20 +46,37 @@ class SourceEntry:
 
 
 SOURCES: tuple[SourceEntry, ...] = (
-    SourceEntry("ldms", "ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
-    SourceEntry("table", "table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
+    SourceEntry("ldms", ".ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
+    SourceEntry("table", ".table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
     SourceEntry(
-        "prometheus", "prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"
+        "prometheus", ".prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"
     ),
     SourceEntry(
-        "dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or polled with --url"
+        "dcgm-exporter", ".dcgm_exporter", "GPU and node samples of exporters: saved pages, or polled with --url"
     ),
-    SourceEntry("nvidia-smi", "nvidia_smi", "output of nvidia-smi: --query-gpu with and without a header, and dmon"),
-    SourceEntry("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
-    SourceEntry("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
-    SourceEntry("recording", "recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
-    SourceEntry("slurm-live", "slurm_live", "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd"),
+    SourceEntry("nvidia-smi", ".nvidia_smi", "output of nvidia-smi: --query-gpu with and without a header, and dmon"),
+    SourceEntry("sacct", ".sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
+    SourceEntry(
+        "allocation-map", ".allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"
+    ),
+    SourceEntry("recording", ".recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
+    SourceEntry(
+        "slurm-live", ".slurm_live", "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd"
+    ),
 )
+
+
+def find_source(name: str) -> SourceEntry:
+    """Return the source called `name`, of the project or of an installed package.
+
+    Errors: UsageError naming the closest one.
+    """
+    own = [source.name for source in SOURCES]
+    for source in (*SOURCES, *(() if name in own else added_entries("sources", SourceEntry))):
+        if source.name == name:
+            return source
+    do = did_you_mean(name, own, otherwise=f"use one of: {', '.join(own)}")
+    raise UsageError(f"unknown source '{name}'", do=do)
 
 
 class SourceModule(Protocol):
@@ -102,7 +124,7 @@ def load_record_source(source: SourceEntry) -> RecordSource | None:
 
 def load_source(source: SourceEntry) -> SourceModule:
     """Return the module of `source`, imported now."""
-    return cast("SourceModule", import_module(f"tachograph.sources.{source.module}"))
+    return cast("SourceModule", import_module(source.module, "tachograph.sources"))
 
 
 Watermark = Callable[[str], datetime | None]  # up to when a stream has been read; None: not read yet
@@ -178,12 +200,12 @@ class FeedModule(Protocol):
 # {source: module in tachograph.sources}
 FEEDS: Mapping[str, str] = MappingProxyType(
     {
-        "prometheus": "prometheus",
-        "sacct": "sacct",
-        "slurm-live": "slurm_live",
-        "allocation-map": "allocation_map",
-        "dcgm-exporter": "dcgm_exporter",
-        "pm-sampling": "pm_sampling.feed",
+        "prometheus": ".prometheus",
+        "sacct": ".sacct",
+        "slurm-live": ".slurm_live",
+        "allocation-map": ".allocation_map",
+        "dcgm-exporter": ".dcgm_exporter",
+        "pm-sampling": ".pm_sampling.feed",
     }
 )
 
@@ -194,7 +216,7 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     Errors: ConfigError naming the entry and the key.
     """
     name = raw.get("source")
-    if not isinstance(name, str) or name not in FEEDS:
+    if not isinstance(name, str) or (name not in FEEDS and name not in _added_feeds()):
         do = f"use one of: {', '.join(FEEDS)}"
         raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
     return convert_settings(raw, load_feed(name).SETTINGS, where=where)
@@ -276,4 +298,11 @@ def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:
 
 def load_feed(name: str) -> FeedModule:
     """Return the module of a source that can be collected, imported now."""
-    return cast("FeedModule", import_module(f"tachograph.sources.{FEEDS[name]}"))
+    module = FEEDS[name] if name in FEEDS else _added_feeds()[name]
+    return cast("FeedModule", import_module(module, "tachograph.sources"))
+
+
+def _added_feeds() -> Mapping[str, str]:
+    """{source: module} of installed packages whose sources can be collected."""
+    added = added_entries("sources", SourceEntry)
+    return {one.name: one.module for one in added if hasattr(load_source(one), "connect")}

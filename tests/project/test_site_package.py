@@ -1,0 +1,134 @@
+"""The package of a site in CONTRIBUTING.md, installed beside the project: its source, check, export and command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from madelake import held, job, make_lake, utc
+from tachograph.catalog.doors import added_entries
+from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.cli.registry import CommandEntry, find
+from tachograph.lake.delta import Lake
+from tachograph.sources.registry import settings_of
+
+CONTRIBUTING = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
+BEGIN = utc(1)
+MINUTES = 60
+
+
+def written(folder: Path) -> Path:
+    """The files of the recipe, in a folder."""
+    section = CONTRIBUTING.read_text(encoding="utf-8").partition("## A package of a site's own\n")[2]
+    files = re.findall(r"^New file `([^`]+)`:\n\n```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    for name, text in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "our-site"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of packages in which the package of the site is installed, without network."""
+    folder = tmp_path_factory.mktemp("site")
+    words = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(folder / "packages")]
+    subprocess.run([sys.executable, "-m", "pip", "install", *words, str(written(folder))], check=True)
+    return folder / "packages"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with two jobs and no samples."""
+    rows, owners = [], []
+    for number, node in enumerate(("cold", "warm")):
+        name, end = str(number + 1), BEGIN + timedelta(minutes=MINUTES)
+        rows.append(job(name, BEGIN, end, user="ann", gpus=1, node_list=node))
+        owners += held(name, node, [0], BEGIN, end)
+    return make_lake(tmp_path_factory.mktemp("site-lake") / "lake", jobs=rows, allocations=owners)
+
+
+def run(site: Path, *words: str) -> str:
+    """What a command prints where the package is installed."""
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    program = [sys.executable, "-m", "tachograph", *words]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_package_of_a_site_adds_a_source_a_check_an_export_and_a_command(
+    site: Path, lake: Lake, tmp_path: Path
+) -> None:
+    file = tmp_path / "day.room"
+    times = [(BEGIN + timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M:%S") for minute in range(MINUTES)]
+    lines = [f"{time},{node},0,80,{celsius}\n" for time in times for node, celsius in (("cold", 12), ("warm", 60))]
+    file.write_text("time,node,gpu,percent,celsius\n" + "".join(lines), encoding="ascii")
+    where = ("--lake", lake.location)
+
+    run(site, "ingest", "room", str(file), *where)
+    run(site, "analyze", *where)
+    listed = json.loads(run(site, "jobs", "--finding", "cold_room", "--json", *where))
+    assert [one["job_id"] for one in listed] == ["1"]
+    reported = json.loads(run(site, "job", "1", "--json", *where))
+    (found,) = [one for one in reported["findings"] if one["code"] == "cold_room"]
+    assert (found["severity"], found["evidence"]["gpu_temp_c_max"]) == ("hint", 12.0)
+    assert "No GPU was warmer than 12 C." in run(site, "job", "1", *where)
+
+    run(site, "export", "tickets", "--to", str(tmp_path / "tickets"), *where)
+    assert (tmp_path / "tickets").read_text(encoding="utf-8") == f"cold: {listed[0]['job_key']}\n"
+    assert run(site, "rooms") == "cellar\n"
+    assert re.search(r"^Of installed packages:\n  rooms +list our rooms$", run(site, "help", "--all"), re.MULTILINE)
+
+
+def declare(folder: Path, name: str, group: str, entry: str, module: str) -> None:
+    """A package in a folder, with one entry point."""
+    facts = folder / f"{name}-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[tachograph.{group}]\n{entry} = {name}_site:ENTRY\n")
+    if module:
+        (folder / f"{name}_site.py").write_text(module)
+
+
+def test_a_package_may_add_a_source_that_is_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = (
+        "from tachograph.sources.registry import FeedSettings, SourceEntry\n"
+        "ENTRY = SourceEntry('bmc', 'polled_site', 'controllers')\n"
+        "class SETTINGS(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):\n"
+        "    rack: str\n"
+        "def connect(settings, *, configuration): ...\n"
+    )
+    declare(tmp_path, "polled", "sources", "bmc", module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = settings_of({"source": "bmc", "rack": "r1"}, where="here")
+    assert (settings.stream, msgspec.structs.asdict(settings)["rack"]) == ("bmc:bmc", "r1")
+    with pytest.raises(ConfigError, match="rack"):
+        settings_of({"source": "bmc"}, where="here")
+    with pytest.raises(ConfigError, match="no source 'ipmi' that can be collected"):
+        settings_of({"source": "ipmi"}, where="here")
+
+
+def test_an_entry_that_is_none_is_one_line_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(tmp_path, "broken", "commands", "rooms", "")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"rooms of broken: cannot be imported: No module named 'broken_site'"):
+        find(["rooms"])
+    (tmp_path / "broken_site.py").write_text("ENTRY = 7\n")
+    with pytest.raises(ConfigError, match=r"broken_site:ENTRY is of type int; let it name a CommandEntry"):
+        added_entries("commands", CommandEntry)
+    assert find(["jobs"]).name == "jobs"
+
+
+def test_without_packages_nothing_is_added() -> None:
+    assert added_entries("commands", CommandEntry) == ()
+    with pytest.raises(UsageError, match="unknown command 'rooms'"):
+        find(["rooms"])
