@@ -121,19 +121,38 @@ def analyze(
     """
     _check(configuration)
     judging = judge(configuration)
-    analysis = _begin(lake, configuration, judging, now=now, full=full, progress=progress)
-    if analysis is None:
+    plan = _plan(lake, configuration, judging, now=now, full=full)
+    if plan is None:
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
+    analysis = _Analysis(lake, configuration, judging, plan, now, progress)
     if pool is not None:
         return analysis.run(pool)
     with ThreadPool(threads) as own:
         return analysis.run(own)
 
 
-def _begin(
-    lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool, progress: Progress | None
-) -> _Analysis | None:
-    """Find out what is to be done, and of which GPUs; None where nothing is new. What it was found by is released."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one analysis does, found out before anything is reduced.
+
+    `owned`: every run, and who held which GPU when. `runs`: those to be done, a row each. `gone`: keys
+    of summaries whose runs the accounting has no more. `horizon`: up to when samples had been removed.
+    `full`: everything is done again.
+    """
+
+    owned: Attribution
+    runs: pl.DataFrame
+    steps: StepRows
+    units: pl.DataFrame
+    seen: InputVersions
+    gone: pl.DataFrame
+    misplaced: Misplaced
+    horizon: datetime | None
+    full: bool
+
+
+def _plan(lake: Lake, configuration: Configuration, judge: Judge, *, now: datetime, full: bool) -> _Plan | None:
+    """Return what is to be done, and of which GPUs; None where nothing is new. What it was found by is released."""
     horizon = removed_before(lake, *SAMPLES)
     seen, last = seen_now(lake, configuration, judge.digest), None if full else seen_last(lake)
     news = news_since(lake, last, seen)
@@ -151,11 +170,17 @@ def _begin(
     )
     mine = replace(owned, runs=owned.runs.join(touched, on="run", how="semi"))
     steps = build_steps(read_steps(lake, mine.runs), allocations, mine)
-    analysis = _Analysis(lake, configuration, judge, owned, touched, steps, units, seen, now, progress)
-    analysis.full, analysis.horizon = news.everything, horizon
-    analysis.misplaced = misplaced(runs, allocations)
-    analysis.gone = known.summaries.join(owned.runs, on="job_key", how="anti").select("job_key")
-    return analysis
+    return _Plan(
+        owned=owned,
+        runs=mine.runs,
+        steps=steps,
+        units=units,
+        seen=seen,
+        gone=known.summaries.join(owned.runs, on="job_key", how="anti").select("job_key"),
+        misplaced=misplaced(runs, allocations),
+        horizon=horizon,
+        full=news.everything,
+    )
 
 
 def _check(configuration: Configuration) -> None:
@@ -233,27 +258,20 @@ class _Analysis:
         lake: Lake,
         configuration: Configuration,
         judge: Judge,
-        owned: Attribution,
-        touched: pl.DataFrame,
-        steps: StepRows,
-        units: pl.DataFrame,
-        seen: InputVersions,
+        plan: _Plan,
         now: datetime,
         progress: Progress | None,
     ) -> None:
-        self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
-        self.judge = judge
-        self.full = False
-        self.gone = JOB_SUMMARIES.empty().select("job_key")
-        self.runs = owned.runs.join(touched, on="run", how="semi")
+        self.lake, self.configuration, self.now, self.progress = lake, configuration, now, progress
+        self.judge, self.plan = judge, plan
+        self.runs, owned, steps = plan.runs, plan.owned, plan.steps
         self.intervals, handovers = (
-            frame.join(touched, on="run", how="semi").sort(*GPU_KEY, "start")
+            frame.join(self.runs, on="run", how="semi").sort(*GPU_KEY, "start")
             for frame in (owned.intervals, owned.handovers)
         )
         self.contested_s = _seconds(owned.contested)
-        self.facts, ridges = gpu_facts(units)
+        self.facts, ridges = gpu_facts(plan.units)
         self.number = next_number(lake)
-        self.horizon: datetime | None = None
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         every = pl.concat([self.intervals, handovers]).sort(*GPU_KEY, "start")
         self.held = every.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
@@ -271,7 +289,6 @@ class _Analysis:
         self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
         self.open_runs = OpenRuns(self.runs.select("run", "start"), per_run, configuration.analysis)
         self.waiting = self.runs
-        self.misplaced = Misplaced(0, None)
         self.summaries = SummaryBuffer(lake, self.number)
         self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
         self.step_rows = RowBuffer(lake, STEP_SUMMARIES, self.number, limit=GPU_ROWS)
@@ -290,8 +307,8 @@ class _Analysis:
             unaccounted=unaccounted.height,
             unaccounted_samples=int(unaccounted.get_column("samples").sum()),
             unplaced=self.runs.filter("unplaced").height,
-            misplaced=self.misplaced.jobs,
-            misplaced_by_s=self.misplaced.later_s,
+            misplaced=self.plan.misplaced.jobs,
+            misplaced_by_s=self.plan.misplaced.later_s,
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
             samples=tally.samples,
@@ -301,7 +318,7 @@ class _Analysis:
             contested_s=self.contested_s,
             handover_samples=tally.handed_over,
             findings=self.reported,
-            full=self.full,
+            full=self.plan.full,
             rule_problems=self.judge.problems,
         )
         self._remember(report)
@@ -310,7 +327,7 @@ class _Analysis:
     def _reduce(self, pool: TaskPool) -> _Tally:
         """Reduce day by day, and summarize what is over by the end of each."""
         tally = _Tally()
-        for day, part in reduce_days(self.reduction, pool=pool, everything=self.full, progress=self._report):
+        for day, part in reduce_days(self.reduction, pool=pool, everything=self.plan.full, progress=self._report):
             if part is not None:
                 tally.add(part)
                 self.minutes.add(part)
@@ -384,7 +401,7 @@ class _Analysis:
         Returns job_key, attribution and samples of the jobs.
         Errors: LakeError where samples were removed while they were analyzed; then nothing counts.
         """
-        if removed_before(self.lake, *SAMPLES) != self.horizon:
+        if removed_before(self.lake, *SAMPLES) != self.plan.horizon:
             what = "samples were removed while they were analyzed"
             raise LakeError(what, where=self.lake.location, do="run it again")
         self.gpus.write()
@@ -393,7 +410,7 @@ class _Analysis:
         new = self.summaries.kept
         columns = ("job_key", "as_of", *PIPE_MEANS)
         known = self.lake.latest(JOB_SUMMARIES, columns).join(new, on="job_key", how="anti")
-        gone = known.join(self.gone, on="job_key", how="semi")
+        gone = known.join(self.plan.gone, on="job_key", how="semi")
         expired = removed_before(self.lake, JOBS)
         if expired is not None:  # their accounting was removed, their summaries stay
             gone = gone.filter(pl.col("as_of") >= pl.lit(expired, dtype=TIME))
@@ -411,8 +428,8 @@ class _Analysis:
 
     def _remember(self, report: AnalysisReport) -> None:
         row = {
-            **{f"{table}_version": version for table, version in self.seen.versions.items()},
-            "method": self.seen.method,
+            **{f"{table}_version": version for table, version in self.plan.seen.versions.items()},
+            "method": self.plan.seen.method,
             "as_of": self.now,
             "jobs": report.jobs,
             "samples": report.samples,
