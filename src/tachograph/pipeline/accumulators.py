@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -12,8 +13,22 @@ from deltalake.transaction import AddAction
 from numpy.typing import NDArray
 
 from tachograph.catalog.config import AnalysisOptions
-from tachograph.catalog.counters import COUNTERS, CounterKind
+from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.units import DAY_US
+from tachograph.pipeline.statistics import (
+    AREA,
+    EVENTS,
+    FIRST,
+    FIRST_TIME,
+    GROWN,
+    HIGHEST_NEW,
+    INTEGRATED,
+    LAST,
+    LAST_TIME,
+    SECONDS,
+    Merge,
+    merge_of,
+)
 from tachograph.pipeline.timelines import merge_timelines
 from tachograph.pipeline.windows import BORDER_WINDOWS, COMPLETE_WINDOWS, IMBALANCE, Windows, fold_windows
 
@@ -84,26 +99,26 @@ def _joints(columns: Sequence[str]) -> list[pl.Expr]:
     next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(_UNIT) // DAY_US
     longest = pl.max_horizontal(pl.col("gap_us"), pl.col("gap_us").shift(1).over(_UNIT))
     for name in INTEGRATED:
-        if f"area_{name}" in columns:
-            distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
-            both = _last_known(f"last_{name}") + pl.col(f"first_{name}")
+        if AREA.of(name) in columns:
+            distance = pl.col(FIRST_TIME.of(name)) - _last_known(LAST_TIME.of(name))
+            both = _last_known(LAST.of(name)) + pl.col(FIRST.of(name))
             bridged = (distance <= longest).fill_null(value=False)
-            expressions.append(_plus(f"area_{name}", bridged, both * distance * 0.5e-6))
-            expressions.append(_plus(f"seconds_{name}", bridged, distance * 1e-6))
+            expressions.append(_plus(AREA.of(name), bridged, both * distance * 0.5e-6))
+            expressions.append(_plus(SECONDS.of(name), bridged, distance * 1e-6))
     for counter in COUNTERS:
         name = counter.name
-        if f"grown_{name}" in columns:
-            step = (pl.col(f"first_{name}") - _last_known(f"last_{name}")).clip(lower_bound=0)
-            distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
-            expressions.append(_plus(f"grown_{name}", next_day, step))
-            expressions.append(_plus(f"seconds_{name}", next_day, distance * 1e-6))
-        if f"events_{name}" in columns:
-            first = pl.col(f"first_{name}")
-            new = (
-                (first != _last_known(f"last_{name}")) & (first != 0) & next_day
-            )  # within a day the kernel has seen it
-            expressions.append(pl.col(f"events_{name}") + new.fill_null(value=False).cast(pl.Int64))
-            expressions.append(pl.max_horizontal(f"max_new_{name}", pl.when(new).then(first)).alias(f"max_new_{name}"))
+        if GROWN.of(name) in columns:
+            step = (pl.col(FIRST.of(name)) - _last_known(LAST.of(name))).clip(lower_bound=0)
+            distance = pl.col(FIRST_TIME.of(name)) - _last_known(LAST_TIME.of(name))
+            expressions.append(_plus(GROWN.of(name), next_day, step))
+            expressions.append(_plus(SECONDS.of(name), next_day, distance * 1e-6))
+        if EVENTS.of(name) in columns:
+            first = pl.col(FIRST.of(name))
+            new = (first != _last_known(LAST.of(name))) & (first != 0) & next_day  # within a day the kernel has seen it
+            expressions.append(pl.col(EVENTS.of(name)) + new.fill_null(value=False).cast(pl.Int64))
+            expressions.append(
+                pl.max_horizontal(HIGHEST_NEW.of(name), pl.when(new).then(first)).alias(HIGHEST_NEW.of(name))
+            )
     return expressions
 
 
@@ -117,34 +132,24 @@ def _last_known(name: str) -> pl.Expr:
     return pl.col(name).forward_fill().shift(1).over(_UNIT)
 
 
+# {how values become one: the expression of a column of neighbours, in the order of time}
+_MERGED: Mapping[Merge, Callable[[pl.Expr], pl.Expr]] = MappingProxyType(
+    {
+        Merge.SUM: lambda column: column.sum(),
+        Merge.MAXIMUM: lambda column: column.max(),
+        Merge.FIRST: lambda column: column.drop_nulls().first(),
+        Merge.LAST: lambda column: column.drop_nulls().last(),
+        Merge.BITS: lambda column: column.bitwise_or(),
+        Merge.MEDIAN: lambda column: column.drop_nans().median().fill_null(float("nan")),
+    }
+)
+
+
 def _additions(columns: Sequence[str]) -> list[pl.Expr]:
-    """How each accumulator column of neighbouring segments, ordered in time, becomes one."""
-    expressions: list[pl.Expr] = []
-    for name in columns:
-        if name == _UNIT:
-            continue
-        column = pl.col(name)
-        if name in SEGMENT_KEY:
-            expressions.append(column.first())
-            continue
-        stem = name.partition("_")[0]
-        if stem == "first" or name.startswith("t_first"):
-            expressions.append(column.drop_nulls().first())
-        elif stem == "last" or name.startswith("t_last"):
-            expressions.append(column.drop_nulls().last())
-        elif name == "interval_us":
-            expressions.append(column.drop_nans().median().fill_null(float("nan")))
-        elif name == "gap_us" or stem == "max":
-            expressions.append(column.max())
-        elif stem == "bits":
-            expressions.append(column.bitwise_or())
-        else:
-            expressions.append(column.sum())
-    return expressions
+    """How each column of neighbouring segments, ordered in time, becomes one."""
+    return [_MERGED[merge_of(name)](pl.col(name)) for name in columns if name != _UNIT]
 
 
-AT_WORK = ("pairs", "work", "square", "traffic")  # of a pipe: samples, and sums of p, p * p, p * DRAM activity
-INTEGRATED = tuple(c.name for c in COUNTERS if c.kind is CounterKind.RATE or c.name == "power_w")
 _INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
 
 

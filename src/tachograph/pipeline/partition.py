@@ -18,8 +18,30 @@ from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import GPU_KEY, MINUTE_MAXIMA, MINUTE_MEANS, PIPES
 from tachograph.catalog.units import EPOCH
 from tachograph.pipeline import kernel
-from tachograph.pipeline.accumulators import AT_WORK, INTEGRATED, Accumulators
+from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.minutes import PartitionMinutes
+from tachograph.pipeline.statistics import (
+    AREA,
+    AT_WORK,
+    BITS,
+    COMPUTE,
+    EVENTS,
+    FIRST,
+    FIRST_TIME,
+    GROWN,
+    HIGHEST,
+    HIGHEST_NEW,
+    INTEGRATED,
+    LABEL,
+    LAST,
+    LAST_TIME,
+    LOWERED,
+    MEMORY,
+    SAMPLES,
+    SECONDS,
+    TOTAL,
+    ZEROS,
+)
 from tachograph.pipeline.windows import MinuteSlots, windows_of
 
 LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, software and hardware thermal, brake
@@ -311,12 +333,12 @@ def _counter(
         kernel.over_minutes(layout.seg_slot, slots.n, slots.total, slots.most, n, total, most)
     else:
         kernel.levels(column, layout.seg_a, layout.seg_b, n, total, most)
-    result = {f"n_{counter.name}": pl.Series(n), f"sum_{counter.name}": pl.Series(total)}
-    result[f"max_{counter.name}"] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
+    result = {SAMPLES.of(counter.name): pl.Series(n), TOTAL.of(counter.name): pl.Series(total)}
+    result[HIGHEST.of(counter.name)] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
     if counter.name == "gpu_util":
         zero = np.empty(size, np.int64)
         kernel.zeros(column, layout.seg_a, layout.seg_b, zero)
-        result["zeros_gpu_util"] = pl.Series(zero)
+        result[ZEROS.of("gpu_util")] = pl.Series(zero)
     if counter.name in INTEGRATED:
         result.update(_integrals(counter.name, column, layout, gap, steps))
     return result
@@ -328,7 +350,7 @@ def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats, steps: 
     kernel.integrals(
         layout.t, steps, column, layout.seg_a, layout.seg_b, gap, n, area, seconds, first, last, t_first, t_last
     )
-    sums = {f"area_{name}": pl.Series(area), f"seconds_{name}": pl.Series(seconds)}
+    sums = {AREA.of(name): pl.Series(area), SECONDS.of(name): pl.Series(seconds)}
     return sums | _borders(name, n, first, last, t_first, t_last)
 
 
@@ -338,10 +360,10 @@ def _borders(name: str, n: Longs, first: Floats, last: Floats, t_first: Longs, t
         pl.when(pl.col("n") > 0).then("first").alias("first"), pl.when(pl.col("n") > 0).then("last").alias("last")
     )
     return {
-        f"first_{name}": pl.Series(first).fill_nan(None),
-        f"last_{name}": pl.Series(last).fill_nan(None),
-        f"t_first_{name}": times.get_column("first"),
-        f"t_last_{name}": times.get_column("last"),
+        FIRST.of(name): pl.Series(first).fill_nan(None),
+        LAST.of(name): pl.Series(last).fill_nan(None),
+        FIRST_TIME.of(name): times.get_column("first"),
+        LAST_TIME.of(name): times.get_column("last"),
     }
 
 
@@ -352,9 +374,9 @@ def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Se
     column = columns.doubles(name)
     kernel.increases(layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last)
     sums = {
-        f"n_{name}": pl.Series(n),
-        f"grown_{name}": pl.Series(grown),
-        f"seconds_{name}": pl.Series((t_last - t_first) * 1e-6),
+        SAMPLES.of(name): pl.Series(n),
+        GROWN.of(name): pl.Series(grown),
+        SECONDS.of(name): pl.Series((t_last - t_first) * 1e-6),
     }
     return sums | _borders(name, n, first, last, t_first, t_last)
 
@@ -368,12 +390,12 @@ def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Seri
         n, events, most, newest, first, last,
     )  # fmt: skip
     return {
-        f"n_{name}": pl.Series(n),
-        f"events_{name}": pl.Series(events),
-        f"max_{name}": pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None),
-        f"max_new_{name}": pl.Series(newest).fill_nan(None),
-        f"first_{name}": pl.Series(first).fill_nan(None),
-        f"last_{name}": pl.Series(last).fill_nan(None),
+        SAMPLES.of(name): pl.Series(n),
+        EVENTS.of(name): pl.Series(events),
+        HIGHEST.of(name): pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None),
+        HIGHEST_NEW.of(name): pl.Series(newest).fill_nan(None),
+        FIRST.of(name): pl.Series(first).fill_nan(None),
+        LAST.of(name): pl.Series(last).fill_nan(None),
     }
 
 
@@ -381,7 +403,7 @@ def _bits(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]
     column = columns.longs(name)
     n, lowered, seen = (np.empty(layout.segments, np.int64) for _ in range(3))
     kernel.bits(column, LOWERING_BITS, layout.seg_a, layout.seg_b, n, lowered, seen)
-    return {f"n_{name}": pl.Series(n), f"lowered_{name}": pl.Series(lowered), f"bits_{name}": pl.Series(seen)}
+    return {SAMPLES.of(name): pl.Series(n), LOWERED.of(name): pl.Series(lowered), BITS.of(name): pl.Series(seen)}
 
 
 def _roofline(
@@ -396,14 +418,14 @@ def _roofline(
     """Labels per pipe, and the histogram of intensities (segments x 4 x 32); nothing where memory is not measured."""
     size = layout.segments
     histogram = np.zeros((size, 4, kernel.INTENSITY_BINS), np.int64)
-    if "n_dram_active" not in segments or not any(f"n_{name}" in segments for name in PIPES.values()):
+    if SAMPLES.of("dram_active") not in segments or not any(SAMPLES.of(name) in segments for name in PIPES.values()):
         return {}, histogram
     dram = columns.singles("dram_active")
     measured = np.zeros((size, 4), np.float32)
     pipes = [dram] * 4  # where a pipe is not measured, its column is never read
     for place, name in enumerate(PIPES.values()):
-        if f"n_{name}" in segments:
-            measured[:, place] = segments[f"n_{name}"].to_numpy() > 0
+        if SAMPLES.of(name) in segments:
+            measured[:, place] = segments[SAMPLES.of(name)].to_numpy() > 0
             pipes[place] = columns.singles(name)
     compute, memory = np.zeros((size, 4)), np.zeros((size, 4))
     idle, known = np.zeros(size), np.zeros(size)
@@ -416,12 +438,12 @@ def _roofline(
     result = {"idle": pl.Series(np.where(any_pipe, idle, 0.0)), "known": pl.Series(np.where(any_pipe, known, 0.0))}
     for place, pipe in enumerate(PIPES):
         seen = measured[:, place] > 0
-        result[f"compute_{pipe}"] = pl.Series(np.where(seen, compute[:, place], 0.0))
-        result[f"memory_{pipe}"] = pl.Series(np.where(seen, memory[:, place], 0.0))
+        result[COMPUTE.of(pipe)] = pl.Series(np.where(seen, compute[:, place], 0.0))
+        result[MEMORY.of(pipe)] = pl.Series(np.where(seen, memory[:, place], 0.0))
         if seen.any():
             products = np.empty((len(AT_WORK), size))
             kernel.products(pipes[place], dram, layout.seg_a, layout.seg_b, products)
-            result |= {f"{stem}_{pipe}": pl.Series(row) for stem, row in zip(AT_WORK, products, strict=True)}
+            result |= {kept.of(pipe): pl.Series(row) for kept, row in zip(AT_WORK, products, strict=True)}
     _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
     return result, histogram
 
@@ -482,7 +504,7 @@ def _labelled(labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _Slot
     label = labeller({name: slots.mean for name, slots in by_minute.items()}, layout.slots)
     counts = np.zeros((labeller.labels, layout.segments), np.int64)
     kernel.add_labels(layout.seg_slot, layout.slot_a, layout.slot_b, label, counts)
-    return {f"label_{place}": pl.Series(row) for place, row in enumerate(counts)}
+    return {LABEL.of(str(place)): pl.Series(row) for place, row in enumerate(counts)}
 
 
 def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _SlotValues]) -> PartitionMinutes:

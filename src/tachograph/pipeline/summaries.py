@@ -22,7 +22,30 @@ from tachograph.catalog.tables import (
     WINDOWED,
 )
 from tachograph.lake.conform import in_schema
-from tachograph.pipeline.accumulators import AT_WORK, SEGMENT_KEY, Accumulators
+from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators
+from tachograph.pipeline.statistics import (
+    AREA,
+    AT_WORK,
+    BITS,
+    BORDERS,
+    COMPUTE,
+    EVENTS,
+    GROWN,
+    HIGHEST,
+    HIGHEST_NEW,
+    LABEL,
+    LAST,
+    LOWERED,
+    MEMORY,
+    PAIRS,
+    SAMPLES,
+    SECONDS,
+    SQUARE,
+    TOTAL,
+    WORK,
+    ZEROS,
+    statistics_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +133,7 @@ def summarize_gpus(
         span_s=_span(analysis),
     )
     joined = joined.with_columns(
-        pl.when(pl.col(f"seconds_{rate}") > 0).then(f"area_{rate}").alias(f"area_{rate}") for rate in RATE_VOLUMES
+        pl.when(pl.col(SECONDS.of(rate)) > 0).then(AREA.of(rate)).alias(AREA.of(rate)) for rate in RATE_VOLUMES
     )
     statistics = [expression for counter in COUNTERS for expression in _statistics(counter)]
     return joined.with_columns(
@@ -119,12 +142,12 @@ def summarize_gpus(
         *statistics,
         *_energy(),
         temporal_imbalance=_temporal("gpu_util", analysis),
-        hbm_peak_fraction=pl.col("max_hbm_used_mib") / pl.col("hbm_mib"),
-        zero_util_fraction=_ratio("zeros_gpu_util", "n_gpu_util"),
+        hbm_peak_fraction=pl.col(HIGHEST.of("hbm_used_mib")) / pl.col("hbm_mib"),
+        zero_util_fraction=_ratio(ZEROS.of("gpu_util"), SAMPLES.of("gpu_util")),
         workload_samples=_labelled(joined.columns),
-        remapped_rows_uncorrectable_last="last_remapped_rows_uncorrectable",
-        xid_events=pl.when(pl.col("n_xid") > 0).then("events_xid"),
-        xid_event_max=pl.col("max_new_xid"),
+        remapped_rows_uncorrectable_last=LAST.of("remapped_rows_uncorrectable"),
+        xid_events=pl.when(pl.col(SAMPLES.of("xid")) > 0).then(EVENTS.of("xid")),
+        xid_event_max=pl.col(HIGHEST_NEW.of("xid")),
         **{f"temporal_imbalance_{name}": _temporal(name, analysis) for name in OTHER_IMBALANCES},
     )
 
@@ -137,19 +160,12 @@ def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
 def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with every accumulator column a metric may use, null where nothing was measured."""
     wanted: dict[str, pl.DataType] = {"samples": pl.Int64(), "t_first": pl.Int64(), "t_last": pl.Int64()}
-    wanted |= {"interval_us": pl.Float64(), "zeros_gpu_util": pl.Int64(), "idle": pl.Float64(), "known": pl.Float64()}
+    wanted |= {"interval_us": pl.Float64(), "idle": pl.Float64(), "known": pl.Float64()}
     for counter in COUNTERS:
-        name = counter.name
-        wanted[f"n_{name}"] = pl.Int64()
-        stems = {CounterKind.CUMULATIVE: ("grown",), CounterKind.RATE: ("sum", "max", "area", "seconds")}.get(
-            counter.kind, ("sum", "max")
-        )
-        wanted |= {f"{stem}_{name}": pl.Float64() for stem in stems}
-    wanted |= {name: pl.Float64() for name in ("area_power_w", "seconds_power_w", "seconds_energy_j")}
-    wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")}
-    wanted |= {"events_xid": pl.Int64(), "max_new_xid": pl.Float64()}
-    wanted |= {"last_remapped_rows_uncorrectable": pl.Float64()}
-    wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory", *AT_WORK)}
+        kept = [one for one in statistics_of(counter) if one not in BORDERS]
+        wanted |= {one.of(counter.name): pl.Int64() if one.is_count else pl.Float64() for one in kept}
+    wanted |= {LAST.of("remapped_rows_uncorrectable"): pl.Float64()}
+    wanted |= {one.of(pipe): pl.Float64() for pipe in PIPES for one in (COMPUTE, MEMORY, *AT_WORK)}
     return frame.with_columns(
         pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
     )
@@ -157,7 +173,7 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _labelled(columns: list[str]) -> pl.Expr:
     """Samples by label in the order of labels; null without samples, or where they were not labelled."""
-    labels = [pl.col(f"label_{place}") for place in range(sum(name.startswith("label_") for name in columns))]
+    labels = [pl.col(LABEL.of(str(place))) for place in range(sum(name.startswith(LABEL.of("")) for name in columns))]
     if not labels:
         return pl.lit(None, dtype=pl.List(pl.Int64))
     return pl.when(pl.col("samples") > 0).then(pl.concat_list(labels))
@@ -171,15 +187,18 @@ def _statistics(counter: Counter) -> list[pl.Expr]:
     name = counter.name
     if counter.unit == "bitmask":
         return [
-            _ratio(f"lowered_{name}", f"n_{name}").alias(f"{name}_mean"),
-            pl.when(pl.col(f"n_{name}") > 0).then(f"bits_{name}").alias(f"{name}_max"),
+            _ratio(LOWERED.of(name), SAMPLES.of(name)).alias(f"{name}_mean"),
+            pl.when(pl.col(SAMPLES.of(name)) > 0).then(BITS.of(name)).alias(f"{name}_max"),
         ]
     if counter.unit == "code":
-        return [pl.lit(None, dtype=pl.Float64).alias(f"{name}_mean"), pl.col(f"max_{name}").alias(f"{name}_max")]
+        return [pl.lit(None, dtype=pl.Float64).alias(f"{name}_mean"), pl.col(HIGHEST.of(name)).alias(f"{name}_max")]
     if counter.kind is CounterKind.CUMULATIVE:
-        grown = pl.when(pl.col(f"n_{name}") > 1).then(f"grown_{name}")
+        grown = pl.when(pl.col(SAMPLES.of(name)) > 1).then(GROWN.of(name))
         return [grown.alias(f"{name}_mean"), grown.alias(f"{name}_max")]
-    return [_ratio(f"sum_{name}", f"n_{name}").alias(f"{name}_mean"), pl.col(f"max_{name}").alias(f"{name}_max")]
+    return [
+        _ratio(TOTAL.of(name), SAMPLES.of(name)).alias(f"{name}_mean"),
+        pl.col(HIGHEST.of(name)).alias(f"{name}_max"),
+    ]
 
 
 def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
@@ -187,9 +206,9 @@ def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
     if name not in ("gpu_util", *analysis.imbalance_counters):
         return pl.lit(None, dtype=pl.Float64)
     idle = pl.lit(0.0) if analysis.zero_temporal_imbalance else pl.lit(None, dtype=pl.Float64)
-    most = pl.col(f"max_{name}")
-    value = 1 - pl.col(f"sum_{name}") / (pl.col(f"n_{name}") * most)
-    return pl.when(pl.col(f"n_{name}") > 0).then(pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle))
+    most = pl.col(HIGHEST.of(name))
+    value = 1 - pl.col(TOTAL.of(name)) / (pl.col(SAMPLES.of(name)) * most)
+    return pl.when(pl.col(SAMPLES.of(name)) > 0).then(pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle))
 
 
 def _span(analysis: AnalysisOptions) -> pl.Expr:
@@ -212,12 +231,12 @@ def _energy() -> list[pl.Expr]:
     Null for a MIG slice: what is measured is the whole GPU's.
     """
     whole = pl.col("mig").is_null()
-    counted_s, measured_s = pl.col("seconds_energy_j"), pl.col("seconds_power_w")
-    stuck = (pl.col("grown_energy_j") == 0) & (pl.col("area_power_w") > 0)
+    counted_s, measured_s = pl.col(SECONDS.of("energy_j")), pl.col(SECONDS.of("power_w"))
+    stuck = (pl.col(GROWN.of("energy_j")) == 0) & (pl.col(AREA.of("power_w")) > 0)
     poor = counted_s < 0.5 * measured_s
     usable = (counted_s > 0) & ~stuck.fill_null(value=False) & ~poor.fill_null(value=False)
-    counted = pl.when(whole & usable).then(pl.col("grown_energy_j"))
-    integrated = pl.when(whole & (measured_s > 0)).then(pl.col("area_power_w"))
+    counted = pl.when(whole & usable).then(pl.col(GROWN.of("energy_j")))
+    integrated = pl.when(whole & (measured_s > 0)).then(pl.col(AREA.of("power_w")))
     source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
     return [
         pl.coalesce(counted, integrated).alias("energy_j"),
@@ -257,7 +276,7 @@ def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
 
 def volume_columns() -> dict[str, str]:
     """{accumulator: summary column} of the integrals of rates."""
-    return {f"area_{rate}": volume for rate, volume in RATE_VOLUMES.items()}
+    return {AREA.of(rate): volume for rate, volume in RATE_VOLUMES.items()}
 
 
 HISTOGRAM_BINS = 4 * 32
@@ -351,11 +370,13 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         pl.col("energy_j").is_not_null().sum().cast(pl.Int64).alias("energy_gpus"),
         pl.col("span_s").filter(pl.col("energy_j").is_not_null()).sum().alias("span_sum_s"),
         pl.col("power_w_mean").mean().alias("power_w_sampled_mean"),
-        pl.when(pl.col("n_gpu_util").sum() > 0)
-        .then(((pl.col("n_gpu_util") > 0) & (pl.col("max_gpu_util") == 0)).sum())
+        pl.when(pl.col(SAMPLES.of("gpu_util")).sum() > 0)
+        .then(((pl.col(SAMPLES.of("gpu_util")) > 0) & (pl.col(HIGHEST.of("gpu_util")) == 0)).sum())
         .cast(pl.Int64)
         .alias("gpus_never_used"),
-        (_sum_known("zeros_gpu_util") / _sum_known("n_gpu_util")).fill_nan(None).alias("zero_util_fraction"),
+        (_sum_known(ZEROS.of("gpu_util")) / _sum_known(SAMPLES.of("gpu_util")))
+        .fill_nan(None)
+        .alias("zero_util_fraction"),
         _sum_known("xid_events"),
         pl.col("xid_event_max").max(),
         pl.col("temporal_imbalance").max(),
@@ -364,11 +385,11 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         *(_sum_known(name) for name in ("known", "idle")),
     ]
     for pipe, activity in PIPES.items():
-        expressions += [_sum_known(f"{label}_{pipe}") for label in ("compute", "memory")]
-        expressions.append(_sum_known(f"n_{activity}").alias(f"measured_{pipe}"))
-        work, square = pl.col(f"work_{pipe}"), pl.col(f"square_{pipe}")
-        expressions += [_sum_known(f"{stem}_{pipe}") for stem in AT_WORK[1:]]
-        share = work**2 / (pl.col(f"pairs_{pipe}") * square)  # of its time in which a GPU worked
+        expressions += [_sum_known(one.of(pipe)) for one in (COMPUTE, MEMORY)]
+        expressions.append(_sum_known(SAMPLES.of(activity)).alias(f"measured_{pipe}"))
+        work, square = pl.col(WORK.of(pipe)), pl.col(SQUARE.of(pipe))
+        expressions += [_sum_known(one.of(pipe)) for one in AT_WORK[1:]]
+        share = work**2 / (pl.col(PAIRS.of(pipe)) * square)  # of its time in which a GPU worked
         expressions.append((work * share).filter(square > 0).sum().alias(f"share_{pipe}"))
     for counter in COUNTERS:
         if counter.name != "power_w":
@@ -411,7 +432,7 @@ def _roofline() -> dict[str, pl.Expr]:
     columns: dict[str, pl.Expr] = {}
     for pipe in PIPES:
         end = "" if pipe == "fp64" else f"_{pipe}"
-        compute, memory = pl.col(f"compute_{pipe}"), pl.col(f"memory_{pipe}")
+        compute, memory = pl.col(COMPUTE.of(pipe)), pl.col(MEMORY.of(pipe))
         measured = (pl.col(f"measured_{pipe}") > 0) & (pl.col("known") > 0)
         labelled = pl.when(measured & (compute + memory > 0)).then(compute + memory)
         columns[f"compute_fraction{end}"] = compute / labelled
@@ -435,7 +456,7 @@ def _at_work() -> dict[str, pl.Expr]:
     main = pl.coalesce(pl.when((mean == most) & (most > 0)).then(pl.lit(pipe)) for pipe, mean in means.items())
 
     def over_work(stem: str) -> pl.Expr:
-        of_pipe = (pl.col(f"{stem}_{pipe}") / pl.col(f"work_{pipe}") for pipe in PIPES)
+        of_pipe = (pl.col(f"{stem}_{pipe}") / pl.col(WORK.of(pipe)) for pipe in PIPES)
         return pl.coalesce(pl.when(main == pipe).then(value) for pipe, value in zip(PIPES, of_pipe, strict=True))
 
     return {"main_pipe": main, **{name: over_work(stem) for name, stem in _OF_WORK.items()}}

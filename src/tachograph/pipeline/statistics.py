@@ -1,0 +1,107 @@
+"""The statistics that are kept of each counter in a segment: their columns, and how those of neighbours become one.
+
+A segment is what a run held of one GPU in one stretch. Reduction fills the columns, `merge_segments` puts those of
+neighbouring segments together, and summaries read them: all three take the names from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+
+from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+from tachograph.catalog.tables import PIPES
+
+
+class Merge(Enum):
+    """How values in neighbouring segments, in the order of time, become one."""
+
+    SUM = auto()
+    MAXIMUM = auto()
+    FIRST = auto()
+    LAST = auto()
+    BITS = auto()
+    MEDIAN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistic of a counter, of a pipe, or of a label."""
+
+    stem: str
+    merge: Merge
+    is_count: bool = False  # a whole number
+
+    def of(self, name: str) -> str:
+        """Return its column.
+
+        >>> SAMPLES.of("gpu_util")
+        'n_gpu_util'
+        """
+        return f"{self.stem}_{name}"
+
+
+SAMPLES = Statistic("n", Merge.SUM, is_count=True)  # those with a value
+TOTAL = Statistic("sum", Merge.SUM)
+HIGHEST = Statistic("max", Merge.MAXIMUM)
+ZEROS = Statistic("zeros", Merge.SUM, is_count=True)  # samples of exactly 0
+AREA = Statistic("area", Merge.SUM)  # integral over time by trapezoids, in the unit times seconds
+SECONDS = Statistic("seconds", Merge.SUM)  # time that AREA, or GROWN, covers
+FIRST = Statistic("first", Merge.FIRST)
+LAST = Statistic("last", Merge.LAST)
+FIRST_TIME = Statistic("t_first", Merge.FIRST)  # us, of FIRST
+LAST_TIME = Statistic("t_last", Merge.LAST)
+GROWN = Statistic("grown", Merge.SUM)  # sum of the steps upwards
+EVENTS = Statistic("events", Merge.SUM, is_count=True)  # changes to a code that is not 0
+HIGHEST_NEW = Statistic("max_new", Merge.MAXIMUM)  # of the codes that EVENTS counts
+LOWERED = Statistic("lowered", Merge.SUM, is_count=True)  # samples with a bit that lowers clocks
+BITS = Statistic("bits", Merge.BITS, is_count=True)
+# of pipes
+COMPUTE = Statistic("compute", Merge.SUM)
+MEMORY = Statistic("memory", Merge.SUM)
+AT_WORK = tuple(
+    Statistic(stem, Merge.SUM)
+    for stem in ("pairs", "work", "square", "traffic")  # samples, sums of p, p * p, p * DRAM activity
+)
+PAIRS, WORK, SQUARE, TRAFFIC = AT_WORK
+# of places of labels
+LABEL = Statistic("label", Merge.SUM)
+
+BORDERS = (FIRST, LAST, FIRST_TIME, LAST_TIME)
+INTEGRATED = tuple(one.name for one in COUNTERS if one.kind is CounterKind.RATE or one.name == "power_w")
+
+
+def statistics_of(counter: Counter) -> tuple[Statistic, ...]:
+    """Return what is kept of a counter, by its kind and unit."""
+    if counter.unit == "bitmask":
+        return (SAMPLES, LOWERED, BITS)
+    if counter.unit == "code":
+        return (SAMPLES, EVENTS, HIGHEST, HIGHEST_NEW, FIRST, LAST)
+    if counter.kind is CounterKind.CUMULATIVE:
+        return (SAMPLES, GROWN, SECONDS, *BORDERS)
+    zeros = (ZEROS,) if counter.name == "gpu_util" else ()
+    integral = (AREA, SECONDS, *BORDERS) if counter.name in INTEGRATED else ()
+    return (SAMPLES, TOTAL, HIGHEST, *zeros, *integral)
+
+
+_MERGES: Mapping[str, Merge] = MappingProxyType(
+    {
+        **dict.fromkeys(("run", "node", "gpu", "mig", "t_first"), Merge.FIRST),
+        "t_last": Merge.LAST,
+        "interval_us": Merge.MEDIAN,
+        "gap_us": Merge.MAXIMUM,
+        **dict.fromkeys(("samples", "idle", "known"), Merge.SUM),
+        **{kept.of(counter.name): kept.merge for counter in COUNTERS for kept in statistics_of(counter)},
+        **{kept.of(pipe): kept.merge for pipe in PIPES for kept in (COMPUTE, MEMORY, *AT_WORK)},
+    }
+)
+
+
+def merge_of(column: str) -> Merge:
+    """Return how a column of segments is merged.
+
+    Errors: KeyError for a column that is no statistic; a defect.
+    """
+    return LABEL.merge if column.startswith(LABEL.of("")) else _MERGES[column]
