@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.catalog.mig import MIG_PROFILES, profiles_of
-from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, SharingAdvice, advise, limit
+from tachograph.catalog.mig import MIG_PROFILES
+from tachograph.sharing.advice import CONTEXT_BYTES, SharingAdvice, advise, limit
 from tachograph.sharing.capacity import gpu_of_device
-from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, Footprint, GpuCapacity, Sharing
-from tachograph.sharing.estimate import estimate
+from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, Footprint, GpuCapacity
 from tachograph.sharing.mixes import issuing
 from tachograph.sharing.partitions import on_share, smallest_together
 
@@ -98,22 +96,6 @@ def test_kernels_that_may_be_wide_are_not_put_on_a_part_of_the_sms() -> None:
     assert (found.mode, found.conservative) == ("mps_share", found.slowdowns)
 
 
-def test_what_an_estimator_shows_of_shares_counts() -> None:
-    one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
-    requested: list[tuple[float, ...]] = []
-
-    def shared(shares: tuple[float, ...]) -> Estimate:
-        requested.append(shares)
-        return Estimate(
-            (CorunOutcome("a", 1.05, 1.1, "dram"), CorunOutcome("b", 1.5, 2.0, "dram")), {}, None, None, False, ()
-        )
-
-    found = advice(one, other, shared=shared)
-    assert len(requested) == 1
-    assert found.mode == "no"
-    assert any("expected 1.05x and 1.50x" in sentence for sentence in found.why)
-
-
 def test_memory_bandwidth_is_parted_by_mig() -> None:
     one, other = kernel("a", dram=0.45, issue=0.1, sm_share=0.07), kernel("b", dram=0.4, issue=0.1, sm_share=0.07)
     found = advice(one, other)
@@ -123,41 +105,12 @@ def test_memory_bandwidth_is_parted_by_mig() -> None:
     assert found.worst == found.conservative == pytest.approx([1 + 0.07 * (7 / 3 - 1)] * 2)
 
 
-def test_only_some_gpus_have_mig() -> None:
-    one = kernel(dram=0.45, issue=0.1, sm_share=0.4)
-    found = advice(one, one, gpu=A40)
-    assert found.mode == "no"
-    assert any("A40 has no MIG" in sentence for sentence in found.why)
-
-
-def test_a_slice_too_narrow_is_not_advised() -> None:
-    found = advice(*[kernel(dram=0.45, issue=0.1, sm_share=0.9)] * 2)
-    assert found.mode == "no"
-    assert any("no slices of one GPU hold both" in sentence for sentence in found.why)
-
-
 def test_jobs_that_rarely_meet_take_turns() -> None:
     hungry = kernel(dram=0.8, issue=0.9, sm_share=1.0)
     found = advice(hungry, hungry, busy=(0.05, 0.08))
     assert found.mode == "time_slicing"
     assert found.slowdowns == pytest.approx((1.08, 1.05))
     assert advice(hungry, hungry, busy=(0.5, 0.5)).mode == "no"
-
-
-def test_who_is_busy_at_times_is_slowed_at_times() -> None:
-    pair = (kernel("a", issue=0.5), kernel("b", issue=0.6))  # 1.1 while both are busy
-    found = advice(*pair, busy=(0.2, 0.5), safe_cycles=2.0)
-    assert found.mode == "mps"
-    assert found.slowdowns == pytest.approx((1 + 0.5 * 0.1, 1 + 0.2 * 0.1))
-
-
-def test_issue_slots_not_measured_are_reported_and_never_safe() -> None:
-    found = advice(kernel(fma=0.4), kernel(fma=0.2))
-    assert (found.mode, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
-    assert "at least 20 % and 10 %" in found.unknown[0]
-    assert "50 % are counted for each" in found.unknown[0]
-    assert "`ncu --set full" in found.unknown[0]
-    assert "`tachograph share kernels" in found.unknown[0]
 
 
 def test_unmeasured_issue_slots_are_counted_and_both_numbers_reported() -> None:
@@ -172,12 +125,6 @@ def test_unmeasured_issue_slots_are_counted_and_both_numbers_reported() -> None:
     assert "1.06x and 1.12x if each also needs 60 % of the issue slots, slowed by issue slots" in often.why[1]
     measured = advice(kernel(issue=0.1, fma=0.2), kernel(issue=0.1, fma=0.2), busy=(0.6, 0.3), assumed_issue=0.6)
     assert (measured.mode, measured.conservative, measured.unknown) == ("mps", measured.slowdowns, ())
-
-
-def test_jobs_of_different_users_are_warned_of_mps() -> None:
-    pair = (kernel("a", issue=0.1), kernel("b", issue=0.1))
-    assert advice(*pair).cautions == ()
-    assert advice(*pair, same_user=False).cautions == (MPS_OF_ONE_USER,)
 
 
 def test_what_is_undetermined_is_not_advised() -> None:
@@ -205,13 +152,6 @@ def test_fewer_sms_by_the_wave(demand: Demand, share: float, expected: float | N
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-def test_the_published_slowdown_on_a_sixteenth_of_the_sms() -> None:
-    """15.8 was measured for 132 blocks of 128 threads at 3.45 of 4 instructions per cycle under 6.25 % of the SMs."""
-    kernel_of_paper = kernel(issue=3.45 / 4, footprint=Footprint(132, 128, blocks_per_sm=16))
-    found = on_share(kernel_of_paper, 8 / 132, gpu=GpuCapacity(name="H100", sms=132))
-    assert found == pytest.approx(15.8, rel=0.11)
-
-
 def test_slices_are_the_smallest_that_fit_together() -> None:
     for choices in product([MIG_PROFILES["A100 SXM 80GB"][n:] for n in range(5)], repeat=2):
         found = smallest_together(choices)
@@ -225,14 +165,6 @@ def test_slices_are_the_smallest_that_fit_together() -> None:
         else:
             assert found in fitting
             assert sum(one.sms for one in found) == min(sum(one.sms for one in pair) for pair in fitting)
-
-
-def test_slices_of_models() -> None:
-    assert set(MIG_PROFILES) <= set(DEVICES_BY_NAME)
-    assert [one.name for one in profiles_of("NVIDIA H200")][-1] == "4g.71gb"
-    assert profiles_of("A100", 40 * GIB)[0].name == "1g.5gb"
-    assert profiles_of("no such GPU") == profiles_of("L40S") == ()
-    assert all(one.sms <= Fraction(4, 7) and one.memory <= Fraction(1, 2) for one in MIG_PROFILES["B200"])
 
 
 SHARE = st.floats(0, 1)
@@ -250,12 +182,6 @@ DEMANDS = st.builds(
     st.none() | st.floats(0, 90),
     st.none() | SHARE,
 )
-
-
-def coarse(demand: Demand) -> Demand:
-    """A demand in percent, as a profiler tells it."""
-    cycles = {name: round(share, 2) for name, share in demand.cycles.items()}
-    return replace(demand, cycles=cycles, dram=None if demand.dram is None else round(demand.dram, 2))
 
 
 BUSY = st.none() | st.tuples(SHARE, SHARE)
@@ -298,34 +224,3 @@ def test_who_is_always_busy_is_no_better_off(one: Demand, other: Demand, busy: t
     always = advice(one, other)
     assert always.mode != "mps" or rarely.mode == "mps"
     assert rarely.mode != "no" or always.mode == "no"
-
-
-@given(DEMANDS.map(coarse), DEMANDS.map(coarse), BUSY)
-@hypothesis.settings(deadline=None)  # the first one waits for the compiler
-def test_the_same_with_the_estimator_of_the_project(
-    one: Demand, other: Demand, busy: tuple[float, float] | None
-) -> None:
-    demands = [replace(demand, seconds=1.0) for demand in (one, other)]
-
-    def result(shares: tuple[float, ...] | None = None) -> Estimate:
-        return estimate(demands, gpu=A100, calibration=ALL_OF_IT, sharing=Sharing("mps", shares))
-
-    found = advise(result(), demands, gpu=A100, settings=InterferenceOptions(), busy=busy, shared=result)
-    assert not (found.safe and found.unknown)
-    assert found.mode == "no" or max(slowdown or math.inf for slowdown in found.slowdowns) <= 1.1 + 1e-6
-
-
-def test_a_resource_that_one_alone_fills_is_not_given_to_two() -> None:
-    found = advice(kernel("a", fp64=0.95, sm_share=0.9), kernel("b", issue=0.1, sm_share=0.1))
-    assert found.mode == "no"
-    assert any("demand above the limit: FP64 pipe 95 %, limit 90 %" in sentence for sentence in found.why)
-    assert any("MPS with parts of the SMs, 99 % and 1.2 %" in sentence for sentence in found.why)
-
-
-def test_three_share_as_two_do() -> None:
-    three = [kernel(name, issue=0.25, dram=0.1) for name in "abc"]
-    found = advice(*three)
-    assert (found.mode, found.slowdowns) == ("mps", (1.0, 1.0, 1.0))
-    crowd = [replace(one, dram=0.4) for one in three]
-    assert advice(*crowd, busy=(0.01, 0.02, 0.03), max_slowdown=1.2).mode in ("mps", "mig", "time_slicing")
-    assert Sharing().mode == "streams"

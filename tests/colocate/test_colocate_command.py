@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import shutil
@@ -11,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 import tachograph
@@ -61,47 +58,6 @@ def test_proposals_keep_what_they_promise(demo: Path, pairs: dict[str, Any]) -> 
         rows = [[memory[name] for name in pair[side]["jobs"]] for side in ("one", "other")]
         used = sum(max(row["hbm_used_mib_max"] for row in side) for side in rows)
         assert used + 512 <= 0.9 * rows[0][0]["hbm_mib"]
-
-
-def test_a_demand_is_that_of_its_jobs(demo: Path, pairs: dict[str, Any]) -> None:
-    jobs = tachograph.open(str(demo / "lake")).jobs()
-    kind = pairs["proposals"][0]["one"]
-    (row,) = jobs.filter(pl.col("display_id") == kind["jobs"][0]).head(1).iter_rows(named=True)
-    assert kind["runs"] == 1
-    assert kind["gpu_hours"] == pytest.approx(row["gpu_hours"])
-    assert kind["mean"]["dram_of_peak"] == pytest.approx(row["dram_active_mean"] / row["gr_engine_active_mean"])
-    assert kind["mean"]["cycles"]["fma"] == pytest.approx(row["fp32_active_mean"] / row["sm_active_mean"])
-    assert kind["busy"] == pytest.approx(row["gr_engine_active_mean"])
-
-
-def test_refused_pairs_show_why(pairs: dict[str, Any]) -> None:
-    refused = [pair for pair in pairs["refused"] if not pair["taken"]]
-    assert refused
-    assert all(pair["why"] for pair in refused)
-    assert any("more than the 90 % allowed" in pair["why"][0] for pair in refused)
-    kinds = pairs["kinds"]
-    assert len(pairs["proposals"]) + len(pairs["refused"]) <= kinds * (kinds + 1) // 2
-
-
-def test_the_demo_has_few_kinds_that_come_again(demo: Path) -> None:
-    done = run(demo)
-    assert (done.returncode, done.stderr) == (0, "")
-    message = " ".join(done.stdout.split())
-    assert "may share" in message
-    assert "No pair of job groups is proposed" in message
-    assert "pairs judged; bottlenecks: memory" in message
-    assert "each of a group that ran fewer than 2 times under its name: `--runs 1` takes them in" in message
-    assert "Left out " in message
-    assert "not steady: the class `stable` is no" in " ".join(done.stdout.split())
-
-
-def test_a_table_and_csv(demo: Path, pairs: dict[str, Any]) -> None:
-    best = pairs["proposals"][0]
-    done = run(demo, "--runs", "1", "--top", "1")
-    assert best["one"]["label"] in done.stdout
-    assert f"1 of {len(pairs['proposals'])} pairs" in done.stdout
-    rows = list(csv.DictReader(io.StringIO(run(demo, "--runs", "1", "--csv").stdout)))
-    assert [float(row["saved_h"]) for row in rows] == [pair["saved_h"] for pair in pairs["proposals"]]
 
 
 def test_a_pair_is_explained(demo: Path, pairs: dict[str, Any]) -> None:
@@ -171,12 +127,3 @@ def test_what_is_no_profile_ends_the_command(demo: Path) -> None:
     assert (missing.returncode, "missing.csv" in missing.stderr) == (4, True)
     typo = run(demo, "--runs", "1", "--profile", "user001/qmx=tachograph.toml")
     assert (typo.returncode, "did you mean" in typo.stderr) == (6, True)
-
-
-def test_the_matrix_of_the_demo(demo: Path) -> None:
-    data = json.loads(run(demo, "--runs", "1", "--matrix", "--json").stdout)["matrices"]
-    cells = list(csv.DictReader(io.StringIO(run(demo, "--runs", "1", "--matrix", "--csv").stdout)))
-    assert len(cells) == sum(len(one["kinds"]) ** 2 for one in data)
-    conservative = [value for one in data for row in one["conservative"] for value in row]
-    assert [float(cell["conservative"]) for cell in cells] == pytest.approx(conservative)
-    assert min(conservative) >= 1.0

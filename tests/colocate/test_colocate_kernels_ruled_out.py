@@ -23,7 +23,7 @@ from tachograph.sharing.corun import least_on_sms
 from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Footprint, Sharing
 from tachograph.sharing.estimate import matrix
 from tachograph.sharing.job_groups import GivenProfile, JobGroup
-from tachograph.sharing.proposals import Outlook, PairJudge, SharingProposal
+from tachograph.sharing.proposals import PairJudge, SharingProposal
 
 SETTINGS = InterferenceOptions()
 
@@ -84,34 +84,6 @@ def test_the_same_as_judging_every_pair(
     assert colocate_json(quick) == colocate_json(slow)
     assert slow.proposals
     assert 0 < few < requested - few or heavy < 0.8
-
-
-def test_numbers_of_all_at_once_are_those_of_each_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[PairJudge, list[JobGroup], Outlook]] = []
-    outlook = PairJudge.outlook
-
-    def kept(judge: PairJudge, kinds: list[JobGroup]) -> Outlook:
-        seen.append((judge, kinds, outlook(judge, kinds)))
-        return seen[-1][2]
-
-    monkeypatch.setattr(PairJudge, "outlook", kept)
-    judged(*some(tmp_path, 4, 0.8))
-    ((judge, kinds, found),) = seen
-    compared = 0
-    for i, one in enumerate(kinds):
-        for j, other in enumerate(kinds[i:], i):
-            proposal = judge.proposal(one, other)
-            if proposal.kernels is not None:
-                while_busy = (found.matrix.slowdown[i, j], found.matrix.slowdown[j, i])
-                assert proposal.kernels.slowdowns == pytest.approx(while_busy, rel=1e-12)
-            if proposal.advice.mode in ("mps", "no"):
-                both = (found.slowdown[i, j], found.slowdown[j, i])
-                assert proposal.advice.conservative == pytest.approx(both, rel=1e-12)
-                compared += 1
-            if found.gone[i, j]:
-                assert proposal.advice.mode == "no"
-                assert proposal.advice.binding == found.short_of(i, j)
-    assert compared > 10
 
 
 def test_fewer_sms_cost_at_least_what_is_reported_of_so_many() -> None:

@@ -7,12 +7,9 @@ import math
 import numpy as np
 import pytest
 from colocate_jobs import job
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.sharing.capacity import gpu_of_device
-from tachograph.sharing.demand import Demand, Footprint, Matrix
+from tachograph.sharing.demand import Demand, Matrix
 from tachograph.sharing.mixes import (
     Mix,
     busy_of,
@@ -22,8 +19,6 @@ from tachograph.sharing.mixes import (
     mix,
     of_means,
 )
-
-FRACTION = st.floats(0, 1)
 
 
 def demand(name: str = "k", **given: float | None) -> Demand:
@@ -46,35 +41,6 @@ def test_what_one_member_does_not_report_is_not_known_of_the_mean() -> None:
     assert (found.mean.dram, found.mean.hbm_bytes, found.highest.hbm_bytes) == (None, None, None)
     assert dict(found.highest.cycles) == {"issue": 0.3, "fma": 0.5}
     assert found.highest.dram == 0.4
-
-
-def test_shares_of_different_bandwidths_are_not_added() -> None:
-    found = mix([demand(dram=0.5), Demand(name="b", dram=0.5, dram_of="achievable")])
-    assert (found.mean.dram, found.highest.dram) == (None, None)
-
-
-def test_a_footprint_stays_where_all_have_the_same() -> None:
-    foot = Footprint(132, 128)
-    one = Demand(name="a", footprint=foot)
-    assert mix([one, one]).mean.footprint == foot
-    assert mix([one, Demand(name="b")]).mean.footprint is None
-
-
-@pytest.mark.parametrize(("count", "weights"), [(0, None), (2, [1.0]), (1, [0.0]), (2, [-1.0, 2.0]), (1, [math.inf])])
-def test_weights_that_are_no_shares(count: int, weights: list[float] | None) -> None:
-    with pytest.raises(ValueError, match=r"mix of nothing|no shares"):
-        mix([demand()] * count, weights)
-
-
-@given(st.lists(st.tuples(FRACTION, FRACTION, st.floats(0.01, 100)), min_size=1, max_size=6))
-@settings(deadline=None)
-def test_a_mean_is_never_above_the_highest(members: list[tuple[float, float, float]]) -> None:
-    found = mix([demand(fma=fma, dram=dram, seconds=seconds) for fma, dram, seconds in members])
-    assert math.fsum(share for share, _ in found.members) == pytest.approx(1)
-    assert found.mean.dram is not None
-    assert found.highest.dram is not None
-    assert found.mean.dram <= found.highest.dram + 1e-12
-    assert found.mean.cycles["fma"] <= found.highest.cycles["fma"] + 1e-12
 
 
 def _pairs(table: dict[tuple[str, str], float]) -> object:
@@ -114,12 +80,6 @@ def test_means_become_what_is_requested_while_busy() -> None:
     assert (found.irregular, found.l2_hit, found.footprint) == (None, None, None)
 
 
-def test_ratios_of_roundings_are_unknown() -> None:
-    found = of_means(job(1, sm_active_mean=0.005, fp32_active_mean=0.004))
-    assert dict(found.cycles) == {}
-    assert found.sm_share == pytest.approx(0.005 / 0.8)
-
-
 def test_nothing_measured_is_nothing_known() -> None:
     found = of_means({})
     assert (dict(found.cycles), found.dram, found.sm_share, found.hbm_bytes, found.warps) == (
@@ -149,8 +109,3 @@ def test_issue_slots_have_a_lower_bound() -> None:
     assert issuing(demand(), 1.0).cycles["issue"] == 1.0
     # measured: 96.59 % of the FP64 pipe of an H100 at 2.01 of 4 instructions per cycle
     assert issued_at_least(Demand(name="a", cycles={"fp64": 0.9659})) <= 2.01 / 4
-
-
-def test_a_gpu_of_the_catalogue() -> None:
-    gpu = gpu_of_device(DEVICES_BY_NAME["A100 SXM 40GB"])
-    assert (gpu.sms, gpu.threads_per_sm, gpu.hbm_bytes, gpu.dram_bytes_per_s) == (108, 2048, 40 * 2**30, 1.555e12)

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from colocate_jobs import estimator_of, job, lake_of
 from profile_csv import QMC, Ran, raw
 
-from tachograph.api.job_sharing import estimators
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
@@ -120,42 +118,6 @@ def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None
     assert "runs one kernel at a time, at locked clocks" in text
 
 
-def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> None:
-    settings = InterferenceOptions(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0, assumed_issue=0.6)
-    found = report(rows("x", "y"), GivenProfile("ann/x", files["one"]), pair=("ann/x", "ann/y"), settings=settings)
-    (pair,) = found.chosen
-    assert pair.advice.slowdowns == pytest.approx((1.0, 1.0))
-    both_busy = 1 + 0.75 * (0.7 + 0.6 - 1)  # kernel a, 75 % of the time, beside what is assumed of y
-    assert pair.advice.conservative == pytest.approx((1 + 0.8 * (both_busy - 1),) * 2)
-    assert (pair.one.issue, pair.other.issue) == ("profile", "assumed")
-    text = printed(found)
-    assert "if ann/y also needs 60 % of the issue slots" in text
-    assert "Issue slots of ann/y were not measured" in text
-
-
-PERMISSIVE = InterferenceOptions(max_slowdown=100.0)  # not safe while both are busy, permitted over all time
-
-
-def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
-    """With the estimator of the project: 64 and 108 blocks on 108 SMs; on a share of them in more waves."""
-    given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
-    found = report(
-        rows("x", "y"),
-        *given,
-        pair=("ann/x", "ann/y"),
-        estimator_of=estimators(PERMISSIVE),
-        settings=PERMISSIVE,
-    )
-    (pair,) = found.chosen
-    assert pair.kernels is not None
-    assert pair.advice.mode == "mps"
-    worst = [one or 0.0 for one in pair.kernels.worsts]
-    assert pair.advice.conservative == pytest.approx(tuple(1 + 0.8 * (one - 1) for one in worst))
-    assert worst[0] > (pair.kernels.slowdown or 0.0)
-    assert not any("launch is not known" in sentence for sentence in pair.advice.unknown)
-    assert not any("as wide as the GPU" in sentence for sentence in pair.advice.why)
-
-
 def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
     jobs = rows("x", "y", dram_active_mean=0.32)
     found = report(jobs, GivenProfile("ann/x", files["one"]))
@@ -201,23 +163,10 @@ def test_what_cannot_be_used_is_refused(
     assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
 
 
-def test_a_gpu_without_a_name_is_known_by_its_sms(files: dict[str, str]) -> None:
-    (kind,) = report(rows("x"), GivenProfile("ann/x", files["nameless"])).profiled
-    assert kind.issue == "profile"
-
-
 @pytest.mark.parametrize("written", ["ann/x", "1", "ann/*", "*x"])
 def test_a_kind_is_written_as_the_table_writes_it(files: dict[str, str], written: str) -> None:
     found = report(rows("x", "y"), GivenProfile(written, files["one"]))
     assert {kind.label for kind in found.profiled} == ({"ann/x", "ann/y"} if written == "ann/*" else {"ann/x"})
-
-
-def test_an_array_is_written_with_its_brackets(files: dict[str, str]) -> None:
-    apart = [job(n, **(OF_THE_LAKE | LIKE), array_job_id="7") for n in (1, 2)]
-    apart += [job(n, **(OF_THE_LAKE | LIKE | {"fp64_active_mean": 0.36}), array_job_id="8") for n in (3, 4)]
-    (kind,) = report(apart, GivenProfile("ann/train[7]", files["one"])).profiled
-    assert kind.label == "ann/train[7]"
-    assert len(report(apart, GivenProfile("ann/tr*", files["one"])).profiled) == 2
 
 
 def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
@@ -282,40 +231,7 @@ def test_the_matrix_and_the_pairs_show_the_same(files: dict[str, str]) -> None:
     assert "No jobs." in printed(report([], matrix=True))
 
 
-def test_all_forms_name_the_profile(files: dict[str, str]) -> None:
-    given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
-    found = report(rows("x", "y", "z"), *given, every=True)
-    data = json.loads(json_bytes(colocate_json(found)))
-    assert [kind["profile"]["reports"] for kind in data["profiled"]] == [[files["other"]], [files["one"]]]
-    pairs = {(pair["one"]["label"], pair["other"]["label"]): pair for pair in data["proposals"] + data["refused"]}
-    both = next(pair for names, pair in pairs.items() if set(names) == {"ann/x", "ann/y"})
-    assert both["over_kernels"]["slowdown"] == pytest.approx(1 + 0.75 * 0.25 * 0.3)
-    assert {both["over_kernels"][side]["kernel"] for side in ("worst", "other_worst")} == {"a", "c"}
-    lines = list(csv.DictReader(io.StringIO(colocate_csv(found))))
-    (row,) = [row for row in lines if {row["one"], row["other"]} == {"ann/x", "ann/y"}]
-    assert (row["issue"], row["other_issue"]) == ("profile", "profile")
-    assert {row["profile"], row["other_profile"]} == {files["one"], files["other"]}
-    assert row["worst_kernels"] in ("a beside c", "c beside a")
-    text = to_text(colocate_lines(found, width=160))
-    assert "ann/y*" in text
-    assert "profile / assumed" in text or "assumed / profile" in text
-    assert "Profiled" in text
-
-
 def test_the_sample_of_the_documentation_is_this_one() -> None:
     sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
     assert sample.read_text(encoding="utf-8").split("\n", 1)[1] == raw(QMC)
     assert "made up" in sample.read_text(encoding="utf-8").split("\n", 1)[0]
-
-
-def test_kernels_that_are_not_counted_are_reported(tmp_path: Path) -> None:
-    timeless = raw([replace(ONE[0], ms=-1.0), ONE[1]])
-    (tmp_path / "timeless.csv").write_text(timeless, encoding="utf-8")
-    (tmp_path / "h100.csv").write_text(raw([OTHER[0]], gpu="NVIDIA H100 PCIe", sms=114), encoding="utf-8")
-    (kind,) = report(
-        rows("x"), *(GivenProfile("ann/x", str(tmp_path / name)) for name in ("timeless.csv", "h100.csv"))
-    ).profiled
-    assert kind.profile is not None
-    assert kind.profile.kernels == 1
-    assert kind.profile.apart[0] == "ann/x: 1 kernel of another GPU left out"
-    assert kind.profile.apart[1] == "ann/x: 1 kernel left out without a duration in the reports"

@@ -129,16 +129,6 @@ def test_only_steady_jobs_share(stable: str, reason: str) -> None:
     assert reasons(never) == {"short": 2}
 
 
-def test_what_ran_once_is_requested_for_by_runs() -> None:
-    rows = [job(1, name="a"), job(2, name="b")]
-    assert reasons(report(*rows)) == {"few_runs": 2}
-    assert "`--runs 1` takes them in" in " ".join(printed(report(*rows)).split())
-    (proposal,) = report(*rows, least_runs=1).proposals
-    assert {proposal.one.label, proposal.other.label} == {"ann/a", "ann/b"}
-    with pytest.raises(UsageError, match="--runs 0"):
-        report(*rows, least_runs=0)
-
-
 def test_one_name_for_different_work_is_taken_apart_by_array() -> None:
     light, heavy = {"tensor_active_mean": 0.02}, {"tensor_active_mean": 0.3}
     rows = [job(n, array_job_id="7", **light) for n in (1, 2)] + [job(n, array_job_id="8", **heavy) for n in (3, 4)]
@@ -173,28 +163,6 @@ def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
         report(*rows, job(4, name="d", end=None), pair=("ann/a", "ann/d"))
     with pytest.raises(UsageError, match="only if it ran twice"):
         report(*rows, pair=("ann/b", "ann/b"))
-
-
-def test_the_highest_sample_shows_what_can_be_achieved() -> None:
-    rows = [job(1), job(2, dram_active_max=0.95)]
-    assert report(*rows).achievable == (("A100 SXM 80GB", 0.95),)
-    assert report(*rows, calibration=Calibration(achievable_share=0.99)).achievable == (("A100 SXM 80GB", 0.99),)
-
-
-def test_jobs_without_a_name_are_kinds_of_their_own() -> None:
-    rows = [job(n, name=None) for n in (1, 2)]
-    assert reasons(report(*rows)) == {"few_runs": 2}
-    (proposal,) = report(*rows, least_runs=1).proposals
-    assert (proposal.one.label, proposal.other.label) == ("1", "2")
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_few_jobs(count: int) -> None:
-    found = report(*(job(n) for n in range(count)))
-    assert found.proposals == ()
-    assert "No pair of job groups" in " ".join(printed(found).split())
-    assert colocate_csv(found).count("\n") == 1
-    assert json.loads(json_bytes(colocate_json(found)))["proposals"] == []
 
 
 def test_without_profiling_counters_it_shows_which_to_record() -> None:
@@ -234,24 +202,3 @@ def test_order_of_rows_changes_nothing() -> None:
     assert colocate_json(one) == colocate_json(other)
     assert isinstance(one.proposals[0].one.mix.members, tuple)
     assert pl.DataFrame(lake_of(*rows)[1]).height == 8
-
-
-def test_a_line_of_a_hundred_characters_shows_on_how_many_gpus() -> None:
-    rows = [job(n, user=user, name="x" * 30, gpus=4) for n, user in enumerate(["ann", "ann", "bob", "bob"])]
-    lines = printed(report(*rows), 100).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert "GPUs" in next(line for line in lines if line.split()[:1] == ["one"])
-    assert any("4 x A100 SXM 80GB" in line for line in lines)
-
-
-def test_one_run_is_not_away_from_a_mean_of_its_own() -> None:
-    rows = [job(1, name="a"), job(2, name="b"), job(3, name="b")]
-    text = " ".join(printed(report(*rows, pair=("ann/a", "ann/b"))).split())
-    assert text.count("away from their mean") == 1
-    assert "ann/a: 1 run, 1.0 h; at the most" in text
-
-
-def test_each_reason_to_be_left_out_has_a_line() -> None:
-    lines = printed(report(job(1), job(2, end=None), job(3, samples=0))).splitlines()
-    at = lines.index("Left out")
-    assert [line.split(": ")[1] for line in lines[at + 1 : at + 3]] == ["still running", "no samples"]

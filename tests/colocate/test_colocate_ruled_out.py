@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +13,6 @@ from colocate_jobs import estimator_of, job, lake_of
 from tachograph.api.job_sharing import estimators
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.config import InterferenceOptions, Thresholds
-from tachograph.cli.output import json_bytes
 from tachograph.report.sharing_json import colocate_json
 from tachograph.sharing import proposals as judging
 from tachograph.sharing.colocation import ColocateReport, build_colocate_report
@@ -75,20 +73,6 @@ def test_the_same_as_judging_every_pair(seed: int, estimator: EstimatorOf, monke
     assert quick_all.short == slow.short
     assert slow.proposals
     assert sum(count for _, count in slow.short) > 20
-
-
-def test_only_what_is_shown_is_judged_and_it_is_the_first_of_all() -> None:
-    rows = list(some_jobs(3, 12))
-    every = report(rows, estimator_of, every=True)
-    assert every.not_proposed == len(every.refused) > 5
-    for top in (1, 4, len(every.refused) - 1, 1000):
-        few = report(rows, estimator_of, every=True, top=top)
-        assert few.refused == every.refused[:top]
-        assert few.not_proposed == every.not_proposed
-    assert (
-        json.loads(json_bytes(colocate_json(every, top=2)))["refused"]
-        == json.loads(json_bytes(colocate_json(report(rows, estimator_of, every=True, top=2))))["refused"]
-    )
 
 
 def test_what_is_not_known_or_reported_by_footprints_is_never_ruled_out() -> None:

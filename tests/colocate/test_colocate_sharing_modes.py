@@ -106,17 +106,3 @@ def test_the_table_proposes_all_but_do_not(mode: str) -> None:
         in text
     )
     assert "None is safe before its kernels were profiled" in text
-
-
-def test_memory_that_does_not_hold_both_is_all_that_is_reported() -> None:
-    summaries, verdicts = lake_of(*(job(n, hbm_used_mib_max=50000.0) for n in (1, 2)))
-    found = build_colocate_report(
-        summaries,
-        verdicts,
-        settings=InterferenceOptions(),
-        thresholds=Thresholds(),
-        calibration=Calibration(),
-        estimator_of=estimators(InterferenceOptions()),
-    )
-    assert found.short == (("hbm", 1),)
-    assert "1 pair judged; bottlenecks: memory 1." in printed(found)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,17 +11,12 @@ from tachograph.sharing.capacity import l2_most
 from tachograph.sharing.corun import STARVED
 from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, GpuCapacity, Sharing
 from tachograph.sharing.estimate import estimate
-from tachograph.sharing.kernels import kernels_of
 
 RTX_5090 = GpuCapacity(
     name="NVIDIA GeForce RTX 5090", sms=170, threads_per_sm=1536, blocks_per_sm=24, registers_per_sm=65536,
     shared_bytes_per_sm=100 * 1024.0, l1_bytes=128 * 1024.0, l2_bytes=96e6, dram_bytes_per_s=1.792e12,
 )  # fmt: skip
 SECTORS, BYTES = "lts__t_sectors.sum", "lts__t_bytes.sum"
-NO_MEMORY: Mapping[str, Any] = {
-    "dram": 0.0, "l2_hit": 0.0, "l2_bytes": 0.0, "l2_bandwidth": 0.0, "l1_hit": 0.0, "l1_bytes": 0.0, "warps": 2.0,
-    "footprint": Footprint(132, 128, 32, 1024.0),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -44,18 +37,6 @@ def test_a_launch_touches_at_most_what_it_moved(launches: list[dict[str, float]]
     assert l2_most(each) == most
 
 
-def test_a_kernel_is_requested_for_the_most_of_its_launches() -> None:
-    each = [
-        Launch(
-            "add", {SECTORS: sectors, "gpu__time_duration.sum": 1000.0}, Chip(), "a.csv", n, (132, 1, 1), (256, 1, 1)
-        )
-        for n, sectors in enumerate((5e5, 2e5, 3e5))
-    ]
-    (kernel,) = kernels_of(each)
-    assert kernel.demand.l2_most == 5e5 * 32
-    assert kernel.demand.l2_bytes is None
-
-
 def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
     """Only certainty comes of it: 33.75 of the 50 MB surely stay, so 20 + 13.7 MB do, and 20 + 13.8 may not."""
     one = Demand(
@@ -71,14 +52,6 @@ def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
         assert [member.slowdown for member in found.members] == [member.slowdown for member in unmeasured.members]
         assert all("L2" in sentence for sentence in found.unknown)
         assert any("L2" in sentence for sentence in unmeasured.unknown)
-
-
-def test_less_than_one_sm_is_none() -> None:
-    metrics = {"launch__sm_count": 1e-300, "launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 0.0}
-    (kernel,) = kernels_of(
-        [Launch("add", metrics, Chip("NVIDIA A100-SXM4-40GB", "8.0"), "a.csv", 0, (1, 1, 1), (32, 1, 1))]
-    )
-    assert kernel.gpu.sms == 108
 
 
 def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_measured() -> None:

@@ -66,16 +66,6 @@ def test_nobody_gets_faster_and_the_worst_is_worse(demands: list[Demand]) -> Non
     assert result.gain is None or (result.worst_gain is not None and result.worst_gain <= result.gain)
 
 
-@given(st.lists(KNOWN, min_size=2, max_size=2), st.lists(st.floats(0.01, 100), min_size=2, max_size=2), st.booleans())
-def test_the_worst_is_never_better_than_expected(demands: list[Demand], seconds: list[float], lasting: bool) -> None:
-    requested = [replace(demand, seconds=time) for demand, time in zip(demands, seconds, strict=True)]
-    result = estimate(requested, gpu=H100_NVL, sharing=Sharing(lasting=lasting))
-    assert result.gain is not None
-    assert result.worst_gain is not None
-    assert result.worst_gain <= result.gain
-    assert all((member.worst or 0.0) >= (member.slowdown or math.inf) for member in result.members)
-
-
 def test_numbers_next_to_nothing_overflow_nowhere() -> None:
     for tiny in (5e-324, 1e-313, 1e-300, 1e-12):
         one = Demand(name="a", cycles={"issue": tiny, "fma": 1.0}, dram=tiny, warps=tiny, irregular=1.0, seconds=tiny,
@@ -92,12 +82,6 @@ def test_beside_one_without_demand_nothing_happens(demand: Demand) -> None:
     idle = Demand(name="idle", cycles=dict.fromkeys(CYCLES, 0.0), dram=0.0, l2_hit=0.0, l2_bytes=0.0, seconds=1.0)
     member = estimate([demand, replace(idle, l2_bytes_per_s=0.0)], gpu=H100_NVL).members[0]
     assert member.slowdown == pytest.approx(1.0, abs=0.01)
-
-
-@given(DEMANDS)
-def test_of_two_alike_both_suffer_alike(demand: Demand) -> None:
-    one, two = slowdowns([demand, demand])
-    assert one == two or (math.isnan(one) and math.isnan(two))
 
 
 @given(KNOWN, KNOWN, st.sampled_from([*CYCLES, "dram", "l2_bytes"]), st.floats(1, 5))
@@ -285,12 +269,6 @@ def test_a_pipeline_that_one_uses_and_of_the_other_was_not_measured_is_not_safe(
     assert [member.slowdown for member in found.members] == pytest.approx([1.0] * 2, abs=0.1)
 
 
-def test_low_hits_of_both_make_l2_decide_nothing() -> None:
-    low = replace(SAFE, l2_bytes=None, l2_hit=0.05)
-    assert estimate([low, low], gpu=H100_NVL).safe
-    assert not any("L2" in message for message in estimate([low, low], gpu=H100_NVL).unknown)
-
-
 def test_dram_slows_what_waits_for_it() -> None:
     copy = Demand(name="copy", cycles={"issue": 0.15}, dram=0.8, dram_of="achievable", irregular=1.0, seconds=1.0)
     bare = replace(copy, cycles={})
@@ -371,15 +349,6 @@ def test_hits_that_are_lost_fill_dram() -> None:
     assert result.members[0].binding == "l2_bandwidth"
 
 
-def test_stores_that_pass_through_l2_are_no_hits_to_lose() -> None:
-    """A stream of stores hits L2 with each of them, and yet comes back to none: what passes to DRAM passes anyway."""
-    peak = (H100_NVL.dram_bytes_per_s or 0.0) * Calibration().achievable_share
-    stores = Demand(name="rand", dram=0.4, dram_of="achievable", l2_hit=1.0, l2_bytes_per_s=0.4 * peak, l2_bytes=1e9,
-                    irregular=1.0, seconds=1.0)  # fmt: skip
-    other = replace(stores, name="other", dram=0.0, l2_bytes_per_s=0.0, l2_hit=0.0)
-    assert slowdowns([stores, other]) == [1.0, 1.0]
-
-
 def test_who_is_always_ready_is_served_before_who_waits() -> None:
     """A scheduler goes on with the warp that it issued from last: published of a copy, measured of a matrix product."""
     ready = Demand(name="fma", cycles={"issue": 1.0, "fma": 1.0}, irregular=0.0, seconds=5.0)
@@ -393,25 +362,6 @@ def test_who_is_always_ready_is_served_before_who_waits() -> None:
     first, second = estimate([nearly, replace(gemm, irregular=0.5, seconds=1.0)], gpu=H100_NVL).members
     assert first.slowdown == pytest.approx(1.0, abs=0.01)
     assert second.slowdown == pytest.approx(0.7 / 0.1, rel=0.1)  # what the other leaves
-
-
-def test_half_of_the_sms_each_is_no_slower_than_in_turn() -> None:
-    """Two that need all SMs and most of DRAM: what they take together is what one took alone, in twice the time."""
-    kernel = Demand(name="k", cycles={"issue": 0.9}, dram=0.8, dram_of="achievable", irregular=1.0, seconds=1.0)
-    result = estimate([kernel, kernel], gpu=H100_NVL, sharing=Sharing("mps", (0.5, 0.5)))
-    assert 1.8 <= (result.members[0].slowdown or 0.0) <= 2.0
-    assert (result.gain or 0.0) >= 1.0
-
-
-@pytest.mark.parametrize("gpu", [H100_NVL, replace(H100_NVL, sms=None), GpuCapacity(name="unknown")])
-@pytest.mark.parametrize("blocks", [1, 132, 10_000])
-def test_launches_of_which_only_the_shape_is_known_have_no_slowdown(gpu: GpuCapacity, blocks: int) -> None:
-    """Unless they surely fill the GPU: then one waits for the other."""
-    kernel = Demand(name="k", seconds=1.0, footprint=Footprint(blocks, 128))
-    found = estimate([kernel, kernel], gpu=gpu)
-    full = blocks == 10_000 and gpu.sms is not None
-    assert [one.slowdown for one in found.members] == ([2.0, 2.0] if full else [None, None])
-    assert (found.gain, found.safe) == (1.0 if full else None, False)
 
 
 def test_shares_must_be_one_for_each() -> None:

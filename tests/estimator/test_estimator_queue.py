@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scheduler import Warps, irregular, regular, served
 
-from tachograph.sharing.contention import DOMINANCE, cycles_rate, elsewhere, granted, through
+from tachograph.sharing.contention import DOMINANCE, cycles_rate, elsewhere, through
 
 FEW, MANY = -0.09, 0.05  # told against simulated: at most so much too slow, too fast
 
@@ -25,7 +25,7 @@ def found(own: float, other: float, warps: int, how: float, others_warps: int) -
     return cycles_rate(own, other if first else 0.0, peers, stands, waits(own, warps), warps, how)
 
 
-@pytest.mark.parametrize(("warps", "wait", "gap"), list(itertools.product((1, 4, 8), (6, 20, 60), (0.05, 0.16, 0.5))))
+@pytest.mark.parametrize(("warps", "wait", "gap"), list(itertools.product((1, 8), (6, 60), (0.05, 0.5))))
 def test_a_kernel_behind_one_that_is_served_first(warps: int, wait: int, gap: float) -> None:
     own, other = Warps(warps, irregular(wait)), Warps(1, irregular(gap), first=True)
     alone, requested = served([own])[0], served([other])[0]
@@ -34,7 +34,7 @@ def test_a_kernel_behind_one_that_is_served_first(warps: int, wait: int, gap: fl
         assert FEW < found(alone, requested, warps, 1.0, 1) / simulated - 1 < MANY
 
 
-@pytest.mark.parametrize(("warps", "wait"), list(itertools.product((1, 2, 4, 8), (0.33, 1, 3, 8, 20))))
+@pytest.mark.parametrize(("warps", "wait"), list(itertools.product((1, 2, 8), (0.33, 3, 20))))
 def test_two_of_the_same_whose_warps_wait_irregularly(warps: int, wait: float) -> None:
     own = Warps(warps, irregular(wait))
     alone = served([own])[0]
@@ -42,7 +42,7 @@ def test_two_of_the_same_whose_warps_wait_irregularly(warps: int, wait: float) -
     assert -0.15 < found(alone, alone, warps, 1.0, warps) / simulated - 1 < 0.02
 
 
-@pytest.mark.parametrize(("warps", "wait"), list(itertools.product((1, 2, 4, 8), (1, 3, 8, 20))))
+@pytest.mark.parametrize(("warps", "wait"), list(itertools.product((1, 2, 8), (1, 8))))
 def test_two_of_the_same_whose_warps_wait_regularly_lose_nothing(warps: int, wait: int) -> None:
     own = Warps(warps, regular(wait))
     alone = served([own])[0]
@@ -71,10 +71,3 @@ def test_a_closed_queue_is_close_to_the_exact_one(warps: int, own: float) -> Non
         low, high = (middle, high) if exact(middle, 1.0) > own else (low, middle)
     for left in (0.05, 0.14, 0.3, 0.5, 0.8, 1.0):
         assert through(own, waits(own, warps), warps, left) == pytest.approx(exact(low, 1 / left) / own, rel=0.07)
-
-
-def test_what_is_granted() -> None:
-    assert granted(0.5, 0.0, 0.5) == 1.0
-    assert granted(0.5, 0.0, 0.75) == 0.8
-    assert granted(0.2, 0.9, 0.0) == pytest.approx(0.5)
-    assert granted(0.2, 1.2, 0.0) == 0.0

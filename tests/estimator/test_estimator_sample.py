@@ -39,21 +39,6 @@ def test_the_sample_shows_what_was_published(
     assert result.gain == pytest.approx(measured, rel=0.10)
 
 
-def test_torch_mm_as_far_as_it_was_published(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
-    """The sample assumes why its warps wait; that was not published."""
-    demands, gpu = sample
-    mm = replace(demands["mm_1024<128, 64>"], irregular=None)
-    assert estimate([mm, mm], gpu=gpu).members[0].slowdown == pytest.approx(1.7, rel=0.10)
-
-
-def test_arithmetic_beside_a_copy_is_not_held_up_by_dram(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
-    demands, gpu = sample
-    for name in ("fmul<1>", "fmul<4>", "dmul<2>", "sleep_<132>"):
-        member = estimate([demands[name], demands["copy"]], gpu=gpu).members[0]
-        assert member.slowdown == pytest.approx(1.0, abs=0.02)
-        assert member.binding != "dram"
-
-
 def test_two_copies_of_the_sample_take_as_long_as_published(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
     demands, gpu = sample
     member = estimate([demands["copy"], demands["copy"]], gpu=gpu).members[0]

@@ -79,44 +79,6 @@ def test_rules_by_hand(pairs: list[PairMeasurement]) -> None:
     assert [copies.predicted[law] for law in compare_laws.LAWS[1:]] == pytest.approx([1.0, 1.0, 2.0])
 
 
-def by_capacity() -> list[float]:
-    """What a rule of capacity predicts of the twenty: sums above 1 are shared, or the heavy one is served first.
-
-    DRAM as x = n / (1 + c U^2) with c = 1.254 of what can be achieved, solved by bisection. No queue of warps.
-    """
-
-    def bandwidth(used: float) -> float:
-        low, high = 0.0, 1.0
-        requested = 2 * used * (1 + 1.254 * used**2)
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if middle * (1 + 1.254 * middle**2) < requested else (low, middle)
-        return 2 * used / low
-
-    def beside_copy(ipc: float) -> float:
-        compute, copy = ipc / 4, 0.61 / 4
-        rate = 1.0 if compute + copy <= 1 else (1 - compute) / copy
-        return 2 / (2 - rate)
-
-    fp64 = [2 / max(1.0, 2 * used) for used in (0.2496, 0.4932, 0.7299, 0.9659)]
-    return [
-        *map(bandwidth, (*(0.42 / 0.9 * used / 0.6918 for used in (0.2133, 0.4012, 0.5506, 0.6918)), 0.9)),
-        *map(beside_copy, (1.08, 2.06, 2.9, 3.45, 4.0)),
-        *fp64, 2.0, 2 * 3.45 / 4, 16 / 4 * 3.45 + 1, 1.5, 2.0, 1.0,
-    ]  # fmt: skip
-
-
-def test_where_no_warps_wait_irregularly_it_shows_what_the_rule_of_capacity_shows(pairs: list[PairMeasurement]) -> None:
-    same = {"Table 2", "Table 4", "Pitfall 1", "Pitfall 2", "Section 4.1"}
-    rule, off = by_capacity(), []
-    for value, one in zip(rule, twenty(pairs), strict=True):
-        off.append(abs(value / one.measured - 1))
-        if one.table in same:
-            assert one.predicted["estimator"] == pytest.approx(value, rel=1e-6), one.name
-    assert mean(errors(twenty(pairs))) < mean(off)
-    assert max(errors(twenty(pairs))) < max(off)
-
-
 def test_the_comparison_is_printed(capsys: pytest.CaptureFixture[str], pairs: list[PairMeasurement]) -> None:
     assert compare_laws.main([]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published_launches import COPY, H100, busy, launch, waiting
+from published_launches import COPY, H100, busy, launch
 
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.nsight.launches import Chip, Launch
@@ -38,11 +38,6 @@ def test_a_block_reported_by_its_shape_or_by_its_threads_is_the_same() -> None:
     assert only(*odd).launches == 3
 
 
-def test_waiting_for_a_branch_is_as_long_each_time() -> None:
-    found = waiting(branch_resolving=3.0, long_scoreboard=1.0)
-    assert only(launch(found)).demand.irregular == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize(
     ("metric", "pipe"),
     [
@@ -57,13 +52,6 @@ def test_a_pipeline_reported_of_the_whole_time_counts_while_a_warp_is_there(metr
     assert dict(only(launch({metric: 30.0})).demand.cycles) == {}
     found = metric.replace("_elapsed", "_active")
     assert dict(only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME})).demand.cycles) == {pipe: pytest.approx(0.55)}
-
-
-def test_metrics_of_two_reports_of_one_kernel_complete_each_other() -> None:
-    metric = f"sm__inst_executed_pipe_fma.{ELAPSED}"
-    kernel = only(launch({metric: 30.0}), launch(HALF_THE_TIME, number=1, seconds=3e-3))
-    assert dict(kernel.demand.cycles) == {"fma": pytest.approx(0.6)}
-    assert any("some of the launches only" in line for line in kernel.problems)
 
 
 # (bus in bit, clock of memory in kHz) as drivers report them
@@ -84,11 +72,6 @@ def test_bus_and_clock_give_the_published_bandwidth(model: str) -> None:
     # of the H200 NVIDIA rounds 4.92 TB/s down to 4.8
     off = 0.025 if model.startswith("H200") else 0.01
     assert gpu_of(chip).dram_bytes_per_s == pytest.approx(DEVICES_BY_NAME[model].hbm_bytes_per_s, rel=off)
-
-
-def test_gddr_counts_both_edges_too() -> None:
-    chip = Chip("NVIDIA GeForce RTX 3090", "8.6", {"fb_bus_width": 384.0, "max_mem_frequency_khz": 9_751_000.0})
-    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(936e9, rel=0.01)
 
 
 def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from published_launches import H100, MM, launch
+from published_launches import H100, MM
 
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.nsight.launches import Chip
@@ -46,15 +46,6 @@ def test_an_unknown_chip_has_nothing_unreported() -> None:
     assert (gpu.name, gpu.schedulers) == ("GeForce RTX 9999", 4)
 
 
-def test_a_capacity_of_zero_is_none() -> None:
-    assert gpu_of(Chip("GeForce RTX 9999", None, {"multiprocessor_count": 0.0})).sms is None
-
-
-def test_compute_capability_may_stand_among_the_attributes() -> None:
-    chip = Chip(None, None, {"compute_capability_major": 8.0, "compute_capability_minor": 6.0})
-    assert gpu_of(chip).threads_per_sm == 1536
-
-
 def test_bandwidth_is_that_of_the_metrics_then_of_clock_and_bus() -> None:
     peak = {"dram__bytes.sum.peak_sustained": 1280.0, "dram__cycles_elapsed.avg.per_second": 2.6e9}
     assert gpu_of(H100, peak).dram_bytes_per_s == 1280.0 * 2.6e9
@@ -71,14 +62,6 @@ def test_the_details_page_shows_sms_and_warps_without_attributes() -> None:
     assert (gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]) == (82, 1536, "the report")
     assert gpu_of(Chip(), {**found, "launch__uses_green_context": 1.0}).sms is None
     assert gpu_of(H100, found).sms == 132
-
-
-def test_every_missing_metric_names_the_options_that_collect_it() -> None:
-    (kernel,) = kernels_of([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
-    assert len(kernel.missing) > 15
-    for lack in kernel.missing:
-        assert lack.meaning
-        assert lack.options == ("--page raw" if lack.metric.startswith("device__attribute_") else "--set full")
 
 
 def test_what_was_collected_is_not_missing() -> None:

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, sleep, waiting
+from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, waiting
 
 from tachograph.nsight.launches import Chip, Launch
 from tachograph.sharing.kernel_names import labels
 from tachograph.sharing.kernels import Kernel, kernels_of, short_name
-from tachograph.sharing.nsight_scores import practice_gpumem
 from tachograph.sharing.utilization import sensitivities
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
@@ -43,13 +42,6 @@ def test_published_kernels_keep_their_published_numbers() -> None:
     assert only(MM).demand.cycles == {"issue": pytest.approx(0.75), "fma": pytest.approx(0.6)}
 
 
-@pytest.mark.parametrize("blocks", [132, 264])
-def test_blocks_of_1024_threads_fit_twice_into_an_sm(blocks: int) -> None:
-    footprint = only(sleep(blocks)).demand.footprint
-    assert footprint is not None
-    assert (footprint.blocks, footprint.threads, footprint.blocks_per_sm) == (blocks, 1024, 2)
-
-
 def test_rates_are_weighted_by_time_and_counts_add_up() -> None:
     kernel = only(
         launch({DRAM: 80.0, "dram__bytes.sum": 300.0}, seconds=3e-3),
@@ -66,24 +58,6 @@ def test_what_is_per_active_cycle_is_weighted_by_active_cycles() -> None:
     assert kernel.metrics[IPC] == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
     unreported = only(launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1))
     assert unreported.metrics[IPC] == pytest.approx((4.0 + 1.0 * 3) / 4)
-
-
-def test_hit_rates_are_weighted_by_sectors_where_all_show_them() -> None:
-    sectors = "lts__t_sectors.sum"
-    kernel = only(launch({L2_HIT: 90.0, sectors: 100.0}), launch({L2_HIT: 10.0, sectors: 300.0}, number=1))
-    assert kernel.metrics[L2_HIT] == pytest.approx((90.0 * 100 + 10.0 * 300) / 400)
-
-
-def test_launch_metrics_are_those_of_the_longest_of_those_that_fill_the_gpu() -> None:
-    waves = "launch__waves_per_multiprocessor"
-    kernel = only(
-        launch({waves: 1.5}, grid=(3168, 1, 1), seconds=1e-3),
-        launch({waves: 4.0}, grid=(8448, 1, 1), seconds=5e-3, number=1),
-    )
-    assert kernel.metrics[waves] == 4.0
-    assert (kernel.grid, kernel.variants) == ((8448, 1, 1), 2)
-    assert kernel.demand.footprint is not None
-    assert kernel.demand.footprint.blocks == 8448
 
 
 @pytest.mark.parametrize(
@@ -107,12 +81,6 @@ def test_launches_that_occupy_something_else_are_kept_apart(
     assert only(one, replace(two, metrics=one.metrics, grid=one.grid)).launches == 2
 
 
-def test_what_some_launches_lack_is_weighted_over_the_others_and_reported() -> None:
-    kernel = only(launch({DRAM: 40.0}, seconds=1e-3), launch({}, seconds=3e-3, number=1))
-    assert kernel.metrics[DRAM] == 40.0
-    assert any("some of the launches only" in line for line in kernel.problems)
-
-
 @pytest.mark.parametrize(("seconds", "problem"), [(None, "have no duration"), (0.0, "took no time")])
 def test_a_launch_without_time_is_counted_and_reported_but_weighs_nothing(seconds: float | None, problem: str) -> None:
     kernel = only(launch({DRAM: 40.0}), launch({DRAM: 99.0, "dram__bytes.sum": 7.0}, seconds=seconds, number=1))
@@ -130,37 +98,12 @@ def test_where_no_launch_shows_a_duration_each_counts_alike_and_seconds_are_unkn
     assert "gpu__time_duration.sum" in [lack.metric for lack in kernel.missing]
 
 
-def test_cycles_and_their_clock_show_a_duration() -> None:
-    found = {"gpc__cycles_elapsed.max": 2e6, "gpc__cycles_elapsed.avg.per_second": 1e9}
-    assert only(launch(found, seconds=None)).seconds == pytest.approx(2e-3)
-
-
 def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
     a100 = Chip("NVIDIA A100-SXM4-80GB", "8.0")
     mig = replace(H100, attributes={**H100.attributes, "multiprocessor_count": 16.0})
     one = launch({})
     assert len(kernels_of([one, launch({}, chip=a100), launch({}, chip=mig), launch({}, block=(256, 1, 1))])) == 4
     assert len(kernels_of([one, launch({}, report="b.ncu-rep")])) == 1
-
-
-def test_chips_that_are_not_named_are_kept_apart_by_report() -> None:
-    nameless = Chip(None, "9.0")
-    assert len(kernels_of([launch({}, chip=nameless), launch({}, chip=nameless, number=1)])) == 1
-    assert len(kernels_of([launch({}, chip=nameless), launch({}, chip=nameless, report="b.csv")])) == 2
-
-
-def test_an_empty_launch_has_no_number_at_all() -> None:
-    demand = only(Launch("k", {}, Chip(), "a.csv", 0)).demand
-    assert dict(demand.cycles) == {}
-    unknown = (demand.dram, demand.l2_hit, demand.l1_hit, demand.warps, demand.irregular, demand.sm_share)
-    assert unknown == (None,) * 6
-    assert (demand.footprint, demand.seconds, demand.l2_bytes, demand.hbm_bytes) == (None,) * 4
-
-
-def test_nan_is_not_a_measurement() -> None:
-    kernel = only(launch({DRAM: float("nan"), IPC: float("inf")}))
-    assert kernel.demand.dram is None
-    assert "issue" not in kernel.demand.cycles
 
 
 def test_irregular_is_the_share_of_waiting_that_differs_in_length() -> None:
@@ -174,25 +117,10 @@ def test_some_stalls_are_not_all_stalls() -> None:
     assert only(launch(found)).demand.irregular is None
 
 
-def test_parts_of_a_stall_are_not_added_to_the_whole() -> None:
-    part = "smsp__average_warps_issue_stalled_long_scoreboard_not_issued_per_issue_active.ratio"
-    assert only(launch({**waiting(long_scoreboard=1.0, wait=1.0), part: 5.0})).demand.irregular == pytest.approx(0.5)
-
-
 def test_without_stalls_only_a_kernel_that_touches_no_memory_is_regular() -> None:
     assert only(launch(busy(3.0, 6.25, dram=0.1, lsu=0.2))).demand.irregular == 0.0
     assert only(launch(busy(3.0, 6.25, dram=0.1))).demand.irregular is None
     assert only(launch(busy(3.0, 6.25, dram=0.1, lsu=5.0))).demand.irregular is None
-
-
-def test_tensor_is_the_busiest_of_the_tensor_pipelines() -> None:
-    active = "avg.pct_of_peak_sustained_active"
-    found = {
-        f"sm__inst_executed_pipe_tensor_op_hmma.{active}": 20.0,
-        f"sm__inst_executed_pipe_tensor_op_imma.{active}": 5.0,
-        f"sm__pipe_tensor_op_hmma_cycles_active.{active}": 55.0,
-    }
-    assert only(launch(found)).demand.cycles == {"tensor": pytest.approx(0.55)}
 
 
 def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
@@ -200,14 +128,6 @@ def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
     other = {ACTIVE: 400.0, "sm__cycles_elapsed.max": 600.0}
     assert only(launch(found), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
     assert only(launch(found), launch(found), launch({ACTIVE: 100.0}, number=1)).demand.sm_share == pytest.approx(0.25)
-
-
-def test_a_count_that_some_launches_lack_is_scaled_to_all() -> None:
-    """A score of one file stays what it is beside a file without the cycles of DRAM."""
-    whole = {ACTIVE: 390.0, "dram__cycles_active.avg": 610.0}
-    alone, both = only(launch(whole)), only(launch(whole), launch({ACTIVE: 390.0}, number=1, report="b.ncu-rep"))
-    scores = [practice_gpumem(kernel.metrics).value for kernel in (alone, both)]
-    assert scores == [pytest.approx(61.0), pytest.approx(61.0)]
 
 
 @pytest.mark.parametrize(

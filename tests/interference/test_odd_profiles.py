@@ -88,13 +88,3 @@ def test_a_time_beyond_all_counting_is_unknown(beyond: dict[str, float]) -> None
     kernel = of({**beyond, kernel_metrics.L2_HIT: 42.0}, H100)
     assert kernel.seconds is None
     assert kernel.metrics[kernel_metrics.L2_HIT] == 42.0
-
-
-@settings(deadline=None)
-@given(PROFILES, st.sampled_from(NAMES))
-def test_a_metric_less_never_makes_a_demand_known(profile: tuple[dict[str, float], Chip], gone: str) -> None:
-    metrics, chip = profile
-    more, less = of(metrics, chip).demand, of({name: metrics[name] for name in metrics if name != gone}, chip).demand
-    assert less.cycles.keys() <= more.cycles.keys()
-    for name in ("dram", "l1_hit", "l2_hit", "warps", "sm_share"):
-        assert getattr(less, name) is None or getattr(more, name) is not None

@@ -7,17 +7,17 @@ from math import ceil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, busy, launch, sleep, waiting
+from published_launches import COPY, DMUL, FMUL, FMUL_FULL, MM, busy, launch, sleep
 
 from tachograph.nsight.launches import Chip, Launch
 from tachograph.report.kernels_sentences import limits_sentence
 from tachograph.sharing import kernel_metrics
 from tachograph.sharing.capacity import computed_fit
-from tachograph.sharing.demand import Footprint, GpuCapacity
+from tachograph.sharing.demand import Footprint
 from tachograph.sharing.kernel_facts import facts_of
 from tachograph.sharing.kernel_limits import limits
 from tachograph.sharing.kernels import Kernel, kernels_of
-from tachograph.sharing.utilization import Sensitivity, distribution, launched, pitfalls, sensitivities
+from tachograph.sharing.utilization import Sensitivity, launched, pitfalls, sensitivities
 
 
 def only(profiled: Launch) -> Kernel:
@@ -40,22 +40,6 @@ def of(kernel: Kernel, resource: str) -> Sensitivity:
 # utilization
 
 
-def test_nvidia_smi_shows_100_percent_for_every_kernel() -> None:
-    assert {facts(only(profiled))["gpu_util"] for profiled in (COPY, MM, sleep(132), launch({}))} == {1.0}
-
-
-def test_published_kernels_side_by_side() -> None:
-    fmul, copy, mm = facts(only(FMUL[3.45])), facts(only(COPY)), facts(only(MM))
-    assert fmul["ipc"] == 3.45
-    assert fmul["occupancy"] == pytest.approx(0.0625)
-    assert fmul["occupancy_possible"] == 1.0  # 16 blocks of 4 warps
-    assert copy["dram"] == pytest.approx(0.42)
-    assert copy["ipc"] == pytest.approx(0.61)
-    assert {name: value for name, value in mm.items() if name.startswith("pipe_") and value is not None} == {
-        "pipe_fma": pytest.approx(0.6)
-    }
-
-
 @pytest.mark.parametrize(
     ("blocks", "needed", "taken", "waves", "tail"),
     [
@@ -74,12 +58,6 @@ def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, wa
     assert lies.tail == pytest.approx(tail)
 
 
-def test_waves_of_the_profiler_count_before_computed_ones() -> None:
-    found = facts(only(launch({**busy(1.0, 10.0), "launch__waves_per_multiprocessor": 2.5})))
-    assert found["waves"] == 2.5
-    assert found["tail"] == pytest.approx(0.5 / 3)
-
-
 @settings(deadline=None)
 @given(st.integers(1, 1024), st.integers(1, 255), st.integers(0, 200_000))
 def test_blocks_that_fit_are_as_many_as_an_sm_can_hold(threads: int, registers: int, shared: int) -> None:
@@ -94,16 +72,6 @@ def test_blocks_that_fit_are_as_many_as_an_sm_can_hold(threads: int, registers: 
     assert (computed_fit(Footprint(1, threads, registers, float(shared)), gpu) or 0) == most
 
 
-def test_blocks_that_fit_need_all_that_they_are_made_of() -> None:
-    gpu = only(COPY).gpu
-    assert computed_fit(Footprint(1, 128, None, 0.0), gpu) is None
-    assert computed_fit(Footprint(1, 128, 32, None), gpu) is None
-    assert computed_fit(Footprint(1, 128, 32, 0.0), GpuCapacity(name="?")) is None
-    assert computed_fit(Footprint(1, 128, 32, 0.0), gpu) == 16
-    assert computed_fit(Footprint(1, 128, 128, 0.0), gpu) == 4
-    assert computed_fit(Footprint(1, 128, 32, 100_000.0), gpu) == 2
-
-
 def test_the_profiler_shows_how_many_blocks_fit_when_it_names_all_limits() -> None:
     fits = {"blocks": 32.0, "registers": 7.0, "shared_mem": 9.0, "warps": 16.0}
     metrics = {f"launch__occupancy_limit_{what}": value for what, value in fits.items()}
@@ -114,24 +82,6 @@ def test_the_profiler_shows_how_many_blocks_fit_when_it_names_all_limits() -> No
     footprint = only(launch(metrics)).demand.footprint
     assert footprint is not None
     assert footprint.blocks_per_sm is None
-
-
-def test_nothing_is_reported_of_a_launch_without_blocks_or_gpu() -> None:
-    assert launched(None, only(COPY).gpu).needed is None
-    assert launched(Footprint(10, 128, blocks_per_sm=4), GpuCapacity(name="?")).reached is None
-
-
-def test_distribution_over_sms() -> None:
-    metrics = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
-    lies = distribution(only(launch(metrics)))
-    assert lies is not None
-    assert lies.idle == 0.5
-    (partly,) = kernels_of([launch(metrics), launch({kernel_metrics.SM_ACTIVE: 50.0}, number=1)])
-    spread = distribution(partly)
-    assert spread is not None
-    assert spread.idle == 0.5
-    del metrics[kernel_metrics.SM_ACTIVE_MAX]
-    assert distribution(only(launch(metrics))) is None
 
 
 # limits
@@ -159,15 +109,6 @@ def test_dram_counts_as_a_share_of_what_can_be_achieved() -> None:
     assert (found.bound, found.limiting) == ("latency", None)  # its loads wait: half of what DRAM gives is left
 
 
-def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
-    metrics = {**busy(0.4, 20.0, dram=5.0), **waiting(long_scoreboard=6.0, wait=1.0, barrier=1.0)}
-    found = limits(only(launch(metrics)))
-    assert (found.bound, found.limiting) == ("latency", None)
-    assert found.stall is not None
-    assert found.stall.reason == "long_scoreboard"
-    assert found.stall.share == pytest.approx(0.75)
-
-
 def test_a_grid_smaller_than_the_gpu_is_what_limits() -> None:
     """Whatever else was not measured: most SMs have no block. Nsight Compute calls it Small Grid, too."""
     one = {**busy(0.4, 20.0, dram=5.0), "launch__grid_size": 1.0, "launch__block_size": 128.0}
@@ -179,21 +120,6 @@ def test_a_grid_smaller_than_the_gpu_is_what_limits() -> None:
     assert (full.bound, full.small_grid) == ("throughput", (1, 132))  # of the SM that it has
     assert limits_sentence(full).endswith("99 % of the SMs have none.")
     assert limits(only(launch({**one, "launch__grid_size": 132.0}))).small_grid is None
-
-
-@pytest.mark.parametrize(
-    ("metric", "value"),
-    [("sm__issue_active.avg.pct_of_peak_sustained_active", 75.0), ("sm__issue_active.avg.per_cycle_active", 3.0)],
-)
-def test_issue_slots_of_basic_sets(metric: str, value: float) -> None:
-    assert only(launch({metric: value})).demand.cycles["issue"] == pytest.approx(0.75)
-
-
-def test_without_schedulers_or_dram_nothing_is_called_latency() -> None:
-    metrics = busy(0.4, 20.0, dram=5.0)
-    del metrics[kernel_metrics.DRAM]
-    assert limits(only(launch(metrics))).bound is None
-    assert limits(only(launch({}))).resources == ()
 
 
 # susceptibility
@@ -234,12 +160,6 @@ def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
         assert item.metrics
 
 
-def test_uneven_work_is_reported() -> None:
-    metrics = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
-    assert level(only(launch(metrics)), "sms") == "high"
-    assert level(only(launch({**metrics, kernel_metrics.SM_ACTIVE: 99.0})), "sms") == "low"
-
-
 # pitfalls
 
 
@@ -258,22 +178,8 @@ def test_pitfalls_of_the_paper() -> None:
     assert names(launch(busy(3.0, 80.0, fma=60.0))) == []
 
 
-def test_pitfalls_bear_their_numbers() -> None:
-    roof, occupancy = pitfalls(only(FMUL[3.45]))
-    assert roof.numbers == {"ipc": pytest.approx(3.45), "ipc_left": pytest.approx(0.55), "ipc_of_copy": 0.61}
-    assert occupancy.numbers["occupancy_of_two"] == pytest.approx(0.125)
-    assert occupancy.numbers["issue_of_two"] == pytest.approx(2 * 3.45 / 4)
-
-
 def test_nvidia_smi_is_wrong_of_a_kernel_on_one_sm() -> None:
     (pitfall,) = pitfalls(only(launch(busy(1.0, 5.0), grid=(1, 1, 1))))
     assert pitfall.name == "nvidia_smi"
     assert pitfall.numbers["sms_reached_share"] == pytest.approx(1 / 132)
     assert names(launch({}, chip=Chip())) == []
-
-
-def test_capacities_are_those_of_the_chip() -> None:
-    gpu = only(COPY).gpu
-    assert (gpu.sms, gpu.threads_per_sm, gpu.l1_bytes) == (132, 2048, 262144.0)
-    assert gpu.dram_bytes_per_s == pytest.approx(2 * 2.619e9 * 6016 / 8)
-    assert (gpu.sources["sms"], gpu.hbm_bytes) == ("the report", H100.attributes["total_memory"])

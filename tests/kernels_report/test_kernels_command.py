@@ -6,15 +6,12 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nsight_reports import ATTRIBUTES, PUBLISHED, Made, metrics, raw_csv, sample
-from own_time import starting_seconds
+from nsight_reports import PUBLISHED, Made, metrics, raw_csv, sample
 from tachograph.cli import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -47,19 +44,6 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 def made(kernel: str) -> Made:
     return next(one for one in PUBLISHED if kernel in one.kernel)
-
-
-def test_the_table_has_a_line_for_each_kernel(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "good.csv")
-    assert (code, err) == (0, "")
-    assert out.startswith("NVIDIA H100 NVL, 132 SMs: 13 kernels, 13 launches, 146.1 ms\n")
-    table = out[: out.index("Pitfalls")].splitlines()
-    (mm,) = [line for line in table if " mm_1024 " in line]
-    assert mm.split()[:7] == ["13", "mm_1024", "0.062", "%", "1", "100", "%"]
-    assert " ".join(mm.split()[7:14]) == "3.00 FMA 60 % 9 % 6.2"
-    (copy,) = [line for line in table if " copy " in line]
-    assert " 0.61 LSU 7.6 % 42 % 50 % 99 % " in " ".join(copy.split())
-    assert copy.split("%")[-1].split()[:2] == ["latency", "DRAM"]
 
 
 def test_numbers_are_those_of_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +117,6 @@ def test_what_cannot_run_together_is_refused(folder: Path, capsys: pytest.Captur
         assert message in err
 
 
-def test_an_empty_name_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "")
-    assert (code, "empty report name" in err) == (2, True)
-
-
 def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ("good.csv", "--kernel", "dmul", "--matrix")
     code, out, _ = run(capsys, *few)
@@ -154,27 +133,6 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = raw_csv([Made(f"k{n:02}(int)", 132, 128, 1.0 + n / 100) for n in range(20)])
     Path("many.csv").write_text(many)
     assert "20 x 20 pairs: all of them with --json, --csv or --html" in run(capsys, "many.csv", "--matrix")[1]
-
-
-def test_gpus_have_tables_of_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = {**ATTRIBUTES, "multiprocessor_count": 108, "compute_capability_major": 8}
-    Path("a100.csv").write_text(
-        raw_csv([made("copy"), made("dmul<1>")], gpu="NVIDIA A100-SXM4-80GB", capability="8.0", attributes=other)
-    )
-    code, out, _ = run(capsys, "good.csv", "a100.csv", "--matrix")
-    assert code == 0
-    assert "NVIDIA A100-SXM4-80GB, 108 SMs: 2 kernels" in out
-    values = json_of(capsys, "good.csv", "a100.csv", "--matrix")
-    of = {kernel["number"]: gpu["gpu"]["name"] for gpu in values["gpus"] for kernel in gpu["kernels"]}
-    assert sorted(set(of.values())) == ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 NVL"]
-    assert {gpu["gpu"]["name"]: len(gpu["pairs"]) for gpu in values["gpus"]} == {
-        "NVIDIA A100-SXM4-80GB": 4,
-        "NVIDIA H100 NVL": 169,
-    }
-    assert all(of[pair["row"]] == of[pair["column"]] for gpu in values["gpus"] for pair in gpu["pairs"])
-    one, two = (next(number for number, name in of.items() if part in name) for part in ("A100", "H100"))
-    code, _, err = run(capsys, "good.csv", "a100.csv", "--together", str(one), str(two))
-    assert (code, "cannot be put together" in err) == (2, True)
 
 
 BAD = {
@@ -235,34 +193,6 @@ def test_what_was_not_collected_is_reported_with_the_command(folder: Path, capsy
     assert "needs sm__inst_executed.avg.per_cycle_elapsed" in explained
 
 
-def test_an_unknown_chip_is_reported_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("odd.csv").write_text(raw_csv([made("copy")], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9"))
-    code, out, _ = run(capsys, "odd.csv", "--matrix")
-    assert code == 0
-    assert out.startswith("NVIDIA Q1 Experimental: 1 kernel, 1 launch")
-    (gpu,) = json_of(capsys, "odd.csv")["gpus"]
-    assert gpu["gpu"]["sms"] is None
-
-
-def test_a_kernel_of_no_duration_breaks_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("zero.csv").write_text(raw_csv([made("copy")], instead={"gpu__time_duration.sum": "0"}))
-    code, out, err = run(capsys, "zero.csv", "--matrix")
-    assert (code, "took no time" in err) == (0, True)
-    assert " copy " in out
-    (kernel,) = json_of(capsys, "zero.csv")["gpus"][0]["kernels"]
-    assert kernel["share"] is None
-    assert run(capsys, "zero.csv", "good.csv", "--kernel", "copy", "--html", "page.html")[0] == 0
-
-
-def test_values_that_were_left_out_are_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("odd.csv").write_text(raw_csv([made("copy")], instead={"lts__t_sector_hit_rate.pct": "12.5 x"}))
-    code, _, err = run(capsys, "odd.csv")
-    assert code == 0
-    assert "left out 1 value" in err
-    (file,) = json_of(capsys, "odd.csv")["files"]
-    assert sum(file["rejected"].values()) == 1
-
-
 def test_a_name_does_not_steer_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.csv").write_text(raw_csv([Made("<b>\x1b[2Jevil</b>(int)", 132, 128, 1.0)]))
     for arguments in ((), ("--explain", "1"), ("--html", "odd.html")):
@@ -271,16 +201,6 @@ def test_a_name_does_not_steer_the_terminal(folder: Path, capsys: pytest.Capture
     page = Path("odd.html").read_text()
     assert "\x1b" not in page
     assert "<b>\\x1b" not in page
-
-
-def test_help_is_quick() -> None:
-    limit = max(0.3, 12 * starting_seconds([sys.executable, "-c", "pass"]))  # 0.08 s, of which 0.02 s are Python's
-    command = [sys.executable, "-m", "tachograph", "share", "kernels", "--help"]
-    assert starting_seconds(command, enough=limit) < limit
-    assert "--together" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    heavy = "import sys, tachograph.cli.kernels; print({'numpy', 'polars', 'matplotlib'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_the_sample_of_the_documentation_is_what_the_script_writes() -> None:

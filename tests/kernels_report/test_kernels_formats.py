@@ -73,29 +73,10 @@ def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
             assert factor(pair["slowdown"]) in page
 
 
-@pytest.mark.slow
-def test_the_page_stands_alone(tmp_path: Path) -> None:
-    page = kernels_html(report(tmp_path, (*PUBLISHED, Made("<script>alert(1)</script>(int)", 132, 128, 1.0))))
-    assert "<script" not in page
-    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", page)
-    ids = re.findall(r' id="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
-
-
 def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
     found = report(tmp_path, PUBLISHED[:1], without=("gpu__dram", "dram__", "sm__inst_executed_pipe_lsu"))
     assert "–" in lines(found)
     assert kernels_json(found)["gpus"][0]["kernels"][0]["uses"]["dram"] is None
-
-
-@pytest.mark.slow
-def test_the_page_shows_what_missing_metrics_mean(tmp_path: Path) -> None:
-    found = report(tmp_path, without=("lts__t_sector", "smsp__thread_inst_executed"))
-    (part,) = found.parts
-    page = html.unescape(kernels_html(found))
-    assert part.lacking
-    for lack in part.lacking:
-        assert f"<code>{lack.metric}</code>: {lack.meaning}" in page
 
 
 def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
@@ -110,20 +91,6 @@ def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     explained = report(tmp_path, request=KernelsRequest(explain="copy"))
     for line in lines(explained, 80).splitlines():
         assert len(line) <= 80, line
-
-
-def test_columns_without_room_are_named(tmp_path: Path) -> None:
-    found = report(tmp_path)
-    for width in (52, 80, 100, 130, 160):
-        (heading,) = [line for line in lines(found, width).splitlines() if line.startswith(" #  kernel ")][:1]
-        note = re.search(r"hidden columns: (.+?)(?= \w+: |$)", " ".join(lines(found, width).split()))
-        named = [] if note is None else note[1].split(", ")
-        assert ("launches" in named) == (" n  " not in heading and "launches" not in heading), width
-        assert ("nvidia-smi" in named) == ("smi" not in heading), width
-        assert ("occupancy" in named) == ("occ" not in heading), width
-        assert ("memory score" in named) == ("mem" not in heading), width
-        assert not {"DRAM", "limited by", "sensitive to"} & set(named)
-    assert "hidden columns" not in lines(found, 160)
 
 
 def test_ascii_is_ascii(tmp_path: Path) -> None:
@@ -153,14 +120,6 @@ def test_names_that_differ_in_a_control_character_are_distinguished(tmp_path: Pa
     assert all(label.isprintable() for label in found)
 
 
-def test_only_what_is_shown_is_evaluated(tmp_path: Path) -> None:
-    found = report(tmp_path, request=KernelsRequest(top=3, explain="mm_1024", matrix=True))
-    (part,) = found.parts
-    assert [len(part.kernels), part.left_out, len(part.pairs.rows if part.pairs else ())] == [3, 10, 3]
-    assert found.explained is not None
-    assert found.explained.number == 13
-
-
 def test_long_names_of_thousands_of_kernels_are_distinguished_soon(tmp_path: Path) -> None:
     (part,) = report(tmp_path, PUBLISHED[10:11]).parts
     kernel = part.kernels[0].kernel
@@ -168,48 +127,3 @@ def test_long_names_of_thousands_of_kernels_are_distinguished_soon(tmp_path: Pat
     begin = time.process_time()
     assert len(set(labels(many))) == len(many)
     assert time.process_time() - begin < 5  # 0.4 s on a machine at rest; a minute where each is compared with all
-
-
-def test_sensitivity_is_little_where_no_level_is_some(tmp_path: Path) -> None:
-    (part,) = report(tmp_path).parts
-    for view in part.kernels:
-        levels = {sensitivity.level for sensitivity in view.sensitivities if sensitivity.resource != "sms"}
-        assert ("some:" in sensitive_to(view)) == ("some" in levels and "high" not in levels)
-        assert (sensitive_to(view) == "little") == (levels == {"low"})
-
-
-def test_a_score_notes_assumptions(tmp_path: Path) -> None:
-    found = report(tmp_path, PUBLISHED[:1], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9")
-    (values,) = kernels_json(found)["gpus"][0]["kernels"]
-    assert "64 warps" in values["score_notes"]["score_gpu_practice"]
-    (values,) = kernels_json(report(tmp_path))["gpus"][0]["kernels"][:1]
-    assert "score_gpu_practice" not in values["score_notes"]
-
-
-def test_bytes_and_duration_show_the_load_of_dram(tmp_path: Path) -> None:
-    without = ("gpu__dram", "dram__bytes.sum.per_second", "dram__throughput")
-    (part,) = report(tmp_path, PUBLISHED[:1], without=without).parts
-    (view,) = part.kernels
-    assert view.facts["dram"].value == pytest.approx(0.42, rel=1e-3)
-    assert view.facts["dram_bytes_per_s"].value == pytest.approx(0.42 * 1504 * 2.619e9, rel=1e-3)
-    assert view.facts["dram"].metric == "dram__bytes.sum / gpu__time_duration.sum"
-
-
-def test_shares_are_of_the_time_on_one_gpu(tmp_path: Path) -> None:
-    found = report(tmp_path, request=KernelsRequest(top=3))
-    (part,) = found.parts
-    assert (len(part.kernels), part.left_out) == (3, 10)
-    total = sum(made.ms for made in PUBLISHED)
-    assert [view.share for view in part.kernels] == pytest.approx([20 / total, 20 / total, 12 / total])
-
-
-def test_long_names_are_distinguished_in_the_table(tmp_path: Path) -> None:
-    tiles = ("64x64", "64x128", "128x256")
-    made = tuple(
-        replace(PUBLISHED[0], kernel=f"sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize{tile}x64_warpgroup1x1_cublas")
-        for tile in tiles
-    )
-    found = report(tmp_path, made)
-    for width in (80, 130):
-        values = lines(found, width)
-        assert all(f"{tile}…" in values for tile in tiles), width

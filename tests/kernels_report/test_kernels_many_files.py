@@ -43,11 +43,3 @@ def test_many_files_are_reported_in_few_lines(folder: Path, capsys: pytest.Captu
     assert len(values["problems"]) == 2 * COUNT
     assert len(values["files"]) == 3 * COUNT
     assert len(printed.err.splitlines()) == 21
-
-
-def test_the_page_lists_few_of_many_files(folder: Path, tmp_path: Path) -> None:
-    assert main(["share", "kernels", str(folder), "--html", str(tmp_path / "page.html"), "--quiet"]) == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count(".csv: 1 launch<") == 50
-    assert f"and {3 * COUNT - 50} more files; JSON has them all" in page
-    assert f"and {2 * COUNT - 50} more; JSON has them all" in page

@@ -131,13 +131,6 @@ def test_errors_are_one_line(folder: Path, words: list[str], code: int, message:
     assert (found, message in line) == (code, True), line
 
 
-def test_a_report_without_kernels_is_left_out(folder: Path) -> None:
-    (folder / "empty.csv").write_text("", encoding="utf-8")
-    done = run(folder, "share", "kernels", "empty.csv", "copy.csv", "--job", JOB)
-    assert done.stdout == "Attached 1 kernel, 3 launches of copy.csv to job 1000002\n"
-    assert "empty.csv: not attached, the file is empty" in done.stderr
-
-
 def test_of_many_launches_the_longest_are_attached(folder: Path) -> None:
     one, short = PUBLISHED[0], PUBLISHED[10]
     (folder / "many.csv").write_text(raw_csv([one] * 3 + [short] * MOST_LAUNCHES), encoding="utf-8")

@@ -13,9 +13,7 @@ import pytest
 import calibrate
 from microbench.bench_file import BenchRow, read_bench_file, write_bench_file
 from microbench.conditions import Conditions
-from microbench.experiments import experiments
-from microbench.fits import Bench
-from microbench.run import FEWEST_RUNS, TIME_UP, BenchPlan, bench
+from microbench.run import TIME_UP
 from microbench.simulated_device import SimulatedGpu, SimulatedMark
 from tachograph.catalog.errors import InputError
 from tachograph.sharing.demand import H100_NVL
@@ -75,27 +73,6 @@ def test_a_bench_that_was_ended_goes_on_with_what_is_missing(
     assert {row.name: row for row in rows(tmp_path)} == after
 
 
-def test_the_file_describes_itself(tmp_path: Path) -> None:
-    assert measure(SimulatedGpu(), tmp_path, *ONLY) == 0
-    content = read_bench_file(tmp_path / "c.toml")
-    assert (content.format, content.gpu, content.arch, content.sms) == (2, "NVIDIA H100 NVL", "sm_90", 132)
-    assert content.driver == "a simulation"
-    assert content.date.startswith("20")
-    assert {"python", "tachograph"} <= set(content.versions)
-    assert content.plan is not None
-    assert (content.plan.runs_asked, content.plan.runs, content.plan.duration_ms) == (3, 3, 50.0)
-    row = next(row for row in content.experiments if row.name == "fp64-3")
-    assert row.published == 1.356
-    assert row.predicted is not None
-    assert [len(one.each_s) for one in row.launches] == [3, 3]
-    times = row.times
-    assert times is not None
-    single = (times.first_alone_s, times.second_alone_s, times.in_turn_s, times.first_together_s)
-    assert [len(one) for one in single] == [3] * 4
-    middle = [sorted(one)[1] for one in (times.in_turn_s, times.first_together_s, times.second_together_s)]
-    assert row.measured == middle[0] / max(middle[1:])
-
-
 def test_a_file_of_another_gpu_or_plan_is_refused(tmp_path: Path) -> None:
     measure(SimulatedGpu(), tmp_path, *ONLY)
     content = (tmp_path / "c.toml").read_bytes()
@@ -134,42 +111,3 @@ def test_what_time_does_not_allow_is_done_next_time(tmp_path: Path, capsys: pyte
             assert all(row.predicted is not None for row in measured if len(row.launches) == 2)
     assert 1 <= calls < 10
     assert all(row.measured is not None for row in measured if len(row.launches) == 2)
-
-
-def test_nothing_runs_together_while_launches_alone_are_missing(tmp_path: Path) -> None:
-    device = SimulatedGpu()
-    measure(device, tmp_path, "--minutes", "0.5", "--runs", "3")
-    measured = rows(tmp_path)
-    assert any(not row.launches for row in measured)
-    assert not any(launch.endswith("1") for launch in device.launched)
-    assert all(row.predicted is None for row in measured)
-
-
-def test_all_experiments_fit_into_eight_minutes_with_ten_runs() -> None:
-    every = experiments(H100_NVL)
-    plan = BenchPlan().within(8 * 60, every)
-    assert plan.runs == 10
-    assert plan.seconds(every) < 8 * 60
-    assert BenchPlan().within(4 * 60, every).runs < 10
-    assert BenchPlan().within(1, every).runs == FEWEST_RUNS
-    assert BenchPlan(runs=2).within(1, every).runs == 2
-
-
-def test_the_plan_is_not_far_from_what_launches_take() -> None:
-    """On the simulated GPU: estimated are launches and setup, and setup takes no time there."""
-    device = SimulatedGpu()
-    every, plan = experiments(device.gpu), BenchPlan(runs=3, target_s=0.05)
-    results = bench(device, every, plan=plan, predictor=calibrate.predict)
-    assert [(one.experiment.name, one.problem) for one in results.results if one.problem] == []
-    assert device.now <= plan.seconds(every)
-
-
-def test_all_that_was_measured_is_saved_after_each_experiment() -> None:
-    saved: list[Bench] = []
-    every = [one for one in experiments(H100_NVL) if one.group == "fp64"]
-    bench(SimulatedGpu(), every, plan=BenchPlan(3, 0.02), predictor=calibrate.predict, save=saved.append)
-    alone = [sum(bool(one.alone) for one in results.results) for results in saved]
-    pairs = [sum(bool(one.runs) for one in results.results) for results in saved]
-    assert alone == [1, 2, 3, 4, 5, *[5] * 6]
-    assert pairs == [*[0] * 6, 1, 2, 3, 4, 5]
-    assert all(one.expected is not None for one in saved[5].results)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +10,6 @@ import pytest
 import calibrate
 from microbench.bench_file import read_bench_file
 from microbench.conditions import Conditions, conditions
-from microbench.cuda_device import CudaDevice, compile_kernels
 from microbench.experiments import experiments, gpu_called, half_of_an_sm
 from microbench.simulated_device import SimulatedGpu
 from tachograph.catalog.devices import DEVICE_CATALOGUE
@@ -37,34 +33,12 @@ def test_a_rehearsal_writes_the_file_that_advice_reads(tmp_path: Path, capsys: p
     assert "interference.calibration" in capsys.readouterr().err
 
 
-def test_the_table_shows_what_the_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--only", "fp64-3", "--only", "bandwidth", "-o", str(tmp_path / "c.toml")]
-    assert measure(SimulatedGpu(beside={("dmul_3", "dmul_3"): 0.7}), *words) == 0
-    message = capsys.readouterr()
-    line = next(line for line in message.out.splitlines() if line.startswith("fp64-3")).split()
-    assert "2 of 10 values measured" in message.err
-    row = next(row for row in read_bench_file(tmp_path / "c.toml").experiments if row.name == "fp64-3")
-    assert row.predicted is not None
-    assert row.measured is not None
-    assert line[3:6] == [f"{row.predicted:.3f}", f"{row.calibrated:.3f}", f"{row.measured:.3f}"]
-    assert line[-2:] == [f"{row.predicted / row.measured - 1:+.1%}", "1.356"]
-
-
 def test_failures_are_reported_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = SimulatedGpu(fails=frozenset({"dmul_2"}))
     assert measure(device, "--only", "fp64", "-o", str(tmp_path / "c.toml")) == 0
     assert "fp64-2: dmul_2: CUDA_ERROR_INVALID_VALUE" in capsys.readouterr().err
     assert len(read_bench_file(tmp_path / "c.toml").experiments) == 5
     assert measure(device, "--only", "fp64-2") == 1
-
-
-def test_what_disturbs_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    disturbed = Conditions(others=(99,), held_back=("power cap",))
-    arguments = calibrate.options().parse_args(["--runs", "1", "--only", "fp64-1"])
-    calibrate.measure(arguments, SimulatedGpu(), None, lambda: disturbed)
-    message = capsys.readouterr().err
-    assert message.count("warning: other processes are on this GPU (99)") == 1
-    assert "held back: power cap" in message
 
 
 def test_the_list_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,20 +57,6 @@ def test_without_a_driver_it_shows_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no GPU 0 can be used here" in capsys.readouterr().err
     assert calibrate.main(["-o", str(tmp_path / "gone" / "c.toml")]) == UsageError.exit_code
     assert "folder does not exist" in capsys.readouterr().err
-
-
-def test_without_cuda_it_shows_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cuda", "cuda.core", "cuda.bindings"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for wanted in (lambda: CudaDevice(0), lambda: compile_kernels("sm_90")):
-        with pytest.raises(UsageError, match="make calibrate"):
-            wanted()
-
-
-@pytest.mark.parametrize("words", [["--runs", "0"], ["--runs", "x"], ["--duration", "nan"], ["--duration", "0"]])
-def test_senseless_options_are_refused(words: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        calibrate.options().parse_args(words)
 
 
 @pytest.mark.parametrize("name", [device.name for device in DEVICE_CATALOGUE if device.vendor == "NVIDIA"])
@@ -147,32 +107,6 @@ def test_clocks_and_other_processes_come_from_nvml() -> None:
     assert len(found.warnings()) == 2
     for fails in ("nvmlInit", "nvmlDeviceGetHandleByPciBusId"):
         assert conditions("0000:01:00.0", _Nvml(fails=fails)) == Conditions()
-
-
-def test_what_nvml_does_not_report_keeps_nothing_else_back() -> None:
-    for fails, gone in (
-        ("nvmlDeviceGetClockInfo", "sm_clock_mhz"),
-        ("nvmlDeviceGetComputeRunningProcesses", "others"),
-        ("nvmlDeviceGetCurrentClocksThrottleReasons", "held_back"),
-        ("nvmlDeviceGetMigMode", "mig"),
-    ):
-        found, all_of_it = conditions("x", _Nvml(fails=fails)), conditions("x", _Nvml())
-        assert replace(all_of_it, **{gone: getattr(Conditions(), gone)}) == found
-
-
-def test_neither_this_process_nor_the_server_of_mps_disturbs() -> None:
-    assert conditions("x", _Nvml(processes=(os.getpid(), 1))).others == (1,)
-    assert conditions("x", _Nvml(nvmlSystemGetProcessName="/usr/bin/nvidia-cuda-mps-server")).others == ()
-    # a number of the host, seen within a container
-    assert conditions("x", _Nvml(processes=(1 << 30,))).others == ()
-    assert conditions("x", _Nvml(processes=(1 << 30, 2 << 30))).others == (1 << 30, 2 << 30)
-
-
-def test_an_instance_of_mig_is_reported() -> None:
-    (message,) = conditions(
-        "x", _Nvml(nvmlDeviceGetMigMode=[1, 1], processes=(), nvmlDeviceGetCurrentClocksThrottleReasons=0)
-    ).warnings()
-    assert message.startswith("MIG divides this GPU")
 
 
 def test_a_kernel_that_does_not_end_ends_the_program_after_all_was_written(

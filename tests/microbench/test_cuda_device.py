@@ -5,7 +5,6 @@ The stand-in offers only names that the installed CUDA for Python has, so that a
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import struct
@@ -18,7 +17,7 @@ from cuda.core._utils.cuda_utils import CUDAError
 
 from microbench import cuda_device
 from microbench.cuda_device import CudaDevice, compile_kernels
-from microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
+from microbench.device import HangingError, LaunchError, MemoryFullError
 from microbench.measure import alone, loaded
 from microbench.workloads import KERNELS, BenchWorkload
 from tachograph.catalog.errors import NotFoundError
@@ -143,14 +142,6 @@ def test_the_stand_in_has_no_name_that_cuda_for_python_lacks() -> None:
     assert core.EventOptions(timing_enabled=True).timing_enabled
 
 
-def test_python_numbers_become_arguments_of_eight_bytes() -> None:
-    """What `launch` hands to the driver: each kernel takes nothing but pointers and 64-bit integers."""
-    holder = needed("cuda.core._kernel_arg_handler").ParamHolder([0x7F1234567890, 1 << 40, 3])
-    at = ctypes.cast(holder.ptr, ctypes.POINTER(ctypes.c_void_p))
-    found = [ctypes.c_int64.from_address(at[place] or 0).value for place in range(3)]
-    assert found == [0x7F1234567890, 1 << 40, 3]
-
-
 def test_every_kernel_is_called_with_as_many_arguments_as_it_has(stand_in: StandIn) -> None:
     ptx, device = compile_kernels("compute_90").image.decode(), CudaDevice(0)
     for name in KERNELS:
@@ -165,47 +156,6 @@ def test_every_kernel_is_called_with_as_many_arguments_as_it_has(stand_in: Stand
     assert stand_in.memory == {}
 
 
-def test_what_the_gpu_has_is_read_from_the_driver(stand_in: StandIn) -> None:
-    device = CudaDevice(0)
-    assert (device.gpu.name, device.gpu.sms, device.gpu.l2_bytes) == ("NVIDIA H200", 132, float(60 << 20))
-    assert device.gpu.l1_bytes == 256 * 1024
-    assert device.gpu.dram_bytes_per_s == pytest.approx(4.917e12, rel=1e-3)
-    assert device.lanes == Lanes(128, 64)
-    assert (device.arch, device.driver, device.free_bytes()) == ("sm_90", "CUDA 12.9", 80 << 30)
-
-
-def test_no_setting_of_a_job_has_streams_wait_for_each_other(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS")
-    for name in names:
-        monkeypatch.setenv(name, "1")
-    seen: list[str] = []
-    opened = stand_in.core.Device
-
-    def watched(number: int) -> Any:
-        seen.extend(name for name in names if name in os.environ)
-        return opened(number)
-
-    stand_in.core.Device = watched
-    CudaDevice(0)
-    assert seen == []
-
-
-def test_streams_do_not_wait_for_the_default_one() -> None:
-    assert needed("cuda.core").StreamOptions().nonblocking
-
-
-def test_arrays_hold_ones(stand_in: StandIn) -> None:
-    device = CudaDevice(0)
-    assert struct.unpack("<4d", stand_in.memory[device.allocate(32, ones="double")]) == (1.0,) * 4
-    assert struct.unpack("<4f", stand_in.memory[device.allocate(16, ones="float")]) == (1.0,) * 4
-    pace = device.allocate(16)
-    assert device.numbers(pace, 2) == (0, 0)
-    device.launch("sleep", blocks=1, threads=32, arguments=(1, pace), stream=1)
-    assert device.numbers(pace, 2) == (-7, 5)
-
-
 def test_failures_are_named(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     device = CudaDevice(0)
     with pytest.raises(MemoryFullError, match="no room for"):
@@ -218,10 +168,6 @@ def test_failures_are_named(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) 
         device.free(1)
     with pytest.raises(NotFoundError, match="device_id must be 0, not 3"):
         CudaDevice(3)
-
-
-def test_a_kernel_that_does_not_end_is_not_waited_for(stand_in: StandIn) -> None:
-    device = CudaDevice(0)
     stand_in.endless = True
     with pytest.raises(HangingError, match="did not end within"):
         device.wait([device.mark(0)], 0.02)

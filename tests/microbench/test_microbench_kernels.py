@@ -10,10 +10,8 @@ from functools import cache
 import pytest
 
 from microbench.cuda_device import CompiledProgram, compile_kernels, source
-from microbench.experiments import full_loads
 from microbench.workloads import KERNELS
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.sharing.demand import H100_NVL
 
 # instruction of PTX that does the work of a chain
 WORK = {
@@ -51,21 +49,6 @@ def test_a_round_of_chains_is_the_work_that_the_kernel_declares(kernel: str) -> 
     assert 0 < KERNELS[kernel].issued - declared <= 8
 
 
-@pytest.mark.parametrize(("kernel", "loads", "stores"), [("copy_1", 4, 4), ("copy_4", 4, 4), ("read_l2", 8, 0)])
-def test_loads_of_a_round_stand_before_what_uses_them(kernel: str, loads: int, stores: int) -> None:
-    """Copies of one load alternate; the others have all their loads under way before the first store or sum."""
-    wide = "v4" if kernel != "copy_1" else "u32"
-    found = re.findall(r"(ld\.[\w.]*global|st\.global)\.[\w.]*" + wide, ptx(kernel))
-    kinds = ["load" if one.startswith("ld") else "store" for one in found]
-    alternating = kernel == "copy_1"
-    expected = ["load", "store"] * loads if alternating else ["load"] * loads + ["store"] * stores
-    assert expected == kinds[: len(expected)]
-
-
-def test_a_tile_of_the_multiplication() -> None:
-    assert ptx("matmul").count("fma.rn.f32") == 256
-
-
 @pytest.mark.parametrize("chains", [1, 2, 3, 4])
 def test_chains_are_independent_of_each_other(chains: int) -> None:
     """In PTX of compute_90 every register is written once: so a chain is the registers that feed each other."""
@@ -84,20 +67,6 @@ def test_both_clocks_are_read_before_and_after(kernel: str) -> None:
     """Of the SM, which counts cycles, and of the GPU, which counts ns: together they tell how fast the SM was."""
     assert ptx(kernel).count("%clock64") == 2
     assert ptx(kernel).count("%globaltimer") == 2
-
-
-@pytest.mark.parametrize(
-    ("kernel", "kept"),
-    [
-        ("copy_1", {"ld.global.cg.u32"}),
-        ("copy_4", {"ld.relaxed.gpu.global.v4.u32", "ld.global.cg.u32"}),
-        ("read_l2", {"ld.relaxed.gpu.global.v4.u32", "ld.global.cg.u32"}),
-        ("sweep_l2", {"ld.global.cg.u32"}),
-        ("sweep_l1", {"ld.global.ca.u32"}),
-    ],
-)
-def test_loads_pass_l1_or_are_kept_in_it(kernel: str, kept: set[str]) -> None:
-    assert set(re.findall(r"ld\.[\w.]*global\.[\w.]+", ptx(kernel))) == kept
 
 
 def formula(name: str, **values: int) -> int:
@@ -142,11 +111,6 @@ def test_the_multiplication_has_no_conflicts_of_banks() -> None:
     assert pitch % 4 == 0  # reads of four words begin at 16 bytes
 
 
-def test_the_old_layout_of_the_multiplication_had_sixteen_conflicts() -> None:
-    """Rows of 64 words by thread % 16: all in one bank. What the check above would say of them."""
-    assert conflicts([thread % 16 * 64 + thread // 16 for thread in range(32)], 1) == 16
-
-
 @pytest.mark.parametrize("ways", [1, 8])
 def test_reads_of_shared_memory_have_as_many_conflicts_as_they_name(ways: int) -> None:
     for load in range(16):
@@ -154,14 +118,6 @@ def test_reads_of_shared_memory_have_as_many_conflicts_as_they_name(ways: int) -
         assert conflicts([word + load * formula("SHARED_STEP") for word in words], 4) == ways
     about = KERNELS[f"shared_{ways}"]
     assert about.wavefronts == 16 * 4 * ways
-
-
-def test_two_launches_find_room_on_an_sm() -> None:
-    for kernel, workload in full_loads(H100_NVL).items():
-        resident = workload.threads * -(-workload.blocks // 132)
-        assert 2 * resident <= 2048
-        assert 2 * -(-KERNELS[kernel].registers // 8) * 8 * resident <= 65536, kernel
-    assert KERNELS["matmul"].shared_bytes >= 2 * 16 * 64 * 4
 
 
 @pytest.mark.slow

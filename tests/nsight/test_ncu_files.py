@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from ncu_csv import COPY, LAUNCHES, assert_same, details, raw, read
+from ncu_csv import COPY, LAUNCHES, details, raw, read
 
-from tachograph.catalog.errors import InputError
 from tachograph.nsight.reports import read_reports
 
 DENIED = (
@@ -49,40 +48,11 @@ def test_only_errors(tmp_path: Path) -> None:
     assert "; have the administrator load the kernel module nvidia with NVreg_Restrict" in problem
 
 
-@pytest.mark.parametrize(
-    ("message", "do"),
-    [
-        ("==ERROR== Profiling failed because a driver resource was unavailable.", "dcgmi profile --pause"),
-        ("==ERROR== Something new", "profile again"),
-    ],
-)
-def test_what_to_do_about_an_error(tmp_path: Path, message: str, do: str) -> None:
-    problems = read(tmp_path, message + "\n").problems
-    assert any(do in problem for problem in problems)
-
-
-def test_errors_beside_launches(tmp_path: Path) -> None:
-    report = read(tmp_path, details(LAUNCHES) + DENIED)
-    assert_same(report, LAUNCHES)
-    assert len(report.problems) == 1
-
-
 def test_a_table_without_launches(tmp_path: Path) -> None:
     for page in (details, raw):
         header = page(LAUNCHES).splitlines()[0]
         (problem,) = read(tmp_path, header + "\n").problems
         assert problem.startswith("its table holds no launch of a kernel; export it")
-
-
-def test_a_report_of_its_own_kind_goes_to_its_reader(tmp_path: Path) -> None:
-    path = tmp_path / "named.csv"
-    path.write_bytes(b"NVR\0damaged")
-    good = tmp_path / "good.csv"
-    good.write_text(details(LAUNCHES))
-    (report,) = read_reports([path, good])[:1]
-    assert report.launches == ()
-    assert report.problems
-    assert "no table" not in report.problems[0]
 
 
 def test_one_bad_file_does_not_stop_the_rest(tmp_path: Path) -> None:
@@ -96,32 +66,6 @@ def test_one_bad_file_does_not_stop_the_rest(tmp_path: Path) -> None:
         ("good.csv", 2),
     ]
     assert reports[1].problems == ("No such file or directory; name a readable file",)
-
-
-def test_nothing_in_any_file(tmp_path: Path) -> None:
-    paths = []
-    for name, text in (("denied.csv", DENIED), ("other.csv", "{}")):
-        paths.append(tmp_path / name)
-        paths[-1].write_text(text)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(InputError) as caught:
-        read_reports([*paths, empty])
-    message = str(caught.value)
-    lines = message.split("\n  - ")
-    assert lines[0] == "no launch of a kernel could be read"
-    assert lines[1].startswith(f"{paths[0]}: the profiler failed: ERR_NVGPUCTRPERM")
-    assert lines[2].startswith(f"{paths[1]}: no table of Nsight Compute is in it")
-    assert lines[3] == f"{empty}: no report is in this folder; name files"
-    assert lines[4].startswith("what to do: name reports")
-
-
-def test_many_bad_files_are_not_all_named(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.csv" for number in range(30)]
-    for number, path in enumerate(paths):
-        path.write_text(f"{number}\n")
-    with pytest.raises(InputError, match=r"\n  - and 10 more\n"):
-        read_reports(paths)
 
 
 def test_a_folder_stands_for_its_reports(tmp_path: Path) -> None:

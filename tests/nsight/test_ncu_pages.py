@@ -131,18 +131,6 @@ def test_memory_throughput_is_two_metrics(tmp_path: Path) -> None:
     }
 
 
-def test_a_metric_in_two_sections(tmp_path: Path) -> None:
-    page = details_page(
-        (SPEED, "Duration", "us", "12.35"),
-        ("PM Sampling", DURATION, "ns", "12346"),
-        (SPEED, "Elapsed Cycles", "cycle", "100"),
-        ("Source Counters", "gpc__cycles_elapsed.max", "cycle", "200"),
-    )
-    report = read(tmp_path, page)
-    assert dict(report.launches[0].metrics) == {DURATION: 12350.0, "gpc__cycles_elapsed.max": 100.0}
-    assert reasons(report) == {("a metric with two different values", "gpc__cycles_elapsed.max"): 1}
-
-
 @pytest.mark.parametrize(
     "cell", ["n/a", "nan", "inf", "no data", "(!) n/a", "", "No-CC", "9e999", "12.5 apples", "1_0"]
 )
@@ -151,11 +139,6 @@ def test_what_is_no_number_is_missing(tmp_path: Path, cell: str) -> None:
         report = read(tmp_path, text)
         assert dict(report.launches[0].metrics) == {}
         assert len(report.rejects) == cell[:1].isdecimal()
-
-
-@pytest.mark.parametrize(("cell", "value"), [("6 (1; 2; 3)", 6.0), ("1,205.50 (1,000.25; 205.25)", 1205.5)])
-def test_of_instances_the_value_before_them_counts(tmp_path: Path, cell: str, value: float) -> None:
-    assert dict(read(tmp_path, raw_page({"a__b.sum": ("byte", cell)})).launches[0].metrics) == {"a__b.sum": value}
 
 
 def test_without_units_values_may_be_scaled(tmp_path: Path) -> None:
@@ -213,18 +196,6 @@ def test_the_chip_of_a_raw_page(tmp_path: Path) -> None:
         "total_memory": 99857989632.0,
     }
     assert (launch.grid, launch.block) == ((512, 2, 1), None)
-
-
-def test_ranges_of_domains(tmp_path: Path) -> None:
-    text = details([Made(0, "k", COPY.values)], Dialect(nvtx=True)).replace(
-        '"app","127.0.0.1",""', '"app","127.0.0.1","1  ""mine:a:b:n:n:n:n:n:n""  ""<default domain>:c:n:n:n:n:n:x"""'
-    )
-    assert read(tmp_path, text).launches[0].ranges == ("mine@a:b", "c")
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    text = details(LAUNCHES).encode().replace(b"sgemm_128x64_nn", b"sgemm\xff")
-    assert read(tmp_path, text).launches[1].kernel == "sgemm?"
 
 
 @pytest.mark.parametrize(

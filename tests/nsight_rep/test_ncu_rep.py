@@ -129,46 +129,6 @@ def test_what_is_written_is_read(tmp_path: Path, seed: int) -> None:
     ]
 
 
-def test_launches_on_one_gpu_share_one_chip(tmp_path: Path) -> None:
-    a100: dict[str, Value] = {**H200, "device__attribute_display_name": "NVIDIA A100"}
-    first, second, other, unknown = read(
-        tmp_path, *(MadeLaunch(metrics={**device, "x": 1.0}) for device in (H200, H200, a100, {}))
-    ).launches
-    assert first.chip is second.chip
-    assert (first.chip.name, other.chip.name) == ("NVIDIA H200", "NVIDIA A100")
-    assert unknown.chip == Chip(None, None, {})
-
-
-def test_a_name_that_lacks_is_taken_from_the_others(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        MadeLaunch("", "axpy", "_Z4axpyi", metrics={"x": 1.0}),
-        MadeLaunch("", "axpy", "", metrics={"x": 1.0}),
-    )
-    assert [launch.kernel for launch in found.launches] == ["_Z4axpyi", "axpy"]
-
-
-def test_names_of_other_scripts(tmp_path: Path) -> None:
-    (launch,) = read(tmp_path, MadeLaunch("Größe(μ)", metrics={"x": 1.0}, ranges=("épochs 日本", "b"))).launches
-    assert (launch.kernel, launch.ranges) == ("Größe(μ)", ("épochs 日本", "b"))
-
-
-def test_ranges_of_a_domain_carry_its_name_and_open_ranges_come_last(tmp_path: Path) -> None:
-    plain, named = read(
-        tmp_path,
-        MadeLaunch(metrics={"x": 1.0}, ranges=("z", "a"), started=("pipeline",)),
-        MadeLaunch(metrics={"x": 1.0}, ranges=("gemm",), domain="cuBLAS"),
-    ).launches
-    assert plain.ranges == ("z", "a", "pipeline")
-    assert named.ranges == ("cuBLAS@gemm",)
-
-
-def test_a_grid_of_which_only_the_size_is_known_is_not_made_up(tmp_path: Path) -> None:
-    (launch,) = read(tmp_path, MadeLaunch(metrics={"launch__grid_size": 132, "launch__block_size": 256})).launches
-    assert (launch.grid, launch.block) == (None, None)
-    assert dict(launch.metrics) == {"launch__grid_size": 132.0, "launch__block_size": 256.0}
-
-
 def test_a_compressed_report_under_any_name(tmp_path: Path) -> None:
     content = compressed(report([MadeLaunch(metrics={"x": float(at)}) for at in range(900)]))
     for name in ("made.ncu-repz", "made.ncu-rep"):
@@ -181,13 +141,6 @@ def test_a_compressed_report_under_any_name(tmp_path: Path) -> None:
 def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9 'x'.ncu-rep")
     assert len(read_ncu_rep(write(path, [MadeLaunch(metrics={"x": 1.0})])).launches) == 1
-
-
-def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "made.ncu-rep", [MadeLaunch(metrics={"x": 1.0})])
-    monkeypatch.chdir(tmp_path)
-    found = read_ncu_rep(Path("made.ncu-rep"))
-    assert (found.file, len(found.launches)) == ("made.ncu-rep", 1)
 
 
 def test_launches_without_any_metric_are_counted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from made_report import FORMAT, Instanced, MadeLaunch, compressed, report, write
+from made_report import Instanced, MadeLaunch, compressed, report, write
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
 from tachograph.nsight.ncu_rep import read_ncu_rep
@@ -39,14 +39,6 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_no_such_file(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "a.ncu-rep") == f"{tmp_path}/a.ncu-rep: No such file or directory; name a readable file"
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == f"{tmp_path}: Is a directory; name a readable file"
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_of_others(tmp_path: Path) -> None:
     path = write(tmp_path / "a.ncu-rep", MADE)
@@ -64,11 +56,6 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int)")
     database.close()
     assert "no report of Nsight Compute" in refusal(nsys)
-
-
-def test_a_later_format_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
-    found = read_ncu_rep(write(tmp_path / "a.ncu-rep", MADE, version=FORMAT + 5))
-    assert (len(found.launches), found.problems) == (len(MADE), ())
 
 
 @pytest.mark.parametrize("length", [300, 1100, len(WHOLE) // 2, len(WHOLE) - 1])
@@ -196,12 +183,6 @@ def test_a_library_that_dies_on_the_way(tmp_path: Path, library: Path) -> None:
 def test_a_library_that_takes_all_memory(tmp_path: Path, library: Path) -> None:
     library.write_text(FAKE + "    return [bytearray(64 << 30)]\n")
     assert read_ncu_rep(made(tmp_path, 5)).problems == ("the library that reads it failed: MemoryError",)
-
-
-def test_a_library_that_prints(tmp_path: Path, library: Path) -> None:
-    library.write_text(FAKE + "    os.write(1, b'hello' * 100_000)\n    return [[Action(0)]]\n")
-    found = read_ncu_rep(made(tmp_path, 1))
-    assert (len(found.launches), found.problems) == (1, ())
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, library: Path) -> None:

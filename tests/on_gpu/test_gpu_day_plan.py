@@ -23,15 +23,12 @@ import day_pack  # noqa: E402
 import gpu_day  # noqa: E402
 import real_pairs  # noqa: E402
 import step_collect  # noqa: E402
-import step_overhead  # noqa: E402
-import step_pairs  # noqa: E402
-import step_pm  # noqa: E402
 from day_tools import DayTools, StepError, end_session, started  # noqa: E402
 from proof_numbers import energy  # noqa: E402
 from rehearsal_ncu import kernel  # noqa: E402
 from step_document import StepDocument, load, markdown  # noqa: E402
 from step_proof import energy_within  # noqa: E402
-from workloads import KERNELS, SITE, load_torch  # noqa: E402
+from workloads import SITE, load_torch  # noqa: E402
 
 import pair_numbers  # noqa: E402
 from nsight_reports import raw_csv  # noqa: E402
@@ -58,27 +55,9 @@ def test_all_steps_fit_into_25_minutes_and_each_into_8() -> None:
     assert [limit for _, limit in gpu_day.plan([], gpu_day.TOTAL_S, rehearse=False)] == limits
 
 
-def test_the_most_valuable_steps_come_first() -> None:
-    assert [step.name for step in gpu_day.STEPS] == ["proof", "pairs", "pm", "overhead", "samples", "summary"]
-
-
 def test_short_time_shortens_the_last_step_and_leaves_out_the_others() -> None:
     found = gpu_day.plan([], 500.0, rehearse=False)
     assert [(step.name, limit) for step, limit in found] == [("proof", 435.0), ("pairs", 65.0)]
-
-
-def test_parts_of_a_step_fit_into_it() -> None:
-    limits = {step.name: step.limit_s for step in gpu_day.STEPS}
-    pairs = len(real_pairs.NAMES) * (len(real_pairs.NAMES) + 1) // 2
-    of_pairs = pairs * (3 * real_pairs.RUNS + 4) * real_pairs.TARGET_S
-    assert step_pairs._BENCH_S + step_pairs._MPS_S + of_pairs < limits["pairs"]
-    a_round = len(step_overhead.OBSERVERS) * (2 * step_overhead._WINDOW_S + step_overhead._SETTLE_S)
-    assert 3 * a_round < limits["overhead"]
-
-
-def test_at_least_twelve_workloads_are_sampled_and_profiled() -> None:
-    assert len(KERNELS) >= 12
-    assert set(real_pairs.NAMES) <= set(KERNELS)
 
 
 def test_a_step_that_is_finished_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -87,11 +66,6 @@ def test_a_step_that_is_finished_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert load(tmp_path, "x") == document
     assert (tmp_path / "x.md").read_text() == markdown(document)
     assert load(tmp_path, "y") is None
-
-
-def test_streams_that_do_not_meet_are_no_pair() -> None:
-    with pytest.raises(ValueError, match="same time"):
-        real_pairs.overlapped([0.0, 1.0], [2.0, 3.0])
 
 
 def test_the_rate_of_a_pair_is_that_while_both_run() -> None:
@@ -117,15 +91,6 @@ def test_real_kernels_are_predicted_from_their_reports(tmp_path: Path) -> None:
     assert [one.predicted for one in found[2:]] == [None, None]
     assert "fft was not profiled" in found[2].unknown
     assert pair_numbers.pair_errors(found).checked == 2
-
-
-def test_cycles_of_a_step_are_those_of_all_its_launches(tmp_path: Path) -> None:
-    file = tmp_path / "x.csv"
-    file.write_text(raw_csv([kernel("copy"), kernel("gemm-bf16")]))
-    found = step_pm.shares(step_pm.added_up(read_report(file).launches), 64)
-    assert found["sm_active"] == pytest.approx(0.99, rel=1e-3)
-    assert found["dram_active"] == pytest.approx((0.9 + 0.3) / 2, rel=1e-3)
-    assert found["sm_occupancy"] is None  # the page has no such column
 
 
 @pytest.mark.parametrize(("factor", "within"), [(1.0, None), (0.975, True), (0.8, False), (1.25, False)])
