@@ -6,7 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ncu_csv import (
     COPY,
@@ -80,6 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ncu")
 
 
+@settings(max_examples=settings().max_examples // 4)  # a file is written and read twice
 @given(made=launches(), dialect=DIALECTS)
 def test_what_is_written_is_read(folder: Path, made: list[Made], dialect: Dialect) -> None:
     for page in (details, raw):

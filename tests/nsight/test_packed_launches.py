@@ -7,7 +7,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import InputError
@@ -46,6 +46,7 @@ def plain(launch: Launch) -> tuple[object, ...]:
     return encodable(launch.kernel), metrics, chip, launch.number, launch.grid, launch.block, ranges
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(LAUNCHES)
 def test_launches_come_back_as_they_were(launches: list[Launch]) -> None:
     packed = pack_launches(launches)

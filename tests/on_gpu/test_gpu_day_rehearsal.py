@@ -1,4 +1,4 @@
-"""The day from end to end against stand-ins, ended in the middle of each step, and resumed."""
+"""The day from end to end against stand-ins, ended in the middle of its longest steps, and resumed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from servers.process import program
 
 DAY = Path(__file__).resolve().parents[2] / "research" / "gpu-day"
 STEPS = ("proof", "pairs", "pm", "overhead", "samples", "summary")
-# {step: a file that it has in its middle}
+# {step: a file that it has in its middle}; the first of them ends by SIGTERM, the other by SIGKILL
 MIDDLE = {
     "proof": "proof/results.json",
     "pairs": "calibration.toml",
-    "pm": "scratch/gemm-bf16.steps",
-    "overhead": "overhead.json",
 }
 
 
 def command(out: Path, *options: str) -> list[str]:
-    words = ["--out", str(out), "--rehearse", "--workloads", "idle,fp16,gemm-bf16,copy", "--collect", str(out / "back")]
+    words = ["--out", str(out), "--rehearse", "--workloads", "idle,fp16,copy", "--collect", str(out / "back")]
     return [sys.executable, str(DAY / "gpu_day.py"), *words, *options]
 
 
@@ -49,7 +47,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_day_that_is_killed_in_every_step_goes_on(tmp_path: Path) -> None:
+def test_a_day_that_is_killed_goes_on(tmp_path: Path) -> None:
     program("gcc", package="gcc libc6-dev")
     out = tmp_path / "day"
     for number, (step, middle) in enumerate(MIDDLE.items()):
