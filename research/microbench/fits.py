@@ -14,7 +14,7 @@ from microbench.experiments import Experiment
 from microbench.measure import AloneRun, PairedRun
 from microbench.workloads import BenchWorkload
 from tachograph.sharing.calibration import CalibrationValue
-from tachograph.sharing.contention import curve_errors, dram_load, residency
+from tachograph.sharing.contention import residency
 from tachograph.sharing.demand import Calibration, CorunMode, Estimate, GpuCapacity
 
 
@@ -182,6 +182,43 @@ def calibrate(bench: Bench, *, lanes: Lanes) -> BenchFile:
         knees=dict(_knees(bench)),
         experiments=[bench_row(one) for one in bench.results],
     )
+
+
+_STEPS = 60  # of Newton's method, at most: a handful is enough
+
+
+def outstanding(used: float, curvature: float) -> float:
+    """Return the requests on their way that make a kernel use the share `used`, 0..1, alone."""
+    return used * (1.0 + curvature * used * used)
+
+
+def dram_load(requests: float, curvature: float) -> float:
+    """Return the load, 0..1, that so many requests make.
+
+    >>> [round(dram_load(n, 0.571), 3) for n in (0.1, outstanding(0.5, 0.571), 3.0)]
+    [0.099, 0.5, 1.0]
+    """
+    if requests >= 1.0 + curvature:
+        return 1.0
+    guess = min(requests, 1.0)
+    for _ in range(_STEPS):  # from above to the root of a convex function
+        square = curvature * guess * guess
+        less = (guess * (1.0 + square) - requests) / (1.0 + 3.0 * square)
+        guess -= less
+        if less <= 1e-15 * guess:
+            break
+    return min(guess, 1.0)
+
+
+def curve_errors(points: Sequence[tuple[float, float]], curvature: float) -> tuple[float, float]:
+    """Return how far u (1 + c u^2) = k b is from points (blocks b, share u used alone): a sum of squares, and k.
+
+    Relative errors of u; k by least squares of the requests.
+    """
+    requests = [outstanding(used, curvature) for _, used in points]
+    weights = sum(blocks * blocks for blocks, _ in points)
+    slope = sum(blocks * request for (blocks, _), request in zip(points, requests, strict=True)) / weights
+    return sum((dram_load(slope * blocks, curvature) / used - 1.0) ** 2 for blocks, used in points), slope
 
 
 def fit_curve(points: Sequence[tuple[float, float]]) -> LatencyCurve | None:

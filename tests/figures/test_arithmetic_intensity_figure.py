@@ -110,15 +110,6 @@ def test_unknown_model_has_no_ridge() -> None:
     assert labels == ["X-1 (no ridge: peaks not known)"]
 
 
-def test_models_beyond_the_lines_are_counted_not_drawn() -> None:
-    jobs = [{"gpu_model": f"X-{k}", "intensity_histogram": histogram(tensor={9: k + 1})} for k in range(8)]
-    numbers = figure.compute(study_of(*jobs))
-    assert numbers.facts["models_not_drawn"] == 2
-    labels = [text.get_text() for legend in figure.draw(numbers).legends for text in legend.get_texts()]
-    assert len(labels) == figure.MOST_MODELS + 1
-    assert labels[-1] == "2 more models: in the table"
-
-
 def test_nothing_to_draw() -> None:
     for study, why in (
         (study_of(), "no jobs"),

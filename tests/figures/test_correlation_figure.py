@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from study_of import study_of
 
-from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.figures import correlation as figure
 from tachograph.figures.numbers import FigureNumbers, Study
 
@@ -90,15 +89,6 @@ def test_strong_pairs_are_written_and_left_out_counters_named() -> None:
     )
 
 
-def test_pair_without_common_jobs_has_no_rho() -> None:
-    util = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-    low, high = (1.0, 2.0, 3.0, None, None, None), (None, None, None, 4.0, 6.0, 5.0)
-    numbers = figure.compute(study(gpu_util=util, gpu_temp_c=low, mem_temp_c=high))
-    row = numbers.tables["pairs"].to_dicts()[-1]
-    assert (row["rho"], row["jobs"]) == (None, 0)
-    assert "hatched" in figure.draw(numbers).get_supxlabel()
-
-
 def test_nothing_to_draw() -> None:
     three = (0.1, 0.2, 0.3)
     for made_up, why in (
@@ -113,16 +103,3 @@ def test_nothing_to_draw() -> None:
         assert not numbers.tables
         assert numbers.missing["pairs"] == why
         assert figure.sentences(numbers) == ()
-
-
-def test_levels_and_rates_are_compared() -> None:
-    assert set(figure.LABELS) <= set(figure.COMPARED)
-    assert set(COUNTER_NAMES) - set(figure.COMPARED) == {
-        "hbm_free_mib",
-        "energy_j",
-        "xid",
-        "pcie_replays",
-        "remapped_rows_uncorrectable",
-        "remapped_rows_correctable",
-        "row_remap_failure",
-    }

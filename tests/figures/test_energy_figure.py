@@ -6,7 +6,6 @@ import pytest
 from study_of import study_of
 
 from tachograph.figures import energy as figure
-from tachograph.figures.numbers import StudyOptions
 
 KWH = 3.6e6
 
@@ -71,21 +70,6 @@ def test_what_is_said() -> None:
             "the GPU-hours and 100 % of the energy, 0.3 kWh per GPU-hour."
         ),
     )
-
-
-def test_the_pipe_of_the_study_gives_the_type() -> None:
-    jobs = (job(1.0, 1.0, "memory", bound_fp32="compute"), job(1.0, 1.0, "memory"))
-    facts = figure.compute(study_of(*jobs, options=StudyOptions(pipe="fp32"))).facts
-    assert (facts["compute_jobs"], facts["memory_jobs"], facts["unknown_jobs"]) == (1, 0, 1)
-
-
-def test_jobs_of_unknown_type_are_drawn_alone() -> None:
-    numbers = figure.compute(study_of(job(1.0, 1.0), job(40.0, 2.0)))
-    assert numbers.missing == {"totals": "no job of a known type"}
-    legend = figure.draw(numbers).axes[0].get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["type not known"]
-    assert figure.sentences(numbers) == ()
 
 
 def test_nothing_to_draw() -> None:

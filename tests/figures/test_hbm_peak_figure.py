@@ -70,23 +70,6 @@ def test_who_has_a_large_memory(
     assert numbers.tables["cumulative"].get_column("value").to_list() == [peaks[place] for place in chosen]
 
 
-def test_sentences_name_the_capacities() -> None:
-    numbers = figure.compute(study_of(job(0.3, 140), job(0.9, 144), job(0.1, 40)))
-    assert figure.sentences(numbers)[0] == (
-        "Of 2 jobs on the largest GPUs (140 to 144 GiB), 0 % use less than 20 % of the GPU memory at their peak, "
-        "50.0 % less than 50 %, 50.0 % at least 80 % and 50.0 % at least 90 %; the median is 60 %."
-    )
-    assert figure.sentences(figure.compute(study_of(job(0.1, 40))))[0].startswith("Of 1 job, 100 % use less than 20 %")
-
-
-def test_a_peak_over_the_capacity_is_counted() -> None:
-    numbers = figure.compute(study_of(job(1.02), job(1.0)))
-    table = numbers.tables["histogram"]
-    assert table.item(-1, "high") == 1.05
-    assert table.get_column("jobs").sum() == 2
-    assert figure.draw(numbers).axes
-
-
 def test_without_peaks_nothing_is_drawn() -> None:
     unmeasured = figure.compute(study_of(job(None, 80, "80g")))
     assert unmeasured.missing["histogram"] == "not measured: hbm_peak_fraction"

@@ -12,7 +12,6 @@ import pytest
 from study_of import study_of
 
 from tachograph.figures import spatial_imbalance_by_type, temporal_imbalance_by_type
-from tachograph.figures.numbers import StudyOptions
 
 
 def job(imbalance: float | None, pipes: list[str] | None = None, bound: str | None = None, **given: Any) -> Any:
@@ -101,50 +100,6 @@ def test_groups_beyond_the_eighth_are_counted() -> None:
     left, _ = spatial_imbalance_by_type.draw(numbers).axes
     assert left.get_ylabel() == "pipes in use (T: tensor)\n(not drawn: 3 jobs of other groups)"
     assert "FP32+FP16+T\nn = 3" in [label.get_text() for label in left.get_yticklabels()]
-
-
-def test_equal_medians_and_too_few() -> None:
-    same = group([0.2] * 10, ["fp64"]) + group([0.2] * 10, [])
-    sentences = spatial_imbalance_by_type.sentences(spatial_imbalance_by_type.compute(study_of(*same)))
-    assert sentences == (
-        (
-            "Of 20 jobs with a spatial imbalance and measured pipes, the median spatial imbalance is the same (0.20) "
-            "whatever pipes they use, of groups with at least 10 jobs."
-        ),
-    )
-    few = group([0.2] * 10, ["fp64"]) + group([0.4] * 9, [])
-    sentences = spatial_imbalance_by_type.sentences(spatial_imbalance_by_type.compute(study_of(*few)))
-    assert sentences == (
-        (
-            "Of 19 jobs with a spatial imbalance and measured pipes, too few use different pipes to compare them "
-            "(at least 10 jobs each)."
-        ),
-    )
-
-
-def test_type_by_the_pipe_that_was_asked_for() -> None:
-    jobs = [job(0.1, bound="compute", bound_tensor="memory"), job(0.5, bound="compute")]
-    numbers = spatial_imbalance_by_type.compute(study_of(*jobs, options=StudyOptions(pipe="tensor")))
-    assert spatial_imbalance_by_type.sentences(numbers) == (
-        "The median spatial imbalance is 0.10 for 1 memory-bound job (tensor roofline).",
-    )
-    assert numbers.missing == {"pipes": "the activity of no pipe was measured"}
-    left, right = spatial_imbalance_by_type.draw(numbers).axes
-    assert "the activity of" in left.texts[0].get_text()
-    assert right.get_xlabel() == "spatial imbalance (0: even)"
-
-
-def test_temporal_imbalance_of_a_single_gpu_counts() -> None:
-    jobs = [
-        {"gpu_util_mean": 0.5, "temporal_imbalance": value, "gpus": 1, "pipes": ["fp32"], "bound": "memory"}
-        for value in (0.1, 0.4, 0.2)
-    ]
-    numbers = temporal_imbalance_by_type.compute(study_of(*jobs, {"gpu_util_mean": 0.0, "pipes": ["fp32"]}))
-    assert (numbers.facts["jobs"], numbers.facts["pipes_FP32_median"]) == (3, 0.2)
-    assert temporal_imbalance_by_type.sentences(numbers)[1] == (
-        "The median temporal imbalance is 0.20 for 3 memory-bound jobs (FP64 roofline)."
-    )
-    assert temporal_imbalance_by_type.draw(numbers).axes
 
 
 @pytest.mark.parametrize("figure", [spatial_imbalance_by_type, temporal_imbalance_by_type])

@@ -56,17 +56,6 @@ def test_sizes_run_times_and_utilisation() -> None:
     assert right.get_ylim() == (0, 1)
 
 
-@pytest.mark.parametrize(("many", "scale"), [(9, "linear"), (10, "log"), (5000, "log")])
-def test_axis_of_jobs_is_logarithmic_where_they_differ_by_much(many: int, scale: str) -> None:
-    """Every bar stands on the axis, a single job too."""
-    numbers = figure.compute(study_of(*({"gpus": 4} for _ in range(many)), {"gpus": 1}))
-    left = figure.draw(numbers).axes[0]
-    low, high = left.get_ylim()
-    assert left.get_yscale() == scale
-    assert low < 1 < many < high
-    assert [text.get_text() for text in left.texts] == ["1", f"{many:,}"]
-
-
 def test_what_is_not_known_is_not_drawn() -> None:
     jobs = study_of({"gpus": 3}, {"gpus": 7}, {"gpus": 0}).jobs
     numbers = figure.compute(Study(jobs.with_columns(gpus=pl.col("gpus").replace(7, None))))

@@ -12,9 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from tachograph.figures import job_page, radar, waste_page
+from tachograph.figures import job_page, radar, style, waste_page
 from tachograph.figures.names import NO_NAME, drawn_name
-from tachograph.report.radar import build_radar, write_radar
 
 NAMES = ("$x^{2$", "$\\frac{a}$", "_hidden", "__", "", "  ", "a\nb\tc", "\x1b[2J", "\u202egnp.exe", "训练", "🚀",
          "<script>", "&amp;", "%s{0}", "x" * 100_000)  # fmt: skip
@@ -41,15 +40,10 @@ def texts(figure: Figure) -> Iterator[str]:
 @pytest.mark.parametrize("by", ["user", pytest.param("job", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("names", [NAMES[:12], NAMES[-1:]], ids=["twelve", "long"])
 def test_radar(names: Sequence[str], by: str, tmp_path: Path) -> None:
-    write_radar(build_radar(jobs(names), by=by), tmp_path, formats=("svg",))
-    numbers = radar.compute(jobs(names), by=by)
-    grid = set(texts(radar.draw_grid(numbers)))
-    if by not in ("all", "job"):
-        assert {drawn_name(name, most=24) for name in names} <= grid
-    if len(names) <= radar.TOLD_APART and by not in ("all", "job"):
-        figure = radar.draw_overlay(numbers)
-        shown = [one.get_text() for one in figure.legends[0].get_texts()]
-        assert sorted(shown) == sorted(drawn_name(name, most=24) for name in names)
+    figure = radar.draw(radar.compute(jobs(names), by=by))
+    style.save(figure, tmp_path, "radar", ["svg"])
+    if by != "job":
+        assert {drawn_name(name, most=24) for name in names} <= set(texts(figure))
 
 
 def test_plots_of_pages() -> None:

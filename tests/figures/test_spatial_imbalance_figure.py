@@ -65,16 +65,6 @@ def test_axis_follows_the_data(most: float, top: float) -> None:
     assert [text.get_text() for text in left.texts if "jobs" in text.get_text()] == ["no jobs"] * 2
 
 
-def test_one_job() -> None:
-    numbers = figure.compute(study_of(job(0.9, 0.25)))
-    assert figure.sentences(numbers) == (
-        "The only job with more than one GPU has a spatial imbalance of 0.25.",
-        "Work is spread evenly (spatial imbalance under 0.30) in 100 % of the 1 job with utilisation over 70 %.",
-        "Over 0.70: 0 % of the jobs with a spatial imbalance.",
-    )
-    assert figure.draw(numbers).axes
-
-
 @pytest.mark.parametrize(
     ("jobs", "why"),
     [

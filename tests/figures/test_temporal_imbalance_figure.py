@@ -23,10 +23,3 @@ def test_bands_and_sentences() -> None:
     left, _ = figure.draw(numbers).axes
     labels = [label.get_text() for label in left.get_yticklabels()]
     assert labels == ["under 30 %\nn = 2", "30 to 70 %\nn = 1", "over 70 %\nn = 2"]
-
-
-def test_idle_jobs_have_none() -> None:
-    numbers = figure.compute(study_of({"gpu_util_mean": 0.0}, {"gpu_util_mean": 0.0, "gpus": 1}))
-    assert numbers.missing["cumulative"] == "no GPU was ever active"
-    assert figure.sentences(numbers) == ()
-    assert figure.compute(study_of()).missing["bands"] == "no jobs"

@@ -94,14 +94,6 @@ def test_the_pipe_of_the_options_decides() -> None:
     assert left.get_xlabel() == "tensor activity (mean)"
 
 
-def test_equal_values_have_no_correlation() -> None:
-    jobs = [dict(zip(NAMES, (0.5, 0.0, 0.0, "memory"), strict=True))] * 5
-    numbers = figure.compute(study_of(*jobs))
-    assert numbers.facts["memory_rho_pipe"] is None
-    assert numbers.tables["cells"]["pipe_high"].max() == 1
-    assert figure.draw(numbers).axes
-
-
 @pytest.mark.parametrize(
     ("most", "top"), [(0.98, 1.0), (0.61, 0.8), (0.6, 0.6), (0.012, 0.015), (0.3, 0.3), (0.0007, 0.0008)]
 )

@@ -32,16 +32,6 @@ def test_a_lake_lists_its_tables(opened: OpenLake) -> None:
     assert unescape(shown(opened)).startswith(f"<p>{opened!r}</p>")
 
 
-def test_the_page_of_a_job_and_of_the_ledger_are_framed(opened: OpenLake) -> None:
-    for page, title in ((opened.job("1"), "Job 1"), (opened.waste(), "Ledger of GPU time")):
-        html = shown(page)
-        (held,) = re.findall(r'^<iframe srcdoc="([^"]*)" title="([^"]*)" sandbox="allow-scripts"', html)
-        assert held == (held[0], title)
-        assert unescape(held[0]) == page.html()
-        assert html.count("<iframe") == 1
-        assert "<style" not in html
-
-
 def test_texts_are_shown_as_they_are_printed(opened: OpenLake) -> None:
     for page in (opened.job("1").steps, opened.study("energy")):
         (text,) = re.findall(r"<pre[^>]*>(.*)</pre>", shown(page), re.DOTALL)

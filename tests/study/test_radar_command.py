@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 from studied_lake import figures
 
-import tachograph
-from tachograph.catalog.errors import NotFoundError
-
 
 @pytest.mark.slow
 def test_the_command(study_lake: Path, tmp_path: Path) -> None:
@@ -40,12 +37,3 @@ def test_what_makes_no_sense_is_told(study_lake: Path, tmp_path: Path, options: 
     assert done.code in (2, 6)
     assert words in done.err
     assert not (tmp_path / "r").exists()
-
-
-def test_in_python(study_lake: Path) -> None:
-    lake = tachograph.open(str(study_lake))
-    assert lake.radar("partition", layout="grid").axes
-    profiles = lake.radar_numbers().tables["profiles"]
-    assert profiles.height == lake.jobs(where="samples>0").height
-    with pytest.raises(NotFoundError):
-        lake.radar(user="nobody")

@@ -15,7 +15,7 @@ from studied_lake import END, START, TOML, figures, level
 
 import tachograph
 from tachograph.api.open_lake import OpenLake
-from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
+from tachograph.catalog.errors import NotFoundError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +50,6 @@ def test_what_belongs_to_a_job(opened: OpenLake) -> None:
         opened.gpus("7")
 
 
-def test_the_page_of_a_job_is_shown(opened: OpenLake) -> None:
-    page = opened.job("1")
-    assert repr(page).startswith("Job 1")
-    assert page.json()["gpu_util_mean"] == page.report.summary["gpu_util_mean"]
-    assert page.html().startswith("<!DOCTYPE html>")
-
-
-def test_it_says_what_it_is(opened: OpenLake, study_lake: Path) -> None:
-    text = repr(opened)
-    assert text.startswith(f"<lake {study_lake}: 6 jobs, 2026-04-01 to ")
-
-
 def test_a_figure_its_numbers_and_the_study_agree(opened: OpenLake) -> None:
     numbers = opened.numbers("spatial_imbalance")
     assert isinstance(opened.figure("6"), Figure)
@@ -93,12 +81,6 @@ def test_windows_are_those_asked_for(opened: OpenLake, window: int, places: int)
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_variant_of_the_notebooks(opened: OpenLake) -> None:
-    paper = opened.numbers("temporal_imbalance", no_filter=["idle"]).facts
-    notebooks = opened.numbers("temporal_imbalance", no_filter=["idle"], variant="notebooks").facts
-    assert (paper["jobs"], notebooks["jobs"]) == (2, 3)  # an idle GPU has none, or is steady
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -112,13 +94,6 @@ def test_the_variant_of_the_notebooks(opened: OpenLake) -> None:
 def test_unknown_options_are_errors(opened: OpenLake, options: dict[str, object], message: str) -> None:
     with pytest.raises((UsageError, NotFoundError), match=message):
         opened.study(**options)  # type: ignore[arg-type]
-
-
-def test_no_lake_and_a_figure_without_anything_to_draw(opened: OpenLake, tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="there is no lake"):
-        tachograph.open(str(tmp_path / "none"))
-    with pytest.raises(NotFoundError, match="figure spatial_imbalance: not drawn; "):
-        opened.figure("spatial_imbalance", no_filter=["short", "idle"], where="gpus=1")
 
 
 def test_the_lake_is_left_as_it_was(opened: OpenLake, study_lake: Path) -> None:
@@ -147,17 +122,3 @@ def test_a_misspelt_option_is_told(opened: OpenLake) -> None:
         opened.jobs(pipe="fp32")  # type: ignore[call-arg]
     (one,), (same,) = opened.study("energy").report.figures, opened.study(["05"]).report.figures
     assert one.entry == same.entry
-
-
-def test_windows_of_every_length_are_compared(opened: OpenLake) -> None:
-    """Each median is that of a study with windows of this length."""
-    facts = opened.numbers("window_lengths").facts
-    for minutes in (1, 5, 15, 30):
-        assert facts[f"{minutes}min_median"] == opened.numbers("spatial_imbalance", window=minutes).facts["median"]
-
-
-def test_whiskers_are_those_of_the_option(opened: OpenLake) -> None:
-    numbers = opened.numbers("job_overview", whiskers="percentile")
-    assert numbers.facts["whiskers"] == "percentile"
-    row = numbers.tables["utilisation"].row(0, named=True)
-    assert (row["low"], row["high"]) == (row["p5"], row["p95"])

@@ -11,8 +11,6 @@ import pytest
 from studied_lake import figures
 
 from tachograph.api.open_lake import open_lake
-from tachograph.figures.comparison import CURVES, NUMBERS, StudyComparison, draw_overlays
-from tachograph.figures.registry import find_figure
 
 
 @pytest.fixture
@@ -22,36 +20,21 @@ def other(study_lake: Path, tmp_path: Path) -> Path:
 
 def test_a_column_per_lake(study_lake: Path, other: Path, tmp_path: Path) -> None:
     out = tmp_path / "c"
-    done = figures(study_lake, "--compare", str(other), "-o", str(out), "--format", "png")
+    done = figures(study_lake, "--compare", str(other), "-o", str(out))
     assert done.code == 0
     heading, *rows = (line.split() for line in done.out.splitlines() if line)
     assert heading == ["number", str(study_lake), str(other)]
     assert ["jobs", "studied", "2", "2"] in rows
-    assert sorted(file.name for file in out.iterdir()) == [
-        *("compare.csv", "compare.curves.csv", "compare.html", "compare.json", "compare.png"),
-    ]
+    assert sorted(file.name for file in out.iterdir()) == ["compare.csv", "compare.html", "compare.json"]
     facts = pl.read_csv(out / "compare.csv", infer_schema=False)
     assert facts.columns == ["figure", "fact", str(study_lake), str(other)]
     median = facts.filter((pl.col("figure") == "spatial_imbalance") & (pl.col("fact") == "median")).row(0)
     assert median[2] == median[3]
     assert float(median[2]) == open_lake(str(study_lake)).numbers("spatial_imbalance").facts["median"]
     page = (out / "compare.html").read_text("utf-8")
-    assert "<svg" in page
     for report in json.loads((out / "compare.json").read_text("utf-8"))["studies"].values():
         for one in report["questions"].values():
             assert not one["answers"] or one["answers"][0][:40] in page.replace("\xa0", " ")
-
-
-def test_days_and_months_of_one_lake(study_lake: Path, tmp_path: Path) -> None:
-    done = figures(
-        study_lake, "--compare", "2026-04", "2026-04-01", "-o", str(tmp_path / "c"), "--figure", "6", "--json"
-    )
-    assert done.code == 0
-    studies = json.loads(done.out)["studies"]
-    assert list(studies) == ["2026-04", "2026-04-01"]
-    assert [one["dataset"]["jobs"] for one in studies.values()] == [2, 2]
-    since = [one["settings"]["chosen_by"]["since"] for one in studies.values()]
-    assert since[0] == since[1]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +44,7 @@ def test_days_and_months_of_one_lake(study_lake: Path, tmp_path: Path) -> None:
         (("2026-02-30", "2026-04"), 2, "Invalid time: '2026-02-30'"),
         (("2026-03",), 6, "no job is left to study"),
         (("nowhere",), 5, "there is no lake"),
+        (("2026-04", "--format", "svg"), 2, "--format does not go with --compare"),
         (tuple(f"2026-0{month}" for month in range(1, 8)), 2, "7 studies to compare"),
     ],
 )
@@ -68,22 +52,3 @@ def test_mistakes(study_lake: Path, tmp_path: Path, arguments: tuple[str, ...], 
     done = figures(study_lake, "-o", str(tmp_path / "c"), "--compare", *arguments)
     assert (done.code, reported in done.err) == (code, True)
     assert not (tmp_path / "c").exists()
-
-
-def test_what_is_compared_exists(study_lake: Path) -> None:
-    report = open_lake(str(study_lake)).study().report
-    for name in {*CURVES, *(figure for figure, *_ in NUMBERS)}:
-        assert find_figure(name)
-    comparison = StudyComparison(("a", "b"), (report, report))
-    curves = comparison.curves()
-    assert set(curves.get_column("study")) == {"a", "b"}
-    drawn = draw_overlays(comparison)
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["a", "b"]
-    assert len([axes for axes in drawn.axes if axes.axison]) == curves.select("figure", "group").n_unique()
-
-
-def test_nothing_to_overlay(study_lake: Path, tmp_path: Path) -> None:
-    done = figures(study_lake, "--compare", "2026-04", "-o", str(tmp_path / "c"), "--figure", "2", "--format", "svg")
-    assert done.code == 0
-    assert not (tmp_path / "c" / "compare.svg").exists()
-    assert "Distributions" not in (tmp_path / "c" / "compare.html").read_text("utf-8")

@@ -12,9 +12,7 @@ import polars as pl
 import pytest
 from studied_lake import figures
 
-from tachograph.catalog.errors import UsageError
 from tachograph.figures.registry import FIGURES
-from tachograph.report.study_files import writable
 
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 
@@ -33,17 +31,6 @@ def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> 
         for name in beside["tables"].values():
             assert pl.read_csv(folder / name).width > 0
     assert f"{len(study['files'])} files in {folder}" in done.out
-
-
-@pytest.mark.slow
-def test_the_formats_asked_for_are_written_and_no_other(study_lake: Path, tmp_path: Path) -> None:
-    figures(
-        study_lake, "-o", str(tmp_path / "s"), "--figure", "6", "--format", "pdf", "--format", "png", "--format", "pdf"
-    )
-    suffixes = {path.suffix for path in (tmp_path / "s").glob("06_*")}
-    assert suffixes == {".pdf", ".png", ".json", ".csv"}
-    assert (tmp_path / "s" / "06_spatial_imbalance.pdf").read_bytes().startswith(b"%PDF")
-    assert "<svg" in (tmp_path / "s" / "study.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -70,28 +57,12 @@ def test_a_study_json_that_lies_removes_nothing_else(study_lake: Path, tmp_path:
     assert figures(study_lake, "-o", str(tmp_path), *SMALL).code == 0
 
 
-@pytest.mark.slow
-def test_the_same_jobs_give_the_same_files(study_lake: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        figures(study_lake, "-o", str(tmp_path / name), "--figure", "6")
-    for path in (tmp_path / "a").glob("0*"):
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
-
-
 def test_a_file_in_the_place_of_the_folder(study_lake: Path, tmp_path: Path) -> None:
     file = tmp_path / "study"
     file.write_text("mine", encoding="utf-8")
     done = figures(study_lake, "-o", str(file))
     assert (done.code, done.out) == (2, "")
     assert done.err == f"tachograph: {file}: is a file, not a folder; name another folder with -o\n"
-
-
-def test_nothing_is_left_where_nothing_could_be_made(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), writable(tmp_path / "a" / "b"):
-        raise RuntimeError
-    assert not (tmp_path / "a" / "b").exists()
-    with pytest.raises(UsageError), writable(Path(__file__)):
-        pass
 
 
 _LIMITED = """

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from pathlib import Path
 
 import pytest
-from studied_lake import TOML, figures
+from studied_lake import TOML
 
 from tachograph.api.open_lake import open_lake
-from tachograph.figures.registry import FIGURES, QUESTIONS
+from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.study import StudyReport
-from tachograph.report.study import escaped, json_text, methods, study_json, study_markdown
+from tachograph.report.study import escaped, methods, study_json, study_markdown
 from tachograph.report.study_files import study_html
 
 
@@ -39,16 +38,6 @@ def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
     ]
 
 
-def test_each_figure_stands_under_its_question(report: StudyReport) -> None:
-    page = study_html(report, {})
-    headings = ["Overview", *map(html.escape, QUESTIONS.values())]
-    places = {name: page.index(f"{name}</h2>") for name in headings if f"{name}</h2>" in page}
-    for entry in FIGURES:
-        place = page.index(f'<figure id="{entry.name}">')
-        above = [name for name, at in places.items() if at < place][-1]
-        assert above == (html.escape(QUESTIONS[entry.question]) if entry.question else "Overview")
-
-
 def test_the_data_are_told_in_every_form(report: StudyReport) -> None:
     page, markdown, values = study_html(report, {}), study_markdown(report, ["png"]), study_json(report)
     dataset = values["dataset"]
@@ -66,32 +55,6 @@ def test_the_data_are_told_in_every_form(report: StudyReport) -> None:
         assert "2026-04-01 14:00:00 CEST to 2026-04-01 14:30:00 CEST" in form
 
 
-def test_answers_stand_first_with_what_follows_and_provenance_last(report: StudyReport) -> None:
-    page, markdown, values = study_html(report, {}), study_markdown(report, ["png"]), study_json(report)
-    page = page.replace("\xa0", " ").replace("&#39;", "&#x27;")
-    assert page.index("Answers</h2>") < page.index("Overview</h2>") < page.index("The data</h2>")
-    assert markdown.index("## Answers") < markdown.index("## Overview") < markdown.index("## The data")
-    follows = report.consequences()
-    assert follows
-    for name, one in values["questions"].items():
-        assert one["consequence"] == follows.get(name)
-        if name in follows:
-            assert f'<p class="follows">→ {html.escape(follows[name])}</p>' in page
-            assert f"**What follows**: {escaped(follows[name])}" in markdown
-        assert f'href="#{name}"' in page
-        assert f'<section id="{name}">' in page
-
-
-def test_drawings_take_the_colours_of_the_page(report: StudyReport) -> None:
-    use = '<use href="#a" style="fill: #222222; stroke: #ffffff"/>'
-    drawn = f'<?xml?><svg width="10pt" viewBox="0 0 10 10"><g id="a"/>{use}</svg>'.encode()
-    page = study_html(report, {"spatial_imbalance": ("svg", drawn)})
-    expected = '<use href="#spatial_imbalance-a" style="fill: var(--ink); stroke: var(--paper)"/>'
-    assert expected in page
-    assert 'role="img" aria-label="Spatial imbalance by utilisation"' in page
-    assert '<meta name="color-scheme" content="light dark">' in page
-
-
 def test_the_page_is_self_contained(report: StudyReport) -> None:
     page = study_html(report, {"spatial_imbalance": ("png", b"\x89PNG")})
     assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page) == []
@@ -104,42 +67,6 @@ def test_names_steer_neither_form(report: StudyReport) -> None:
     assert "<site>" not in study_html(report, {})
     assert "How GPUs are used: Test &lt;site&gt;" in study_html(report, {})
     assert study_markdown(report, ["png"]).startswith("# How GPUs are used: Test \\<site\\>\n")
-
-
-def test_markdown_shows_what_was_written(report: StudyReport) -> None:
-    assert "](06_spatial_imbalance.png)" in study_markdown(report, ["pdf", "png"])
-    assert "](06_spatial_imbalance.svg)" in study_markdown(report, ["svg"])
-    markdown = study_markdown(report, ["pdf"])
-    assert "](06_spatial_imbalance.pdf)" in markdown
-    assert "![" not in markdown
-
-
-def test_missing_numbers_are_null_in_json(report: StudyReport) -> None:
-    text = json_text(study_json(report))
-    assert "NaN" not in text
-    assert json.loads(text)["dataset"]["recorded"]["samples"] == 364
-
-
-def test_what_is_missing_is_said_under_its_figure(study_lake: Path, tmp_path: Path) -> None:
-    done = figures(study_lake, "-o", str(tmp_path / "s"), "--format", "png", "--figure", "pipe_combinations", "--json")
-    facts = json.loads(done.out)["figures"]["pipe_combinations"]
-    markdown = (tmp_path / "s" / "study.md").read_text(encoding="utf-8")
-    for why in facts["missing"].values():
-        assert escaped(why) in markdown
-
-
-def test_a_question_without_an_answer_says_so(study_lake: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    done = figures(
-        study_lake, "-o", str(folder), "--format", "svg", "--figure", "5", "--figure", "6", "--where", "gpus<0"
-    )
-    assert done.code == 6
-    done = figures(
-        study_lake, "-o", str(folder), "--format", "svg", "--figure", "6", "--no-filter", "idle", "--where", "gpus=1"
-    )
-    assert done.code == 0
-    for text in (done.out, *((folder / name).read_text(encoding="utf-8") for name in ("study.md", "study.html"))):
-        assert "Not answered: required counters were not measured." in text
 
 
 def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:

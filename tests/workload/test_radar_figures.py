@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.figures import radar
-from tachograph.judge.workload.classes import AXES, RULED, WORKLOAD_CLASSES
-from tachograph.report.radar import build_radar, draw_radar, radar_json, write_radar
+from tachograph.judge.workload.classes import AXES, WORKLOAD_CLASSES
+from tachograph.report.radar import build_radar, radar_json, write_radar
 
 MEANS = (
     "sm_active_mean", "tensor_active_mean", "dram_active_mean", "gr_engine_active_mean", "gpu_util_mean",
@@ -93,41 +93,31 @@ def test_a_missing_axis_is_a_gap() -> None:
     numbers = radar.compute(jobs)
     assert numbers.missing == {"fp64": "not measured: fp64_active or tensor_dfma_active"}
     assert radar.sentences(numbers) == ("FP64 was not measured in all: a gap, not 0.",)
-    figure = radar.draw_grid(numbers)
+    figure = radar.draw(numbers)
     sides = lines(figure)
     assert len(sides) == 4  # of six: the two beside the gap are missing
     assert not any(0.0 in values for _, values in sides)
     assert not figure.axes[0].patches
     assert "no data" in figure.axes[0].get_xticklabels()[5].get_text()
-    whole = radar.draw_grid(radar.compute(made(1, missing=0)))
+    whole = radar.draw(radar.compute(made(1, missing=0)))
     assert (len(lines(whole)), len(whole.axes[0].patches)) == (6, 1)
 
 
 def test_what_is_drawn_are_the_numbers() -> None:
     numbers = radar.compute(made(3, missing=0))
-    overlay = radar.draw_overlay(numbers)
-    drawn = sorted(values[0] for _, values in lines(overlay))
-    profiles = numbers.tables["profiles"]
-    assert drawn == pytest.approx(sorted(value for axis in AXES for value in profiles.get_column(axis)))
+    figure = radar.draw(numbers)
+    for panel, profile in enumerate(numbers.tables["profiles"].iter_rows(named=True)):
+        drawn = [values[0] for _, values in lines(figure, panel)]
+        assert drawn == pytest.approx([profile[axis] for axis in AXES])
+    many = radar.compute(made(60))
+    assert many.facts["panels"] == 48
+    assert radar.sentences(many)[0] == "The grid shows 48 of 60: those with most GPU-hours."
 
 
-def test_many_jobs_show_their_mean_and_the_grid_says_what_it_leaves_out() -> None:
-    numbers = radar.compute(made(60))
-    (legend,) = radar.draw_overlay(numbers).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["mean of 60"]
-    assert numbers.facts["panels"] == 48
-    assert radar.sentences(numbers)[0] == "The grid shows 48 of 60: those with most GPU-hours."
-
-
-def test_twelve_classes_can_be_told_apart_in_grey() -> None:
+def test_each_class_has_a_plot() -> None:
     numbers = radar.nominal()
     assert numbers.tables["profiles"].get_column("name").to_list() == list(WORKLOAD_CLASSES[:-1])
-    figure = radar.draw_overlay(numbers)
-    markers = [line.get_marker() for line in figure.legends[0].get_lines()]
-    assert len(set(markers)) == len(markers) == len(RULED)
-    assert sum(panel.axison for panel in radar.draw_grid(numbers).axes) == 12
-    several = radar.draw_overlay(radar.compute(made(12, missing=0))).legends[0].get_lines()
-    assert len({(line.get_marker(), line.get_linestyle()) for line in several}) == 12
+    assert sum(panel.axison for panel in radar.draw(numbers).axes) == 12
 
 
 def test_nothing_and_nonsense() -> None:
@@ -135,8 +125,6 @@ def test_nothing_and_nonsense() -> None:
     assert (numbers.tables, numbers.missing) == ({}, {"profiles": "no jobs"})
     with pytest.raises(UsageError, match="no groups by 'usr'"):
         radar.compute(made(1), by="usr")
-    with pytest.raises(UsageError, match="no layout"):
-        draw_radar(radar.compute(made(1)), "pie")
 
 
 @pytest.mark.slow
@@ -152,5 +140,5 @@ def test_files_hold_the_same_numbers_and_the_same_bytes(tmp_path: Path) -> None:
     tables = report.classes.tables
     few = replace(report.classes, tables={**tables, "profiles": tables["profiles"].head(1)})  # twelve take seconds
     write_radar(replace(report, classes=few), tmp_path / "b", formats=["svg"])
-    for name in ("radar_overlay.svg", "radar_grid.svg", "radar.profiles.csv"):
+    for name in ("radar_grid.svg", "radar.profiles.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

@@ -44,6 +44,7 @@ from tachograph.catalog.tables import (
 from tachograph.catalog.units import plural, text
 from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
 from tachograph.figures.numbers import FigureNumbers, Study
+from tachograph.figures.radar import draw
 from tachograph.figures.registry import FigureEntry, find_figure
 from tachograph.figures.study import (
     MadeFigure,
@@ -77,7 +78,7 @@ from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
 from tachograph.report.node import node_headline, node_json
-from tachograph.report.radar import build_radar, draw_radar
+from tachograph.report.radar import build_radar
 from tachograph.report.steps import steps_json, steps_lines
 from tachograph.report.study import study_json, study_lines
 from tachograph.report.study_files import WrittenStudy, write_study
@@ -491,16 +492,16 @@ class OpenLake:
             raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="choose jobs in which it was measured")
         return made.draw()
 
-    def radar(self, by: str = "job", *, layout: str = "overlay", **which: Unpack[JobChoice]) -> Figure:
-        """Return profiles of jobs along six axes of GPU activity: all in one plot (`overlay`) or one each (`grid`).
+    def radar(self, by: str = "job", **which: Unpack[JobChoice]) -> Figure:
+        """Return profiles of jobs along six axes of GPU activity, a plot each.
 
         `by`: one profile per job, user, account, partition, workload, or of `all`.
-        Errors: UsageError for groups or a layout that there are not; NotFoundError where no job has samples.
+        Errors: UsageError for groups that there are not; NotFoundError where no job has samples.
         """
         numbers = self.radar_numbers(by, **which)
         if "profiles" not in numbers:
             raise NotFoundError("no job with samples is left to draw", do="choose other jobs")
-        return draw_radar(numbers, layout)
+        return draw(numbers)
 
     def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
         """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not measured."""

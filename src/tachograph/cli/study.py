@@ -179,13 +179,14 @@ def _compare(arguments: Arguments) -> int:
     from tachograph.api.open_lake import OpenLake
     from tachograph.cli.options import open_lake
     from tachograph.figures.comparison import MOST_STUDIES, StudyComparison
-    from tachograph.figures.style import FORMATS
     from tachograph.report.comparison import comparison_json, comparison_rows, write_comparison
-    from tachograph.report.study_files import check_folder, check_formats
+    from tachograph.report.study_files import check_folder
 
+    if arguments.format:
+        raise UsageError("--format does not go with --compare, which draws nothing", do="leave it out")
     opened = open_lake(arguments)
     narrator, named = Narrator.of(arguments), list(dict.fromkeys(arguments.compare))
-    folder, formats = Path(arguments.output or COMPARE_FOLDER), check_formats(arguments.format or FORMATS)
+    folder = Path(arguments.output or COMPARE_FOLDER)
     check_folder(folder)
     labels = named if len(named) > 1 else [opened.lake.location, *named]
     if len(labels) > MOST_STUDIES:
@@ -202,7 +203,7 @@ def _compare(arguments: Arguments) -> int:
             )
             reports.append(study.report)
     comparison = StudyComparison(tuple(labels), tuple(reports))
-    written = write_comparison(comparison, folder, formats=formats)
+    written = write_comparison(comparison, folder)
     if arguments.json:
         output.print_json(comparison_json(comparison))
         return 0

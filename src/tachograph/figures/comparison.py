@@ -1,39 +1,20 @@
-"""Studies side by side: the same numbers of several lakes, or of several months, and their distributions overlaid.
+"""Studies side by side: the same numbers of several lakes, or of several months.
 
-A row per number, a column per study. A distribution is compared by one line in CURVES.
+A row per number, a column per study.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from tachograph.catalog.units import text
-from tachograph.figures import style
-from tachograph.figures.names import drawn_name
 from tachograph.figures.numbers import Fact
 from tachograph.figures.study import MadeFigure, StudyReport
 
-WHOLE = ""  # group of a curve that has none
-MOST_STUDIES = 6  # lines that can be distinguished
-_LINES = (("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("#e69f00", ":"), ("#cc79a7", "-"), ("#767676", "--"))
-# figure: its part of (group, value, share), what the value is, what it is called where its groups are drawn
-CURVES: Mapping[str, tuple[str, str]] = {
-    "spatial_imbalance": ("cumulative", "spatial imbalance"),
-    "temporal_imbalance": ("cumulative", "temporal imbalance"),
-    "hbm_peak": ("cumulative", "peak use of GPU memory (1: all)"),
-}
-GROUPS: Mapping[str, str] = {
-    WHOLE: "large-memory GPUs",
-    "low": "utilisation under 30 %",
-    "mid": "utilisation 30 to 70 %",
-    "high": "utilisation over 70 %",
-}
+MOST_STUDIES = 6  # columns that a page holds
 # (figure, fact, what it is, unit): the numbers that are printed; all others stand in the files
 NUMBERS: Sequence[tuple[str, str, str, str]] = (
     ("job_overview", "duration_median", "median run time", "h"),
@@ -101,58 +82,3 @@ class StudyComparison:
         for place, label in enumerate(self.labels):
             columns[label] = [None if values[place] is None else str(values[place]) for values in found.values()]
         return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String()))
-
-    def curves(self) -> pl.DataFrame:
-        """Return (figure, group, study, value, share) of the distributions that several studies have."""
-        empty = {"figure": pl.String, "group": pl.String, "study": pl.String, "value": pl.Float64, "share": pl.Float64}
-        parts = [pl.DataFrame(schema=empty)]
-        for name, (part, _) in CURVES.items():
-            for label, made in zip(self.labels, self.figures(name), strict=True):
-                if made is not None and part in made.numbers:
-                    parts.append(_curve(made.numbers.tables[part], name, label).cast(parts[0].schema))
-        return pl.concat(parts)
-
-
-def _curve(table: pl.DataFrame, figure: str, label: str) -> pl.DataFrame:
-    group = pl.col("band").cast(pl.String) if "band" in table.columns else pl.lit(WHOLE)
-    return table.select(
-        pl.lit(figure).alias("figure"), group.alias("group"), pl.lit(label).alias("study"), "value", "share"
-    )
-
-
-def draw_overlays(comparison: StudyComparison) -> Figure:
-    """Return the cumulative distributions of the studies over each other: a panel per figure and group."""
-    curves = comparison.curves()
-    panels = curves.select("figure", "group").unique(maintain_order=True).rows()
-    columns = min(3, max(1, len(panels)))
-    rows = max(1, -(-len(panels) // columns))
-    with style.style():
-        figure, axes = style.new_figure(
-            style.PAGE_IN, 2.1 * rows + 0.2 * (1 + len(comparison.labels) // 2), rows, columns
-        )
-        for unused in axes[len(panels) :]:
-            unused.set_axis_off()
-        for place, (axis, (name, group)) in enumerate(zip(axes, panels, strict=False)):
-            mine = curves.filter((pl.col("figure") == name) & (pl.col("group") == group))
-            looks = {
-                label: (f"n = {jobs:,}", *_LINES[line % MOST_STUDIES])
-                for line, (label, jobs) in enumerate(_jobs(comparison, name, group))
-            }
-            top = max(1.0, float(mine.get_column("value").to_numpy().max()))
-            style.draw_ecdf(axis, mine.rename({"group": "of", "study": "group"}), looks, top=top)
-            axis.set_title(GROUPS.get(group, group))
-            axis.set_xlabel(CURVES[name][1])
-            axis.set_ylabel("cumulative share" if place % columns == 0 else "")
-        handles = []
-        for label, (colour, dashes) in zip(comparison.labels, _LINES, strict=False):
-            look: dict[str, Any] = {"color": colour, "linestyle": dashes}
-            handles.append(Line2D([], [], label=drawn_name(label), **look))
-        figure.legend(handles=handles, loc="outside lower center", ncols=2)
-    return figure
-
-
-def _jobs(comparison: StudyComparison, figure: str, group: str) -> Iterator[tuple[str, int]]:
-    """The jobs of each study in a panel."""
-    for label, made in zip(comparison.labels, comparison.figures(figure), strict=True):
-        number = made.numbers.number(f"{group}_jobs" if group else "jobs") if made is not None else None
-        yield label, int(number or 0)

@@ -1,4 +1,4 @@
-"""Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity; all in one, or one each.
+"""Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity, a plot each.
 
 A profile that lacks an axis has a gap there, which is labelled; it is not drawn as 0.
 """
@@ -26,8 +26,7 @@ GROUPS: Mapping[str, str | None] = MappingProxyType(
      "all": None}
 )  # fmt: skip
 NOT_KNOWN = "not known"
-TOLD_APART = 12  # profiles in one plot; of more all are faint, and their mean is bold
-PANELS = 48  # in a grid
+PANELS = 48  # plots that one figure holds
 # counters behind the axes: of several the largest
 _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -39,11 +38,8 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fp64": ("fp64_active", "tensor_dfma_active"),
     }
 )
-# Okabe and Ito; distinguished in grey by markers and line styles
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#767676")
+# Okabe and Ito
 _OF_BOTTLENECK = {"idle": "#767676", "compute": "#0072b2", "io": "#56b4e9", "memory": "#d55e00", "mixed": "#e69f00"}
-_DASHES = ("-", "--", "-.", ":")
-_MARKERS = "osD^vP<>X*ph"
 
 
 def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
@@ -121,30 +117,9 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     return tuple(text)
 
 
-def draw_overlay(numbers: FigureNumbers) -> Figure:
-    """Return all profiles in one plot; of many the mean stands out."""
-    rows = _rows(numbers)
-    corunners = len(rows) > TOLD_APART and "bottleneck" not in rows[0]
-    with style.style():
-        figure, (axes,) = style.new_figure(6.2, 3.9, subplot_kw={"projection": "polar"})
-        _dress(axes, labels=8.0)
-        if corunners:
-            for row in rows:
-                _polygon(axes, _values(row), colour=style.FAINT, width=0.6, alpha=0.45, size=1.5)
-            mean = numbers.tables["profiles"].select(pl.col(axis).mean() for axis in AXES).row(0, named=True)
-            _polygon(axes, _values(mean), colour=style.ACCENT, width=2.2, size=5, label=f"mean of {len(rows)}")
-        else:
-            for place, row in enumerate(rows):
-                colour, dash, marker = _line(row, place, rows)
-                _polygon(axes, _values(row), colour=colour, dash=dash, marker=marker, size=4, label=_title(row))
-        figure.legend(loc="outside right center", handlelength=3.2)
-        _notes(figure, numbers)
-    return figure
-
-
-def draw_grid(numbers: FigureNumbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return one plot per profile, at most PANELS, in their order; grey bars are the ranges of a class's rule."""
-    rows = _rows(numbers)[:PANELS]
+    rows = numbers.tables["profiles"].head(PANELS).to_dicts()
     columns = min(len(rows), 4 if len(rows) <= 16 else 6)
     lines = ceil(len(rows) / columns)
     small = columns > 4
@@ -161,7 +136,7 @@ def draw_grid(numbers: FigureNumbers) -> Figure:
             if bounds is not None:
                 _draw_bounds(axes, bounds.filter(pl.col("name") == row["name"]))
             colour = _OF_BOTTLENECK[row["bottleneck"]] if "bottleneck" in row else style.ACCENT
-            _polygon(axes, _values(row), colour=colour, width=1.4, size=2.5, fill=True)
+            _polygon(axes, [row[axis] for axis in AXES], colour)
             axes.set_title(_title(row), fontsize=6.5 if small else 7.5, y=1.32)
         _notes(figure, numbers, *(("Grey bars: the range of the rule.",) if bounds is not None else ()))
     return figure
@@ -178,45 +153,16 @@ def _axis(axis: str, columns: Sequence[str]) -> pl.Expr:
     return (value / FULL_IO_BYTES_PER_S if axis == "io" else value).clip(0, 1)
 
 
-def _rows(numbers: FigureNumbers) -> list[dict[str, Any]]:
-    return numbers.tables["profiles"].to_dicts()
-
-
-def _values(row: Mapping[str, Any]) -> list[float | None]:
-    return [row[axis] for axis in AXES]
-
-
 def _title(row: Mapping[str, Any]) -> str:
     name = drawn_name(row["name"], most=24)
     return f"{name} (n = {row['jobs']:,})" if row.get("jobs", 1) > 1 else name
-
-
-def _line(row: Mapping[str, Any], place: int, rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Colour, dashes and marker of a profile."""
-    if "bottleneck" not in row:
-        dash = _DASHES[(place + place // len(_COLOURS)) % len(_DASHES)]
-        return _COLOURS[place % len(_COLOURS)], dash, _MARKERS[place]
-    same = sum(other["bottleneck"] == row["bottleneck"] for other in rows[:place])
-    return _OF_BOTTLENECK[row["bottleneck"]], _DASHES[same % len(_DASHES)], _MARKERS[place % len(_MARKERS)]
 
 
 def _angles() -> list[float]:
     return [2 * pi * place / len(AXES) for place in range(len(AXES))]
 
 
-def _polygon(
-    axes: Axes,
-    values: Sequence[float | None],
-    *,
-    colour: str,
-    dash: str = "-",
-    marker: str = "o",
-    width: float = 1.3,
-    size: float = 3.0,
-    alpha: float = 1.0,
-    fill: bool = False,
-    label: str | None = None,
-) -> None:
+def _polygon(axes: Axes, values: Sequence[float | None], colour: str) -> None:
     """Draw a profile: sides between neighbours that are known, and a point for each value."""
     angles = _angles()
     known = [(angle, value) for angle, value in zip(angles, values, strict=True) if value is not None]
@@ -225,15 +171,19 @@ def _polygon(
         one, other = values[here], values[behind]
         if one is not None and other is not None:
             ends = [angles[here], angles[here] + 2 * pi / len(values)]
-            axes.plot(ends, [one, other], color=colour, linestyle=dash, linewidth=width, alpha=alpha)
-    if fill and len(known) == len(values):
+            axes.plot(ends, [one, other], color=colour, linewidth=1.4)
+    if len(known) == len(values):
         axes.fill(*zip(*known, strict=True), color=colour, alpha=0.18, linewidth=0)
     axes.plot(
-        [angle for angle, _ in known], [value for _, value in known], color=colour, linestyle="none", marker=marker,
-        markersize=size, markeredgecolor="white", markeredgewidth=0.3, alpha=alpha,
-    )  # fmt: skip
-    if label is not None:
-        axes.plot([], [], color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=size, label=label)
+        [angle for angle, _ in known],
+        [value for _, value in known],
+        color=colour,
+        linestyle="none",
+        marker="o",
+        markersize=2.5,
+        markeredgecolor="white",
+        markeredgewidth=0.3,
+    )
 
 
 def _draw_bounds(axes: Axes, bounds: pl.DataFrame) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.version import __version__
-from tachograph.figures import style
-from tachograph.figures.comparison import StudyComparison, draw_overlays
-from tachograph.figures.inline_svg import inlined
+from tachograph.figures.comparison import StudyComparison
 from tachograph.figures.registry import QUESTIONS
 from tachograph.report.json_values import json_values
 from tachograph.report.pages import environment
 from tachograph.report.study import NOT_ANSWERED, first_sentences, json_text, study_json
-from tachograph.report.study_files import WrittenStudy, check_formats, csv_of, move, writable
+from tachograph.report.study_files import WrittenStudy, csv_of, move, writable
 
 STEM = "compare"
 
@@ -33,8 +28,8 @@ def comparison_rows(comparison: StudyComparison) -> tuple[tuple[str, ...], list[
     return ("number", *comparison.labels), [(what, *values) for what, values in comparison.numbers()]
 
 
-def comparison_html(comparison: StudyComparison, drawing: str) -> str:
-    """Return the page; `drawing`: the overlaid distributions as SVG, empty for none."""
+def comparison_html(comparison: StudyComparison) -> str:
+    """Return the page."""
     answers = [
         (name, question, [_answer(report, name) for report in comparison.reports])
         for name, question in QUESTIONS.items()
@@ -49,7 +44,6 @@ def comparison_html(comparison: StudyComparison, drawing: str) -> str:
             spans=[report.span for report in comparison.reports],
             rows=comparison.numbers(),
             answers=answers,
-            drawing=Markup(drawing),
             version=__version__,
             made=local_time(first.now, first.zone_name),
             zone_name=first.zone_name,
@@ -63,28 +57,15 @@ def _answer(report: Any, name: str) -> tuple[str, str]:
     return " ".join(said), report.consequences().get(name, "")
 
 
-def write_comparison(
-    comparison: StudyComparison, folder: Path, *, formats: Sequence[str] = style.FORMATS
-) -> WrittenStudy:
-    """Write compare.html, compare.json, compare.csv (all facts), compare.curves.csv and the drawing into a folder.
+def write_comparison(comparison: StudyComparison, folder: Path) -> WrittenStudy:
+    """Write compare.html, compare.json and compare.csv (all facts) into a folder.
 
     Errors: those of `write_study`.
     """
-    formats = check_formats(formats)
     with writable(folder) as aside:
-        drawing = ""
-        curves = comparison.curves()
-        if curves.height:
-            style.save(draw_overlays(comparison), aside, STEM, sorted({*formats, "svg"}))
-            svg = aside / f"{STEM}.svg"
-            label = "Cumulative distributions of the studies"
-            drawing = inlined(svg.read_text("utf-8"), name=STEM, label=label, colours=style.PAGE_COLOURS)
-            if "svg" not in formats:
-                svg.unlink()
-        (aside / f"{STEM}.curves.csv").write_text(csv_of(curves), encoding="utf-8")
         (aside / f"{STEM}.csv").write_text(csv_of(comparison.facts()), encoding="utf-8")
         (aside / f"{STEM}.json").write_text(json_text(comparison_json(comparison)), encoding="utf-8")
-        (aside / f"{STEM}.html").write_text(comparison_html(comparison, drawing), encoding="utf-8")
+        (aside / f"{STEM}.html").write_text(comparison_html(comparison), encoding="utf-8")
         files = sorted(file.name for file in aside.iterdir())
         move(aside, folder, files)
     return WrittenStudy(folder, tuple(files))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import polars as pl
-from matplotlib.figure import Figure
 
-from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import text
 from tachograph.catalog.version import __version__
 from tachograph.figures import radar, style
@@ -21,10 +18,6 @@ from tachograph.judge.workload.classes import AXES, AXIS_NAMES
 from tachograph.report.json_values import json_values
 from tachograph.report.study import json_text
 from tachograph.report.study_files import check_formats, csv_of, writable
-
-LAYOUTS: Mapping[str, Callable[[FigureNumbers], Figure]] = MappingProxyType(
-    {"overlay": radar.draw_overlay, "grid": radar.draw_grid}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +35,6 @@ def build_radar(jobs: pl.DataFrame, *, by: str = "job", chosen: Sequence[tuple[s
     Errors: UsageError for groups that there are not.
     """
     return RadarReport(radar.compute(jobs, by=by), radar.nominal(), tuple(chosen))
-
-
-def draw_radar(numbers: FigureNumbers, layout: str) -> Figure:
-    """Return one drawing: `overlay` or `grid`.
-
-    Errors: UsageError for another layout.
-    """
-    if layout not in LAYOUTS:
-        raise UsageError(f"no layout {layout!r}", do=f"use {' or '.join(LAYOUTS)}")
-    return LAYOUTS[layout](numbers)
 
 
 def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
@@ -86,7 +69,7 @@ def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], l
 def write_radar(
     report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, progress: Progress | None = None
 ) -> tuple[str, ...]:
-    """Write overlay and grid of the jobs and of the classes, and their numbers; return the names of the files.
+    """Write the plots of the jobs and of the classes, and their numbers; return the names of the files.
 
     Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot be written.
     """
@@ -95,11 +78,10 @@ def write_radar(
         for stem, numbers in (("radar", report.profiles), ("radar_classes", report.classes)):
             if "profiles" not in numbers:
                 continue
-            for layout in LAYOUTS:
-                if progress:
-                    progress(f"draw {stem}_{layout}", drawn, 2 * len(LAYOUTS))
-                style.save(draw_radar(numbers, layout), aside, f"{stem}_{layout}", formats)
-                drawn += 1
+            if progress:
+                progress(f"draw {stem}", drawn, 2)
+            style.save(radar.draw(numbers), aside, f"{stem}_grid", formats)
+            drawn += 1
             for part, table in numbers.tables.items():
                 (aside / f"{stem}.{part}.csv").write_text(csv_of(table), encoding="utf-8")
         files = sorted({*(file.name for file in aside.iterdir()), "radar.json"})

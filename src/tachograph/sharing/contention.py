@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
@@ -120,54 +119,12 @@ _NONE = 1e-9  # a curvature, or a step, below this is none
 
 
 @either
-def latency_alone(used: float, curvature: float) -> float:
-    """Return the latency under the load of one kernel, in times of that without load."""
-    return 1.0 + curvature * used * used
-
-
-@either
-def outstanding(used: float, curvature: float) -> float:
-    """Return the requests on their way that make a kernel use the share `used`, 0..1, alone."""
-    return used * latency_alone(used, curvature)
-
-
-@either
-def dram_load(requests: float, curvature: float) -> float:
-    """Return the load, 0..1, that so many requests make.
-
-    >>> [round(dram_load(n, 0.571), 3) for n in (0.1, outstanding(0.5, 0.571), 3.0)]
-    [0.099, 0.5, 1.0]
-    """
-    if requests >= 1.0 + curvature:
-        return 1.0
-    guess = min(requests, 1.0)
-    for _ in range(_STEPS):  # from above to the root of a convex function
-        square = curvature * guess * guess
-        less = (guess * (1.0 + square) - requests) / (1.0 + 3.0 * square)
-        guess -= less
-        if less <= 1e-15 * guess:
-            break
-    return min(guess, 1.0)
-
-
-def curve_errors(points: Sequence[tuple[float, float]], curvature: float) -> tuple[float, float]:
-    """Return how far u (1 + c u^2) = k b is from points (blocks b, share u used alone): a sum of squares, and k.
-
-    Relative errors of u; k by least squares of the requests.
-    """
-    requests = [outstanding(used, curvature) for _, used in points]
-    weights = sum(blocks * blocks for blocks, _ in points)
-    slope = sum(blocks * request for (blocks, _), request in zip(points, requests, strict=True)) / weights
-    return sum((dram_load(slope * blocks, curvature) / used - 1.0) ** 2 for blocks, used in points), slope
-
-
-@either
 def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
     """Return the latency under the load of `count` kernels together; `of_all`: `PARTS` numbers of each.
 
     Newton's method from below: demand falls with latency and is convex, the load rises and is concave.
 
-    >>> copy = [0.6918, 1.0, latency_alone(0.6918, 0.571)]
+    >>> copy = [0.6918, 1.0, 1.0 + 0.571 * 0.6918**2]
     >>> round(dram_latency(copy + copy, 2, 0.571) / copy[2], 3)
     1.384
     """
