@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,11 +15,9 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import pytest
 
-from tachograph.catalog.config import load
-from tachograph.catalog.counters import outside_names
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import LakeError, UsageError
-from tachograph.simulate import accounting, telemetry
+from tachograph.simulate import accounting
 from tachograph.simulate.behaviours import JOB_KINDS, JobKind
 from tachograph.simulate.cluster import SimulatedCluster, simulate
 from tachograph.simulate.plan import NodeGroup, SimulationPlan
@@ -77,11 +74,6 @@ def samples_of(frame: pl.DataFrame, node: str, gpu: int, start: datetime, end: d
             yield row
 
 
-def test_doctests() -> None:
-    assert doctest.testmod(accounting).failed == 0
-    assert doctest.testmod(telemetry).failed == 0
-
-
 def test_same_plan_same_files_other_seed_other_files(small: SimulatedCluster, tmp_path: Path) -> None:
     again = simulate(SMALL, tmp_path / "again")
     files = sorted(path.relative_to(small.folder) for path in small.folder.rglob("*") if path.is_file())
@@ -101,17 +93,6 @@ def test_how_files_are_cut_changes_nothing_in_them(small: SimulatedCluster, tmp_
     assert parts.select(whole.columns).sort(KEY, maintain_order=True).equals(whole.sort(KEY, maintain_order=True))
     assert cut.jobs.equals(small.jobs)
     assert cut.defects.equals(small.defects)
-
-
-def test_columns_are_those_of_the_producer_and_units_too(small: SimulatedCluster) -> None:
-    frame = read(small)
-    known = outside_names()
-    counters = {known[name][0]: known[name][1] for name in frame.columns if name not in KEY}
-    assert set(counters) == set(SMALL.counters)
-    assert counters["gpu_util"] == "percent"
-    assert counters["energy_j"] == "mJ"
-    ordinary = frame[f"{PREFIX}gpu_utilization"].drop_nulls()
-    assert 50 < max(ordinary.filter(ordinary < 1000)) <= 100
 
 
 def test_truth_of_jobs_agrees_with_their_samples(clean: SimulatedCluster) -> None:
@@ -142,44 +123,6 @@ def test_truth_of_jobs_agrees_with_their_samples(clean: SimulatedCluster) -> Non
         assert job["power_w_mean"] == pytest.approx(sum(means["power_usage"]) / len(held), rel=1e-9)
         assert job["hbm_used_mib_max"] == hbm
         assert job["energy_counter_j"] == pytest.approx(energy, abs=1e-3)
-
-
-def test_truth_of_untouched_gpus_holds_with_defects_around_them(small: SimulatedCluster) -> None:
-    frame = read(small)
-    untouched = small.gpus.filter((pl.col("defects") == 0) & (pl.col("samples") > 5))
-    touched = small.gpus.filter((pl.col("defects") > 0) & (pl.col("samples") > 5))
-    assert touched.height > 3
-    for gpu in untouched.head(25).iter_rows(named=True):
-        rows = list(samples_of(frame, gpu["node"], gpu["gpu"], gpu["start"], gpu["end"]))
-        assert len(rows) == gpu["samples"]
-        assert gpu["gpu_util_mean"] == pytest.approx(sum(r[f"{PREFIX}gpu_utilization"] for r in rows) / len(rows) / 100)
-        counted = rows[-1][f"{PREFIX}total_energy_consumption"] - rows[0][f"{PREFIX}total_energy_consumption"]
-        assert gpu["energy_counter_j"] == pytest.approx(counted / 1e3, abs=1e-3)
-
-
-def test_unmeasured_values_are_null_in_the_truth(small: SimulatedCluster) -> None:
-    lacking = {f"nid{number:06d}" for number in (6, 7, 8)}
-    there = small.gpus.filter(pl.col("samples") > 0).with_columns(lacks=pl.col("node").is_in(lacking))
-    assert there.filter("lacks")["fp64_active_mean"].null_count() == there.filter("lacks").height > 0
-    assert there.filter(~pl.col("lacks"))["fp64_active_mean"].null_count() == 0
-    lines = small.defects.filter(pl.col("kind") == "missing_counter")
-    assert set(lines["node"]) == lacking
-    assert set(lines["samples"]) == {4 * SMALL.days * 1440}
-    for file in small.telemetry:
-        names = pl.read_parquet_schema(file)
-        nodes = set(pl.read_parquet(file, columns=["ProducerName"])["ProducerName"])
-        assert (f"{PREFIX}fp64_active" in names) == (not nodes <= lacking)
-
-
-def test_no_two_jobs_hold_one_gpu_at_a_time(demo: SimulatedCluster) -> None:
-    handed_over_at_once = 0
-    for _, rows in demo.gpus.sort("start").group_by("node", "gpu"):
-        spans = list(zip(rows["start"], rows["end"], strict=True))
-        assert all(begin < end for begin, end in spans)
-        for (_, end), (begin, _) in pairwise(spans):
-            assert begin >= end
-            handed_over_at_once += begin == end
-    assert handed_over_at_once > 0
 
 
 def test_gpus_are_conserved(demo: SimulatedCluster) -> None:
@@ -428,30 +371,6 @@ def test_accounting_agrees_with_the_truth(demo: SimulatedCluster) -> None:
             assert accounting.elapsed(int((job["end"] - job["start"]).total_seconds())) == row["Elapsed"]
 
 
-def test_accounting_holds_the_ugly_cases(demo: SimulatedCluster) -> None:
-    rows = sacct(demo)
-    raw = Counter(row["JobIDRaw"] for row in rows if "." not in row["JobIDRaw"])
-    assert max(raw.values()) == 2  # queued again under the same id
-    twice = [row for row in rows if raw[row["JobIDRaw"]] == 2]
-    assert len({(row["JobIDRaw"], row["Submit"]) for row in twice}) == len(twice)
-    ids = [row["JobID"] for row in rows]
-    assert any("_" in name for name in ids)
-    assert any(name.endswith("+1") for name in ids)
-    assert any(name.endswith(".batch") for name in ids)
-    assert any(name.endswith(".extern") for name in ids)
-    assert any(row["State"].startswith("CANCELLED by 2") for row in rows)
-    assert any(row["State"] == "RUNNING" and row["End"] == "Unknown" for row in rows)
-    assert any("|" in row["SubmitLine"] for row in rows)
-    assert any("α" in row["JobName"] for row in rows)
-    assert any("gpu&hbm80g" in row["Constraints"] for row in rows)
-    array = [row for row in rows if "_" in row["JobID"] and "." not in row["JobID"]]
-    by_array: dict[str, set[str]] = {}
-    for row in array:
-        by_array.setdefault(row["JobID"].split("_")[0], set()).add(row["JobIDRaw"])
-    assert all(len(ids) >= 3 for ids in by_array.values())
-    assert any(name in ids for name, ids in by_array.items())  # one task has the id of the array
-
-
 def test_map_of_gpus_holds_the_shared_jobs_but_not_all(demo: SimulatedCluster) -> None:
     with demo.gpu_map.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -464,25 +383,6 @@ def test_map_of_gpus_holds_the_shared_jobs_but_not_all(demo: SimulatedCluster) -
         for row in true.iter_rows(named=True)
     }
     assert demo.jobs.filter(pl.col("attribution") == "ambiguous").height > 0
-
-
-def test_devices_and_configuration_can_be_read(demo: SimulatedCluster) -> None:
-    with demo.devices.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == demo.plan.gpus == len({row["uuid"] for row in rows})
-    for row in rows:
-        found = match_device(row["model"], float(row["hbm_mib"]))
-        assert found is not None
-    assert len({(row["node"], row["pci"]) for row in rows}) == len(rows)
-    configuration = load(str(demo.configuration), {})
-    assert configuration.site.time_zone == demo.plan.time_zone
-    assert set(configuration.nodes.models.values()) == {group.driver.name for group in demo.plan.groups}
-    assert sum(configuration.nodes.gpus.values()) == 16
-
-
-def test_truth_is_beside_the_data(small: SimulatedCluster) -> None:
-    for name, frame in (("jobs", small.jobs), ("gpus", small.gpus), ("defects", small.defects)):
-        assert pl.read_parquet(small.folder / "truth" / f"{name}.parquet").equals(frame)
 
 
 def test_progress_is_reported_and_a_folder_in_use_is_not_changed(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tachograph.catalog.tables import (
     ALLOCATIONS,
     DEVICES,
     GPU_SAMPLES,
-    HOST_CHARACTERISTICS,
     JOBS,
     NODE_SAMPLES,
     REJECTS,
@@ -43,12 +42,6 @@ PLAN = SimulationPlan(
 )
 SMALL = replace(PLAN, groups=(NodeGroup(6, 2, "A100 SXM 40GB"),))
 MARGIN = timedelta(minutes=3)
-TOLD = [name for name in HOST_CHARACTERISTICS if "operations" not in name]  # LDMS does not count those
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
-    return simulate(PLAN, tmp_path_factory.mktemp("hosts") / "cluster")
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +58,6 @@ def minutes(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     found = rows.drop("job_id").join(named.rename({"start": "begun"}), on="job_key")
     begin, end = pl.col("planted_start") + MARGIN, pl.col("planted_end") - MARGIN
     return found.with_columns(planted=(pl.col("t") >= begin) & (pl.col("t") <= end))
-
-
-def read(cluster: SimulatedCluster) -> pl.DataFrame:
-    """Return the host samples as the source reads them."""
-    return pl.concat(part.frame for file in cluster.hosts for chunk in ldms.read_file(file) for part in chunk.parts)
 
 
 def of(minutes: pl.DataFrame, kind: JobKind, *, planted: bool) -> pl.DataFrame:
@@ -102,69 +90,9 @@ def test_a_deadlock_is_busy_and_gets_nothing_done(minutes: pl.DataFrame) -> None
         assert median(stuck, name) * 10 < median(works, name), name
 
 
-def test_data_are_read_while_loading(minutes: pl.DataFrame) -> None:
-    long = minutes.filter(
-        (pl.col("kind") == JobKind.TENSOR.value) & (pl.col("end") - pl.col("begun") > timedelta(hours=1))
-    )
-    early, late = long.filter(pl.col("minute") == 0), long.filter(pl.col("minute") > 10)
-    assert early.height >= 3
-    assert median(early, "fs_read_bytes_per_s") > 3 * median(late, "fs_read_bytes_per_s")
-
-
-def test_nodes_of_wide_jobs_talk_to_each_other(minutes: pl.DataFrame) -> None:
-    working = minutes.filter(
-        pl.col("kind").is_in([JobKind.STEADY.value, JobKind.MEMORY_BOUND.value, JobKind.TENSOR.value])
-    )
-    wide, narrow = working.filter(pl.col("nodes").list.len() > 1), working.filter(pl.col("nodes").list.len() == 1)
-    assert median(wide, "network_tx_bytes_per_s") > 5 * median(narrow, "network_tx_bytes_per_s")
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
     return simulate(SMALL, tmp_path_factory.mktemp("small") / "cluster")
-
-
-def test_the_same_plan_gives_the_same_files(small: SimulatedCluster, tmp_path: Path) -> None:
-    again = simulate(SMALL, tmp_path / "again")
-    assert [file.name for file in small.hosts] == [file.name for file in again.hosts]
-    assert len(small.hosts) == SMALL.days
-    for one, other in zip(small.hosts, again.hosts, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-    without = simulate(replace(SMALL, hosts=False), tmp_path / "without")
-    assert without.hosts == ()
-    assert [file.read_bytes() for file in without.telemetry] == [file.read_bytes() for file in small.telemetry]
-
-
-def test_planted_defects_are_recorded(cluster: SimulatedCluster) -> None:
-    defects = pl.read_parquet(cluster.folder / "truth" / "hosts.parquet")
-    samples = pl.concat(
-        [part.frame for file in cluster.hosts for chunk in ldms.read_file(file) for part in chunk.parts]
-    )
-    assert set(defects["kind"]) == {"gap", "counter_reset", "no_cache_counters", "no_host_samples"}
-    of_kind = {kind: set(rows["node"]) for (kind,), rows in defects.group_by("kind")}
-    every = {node.name for node in PLAN.nodes()}
-    assert set(samples["node"]) == every - of_kind["no_host_samples"]
-    misses = samples.filter(pl.col("l1_misses").is_not_null())
-    assert set(misses["node"]) == every - of_kind["no_host_samples"] - of_kind["no_cache_counters"]
-    back = samples.sort("node", "t").filter(pl.col("cpu_idle_s") < pl.col("cpu_idle_s").shift(1).over("node"))
-    assert set(back["node"]) == of_kind["counter_reset"] - of_kind["no_host_samples"]
-    for row in defects.filter(pl.col("kind") == "gap").iter_rows(named=True):
-        inside = samples.filter((pl.col("node") == row["node"]) & pl.col("t").is_between(row["start"], row["end"]))
-        assert inside.is_empty()
-    assert 0.9 * 24 * 2 * 1440 < samples.height + 2 * 1440 < 24 * 2 * 1440
-
-
-def test_without_defects_nothing_is_missing(tmp_path: Path) -> None:
-    made = simulate(replace(SMALL, defects=False, days=1), tmp_path / "clean")
-    samples = read(made)
-    assert samples.height == 6 * 1440
-    assert sum(samples.null_count().row(0)) == 0
-    steps = samples.sort("node", "t").select(pl.col("t").diff().over("node")).to_series().drop_nulls()
-    assert steps.unique().to_list() == [timedelta(minutes=1)]
-    for name in samples.columns:
-        if name not in ("t", "node", "load_average"):
-            assert samples.sort("node", "t").select((pl.col(name).diff().over("node") < 0).any()).item() is False
-    assert pl.read_parquet(made.folder / "truth" / "hosts.parquet").is_empty()
 
 
 def test_a_lake_is_filled_with_what_the_files_hold(small: SimulatedCluster, tmp_path: Path) -> None:

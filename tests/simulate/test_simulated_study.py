@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,7 +16,6 @@ from tachograph.simulate.workload import (
     STUDY_LONGEST_S,
     STUDY_SIZES,
     SimulatedRun,
-    as_in_study,
     place_runs,
     sample_requests,
 )
@@ -83,22 +81,6 @@ def test_pipes_of_ordinary_jobs_are_mixed_as_published(runs: list[SimulatedRun])
         assert 0 < work.dram <= 0.86
 
 
-def test_gpus_differ_only_where_nothing_is_planted(runs: list[SimulatedRun]) -> None:
-    uneven = {run.request.kind for run in runs if run.behaviour and run.behaviour.uneven}
-    assert uneven == {JobKind.STEADY, JobKind.DEBUG, JobKind.SHORT}
-    differing = next(r for r in runs if r.behaviour and r.behaviour.uneven > 0.5 and r.gpus >= 4)
-    assert differing.behaviour is not None
-    utils = [differing.behaviour.phases(slot, 4)[-1].level.util for slot in range(4)]
-    assert utils[0] == max(utils) > min(utils) >= 0.02 * utils[0]
-
-
-def test_planted_jobs_stay_as_they_are(runs: list[SimulatedRun]) -> None:
-    bound = next(run.behaviour for run in runs if run.behaviour and run.request.kind is JobKind.MEMORY_BOUND)
-    assert as_in_study(bound, np.random.default_rng(0)) is bound
-    alone = sum(run.request.kind is JobKind.ONE_GPU and run.gpus == 4 for run in runs)
-    assert 0.06 < alone / sum(run.gpus == 4 for run in runs) < 0.14
-
-
 def test_values_have_the_digits_that_are_printed(cluster: SimulatedCluster) -> None:
     frame = pl.concat([pl.read_parquet(file) for file in cluster.telemetry])
     busy = frame.filter(pl.col(f"{PREFIX}gpu_utilization") > 5)
@@ -109,22 +91,3 @@ def test_values_have_the_digits_that_are_printed(cluster: SimulatedCluster) -> N
         nearest = (np.rint(values.astype(np.float64) * per_unit) / per_unit).astype(np.float32)
         assert (values == nearest).all(), name
         assert len(set(values.tolist())) > 1000
-
-
-def test_energy_is_that_of_the_power_that_is_shown(cluster: SimulatedCluster) -> None:
-    key = ["ProducerName", "gpu_id", "ts_ns"]
-    frame = pl.concat([pl.read_parquet(file) for file in cluster.telemetry]).sort(key)
-    own = frame.filter(pl.col("ProducerName") == "nid000003", pl.col("gpu_id") == 1)
-    energy, power = own[f"{PREFIX}total_energy_consumption"].to_list(), own[f"{PREFIX}power_usage"].to_list()
-    times = own["ts_ns"].to_list()
-    for row in range(1, len(times), 97):
-        gained = (energy[row] - energy[row - 1]) / 1e3
-        assert gained == pytest.approx(power[row] * (times[row] - times[row - 1]) / 1e9, abs=2e-3)
-
-
-def test_other_plans_are_as_they_were(tmp_path: Path) -> None:
-    plan = SimulationPlan(interval_s=600, groups=(NodeGroup(2, 4, "A100 SXM 40GB"),))
-    assert (plan.as_printed, plan.as_in_study, SimulationPlan.demo().as_in_study) == (False, False, False)
-    frame = pl.concat([pl.read_parquet(file) for file in simulate(plan, tmp_path / "c").telemetry])
-    values = frame[f"{PREFIX}sm_active"].drop_nulls().to_numpy()
-    assert (values != (np.rint(values * np.float64(1e6)) / 1e6).astype(np.float32)).any()

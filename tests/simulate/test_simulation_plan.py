@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.devices import match_device
-from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.errors import UsageError
 from tachograph.simulate import accounting
 from tachograph.simulate.behaviours import JOB_KINDS, JobKind, behave
 from tachograph.simulate.defects import DefectKind
@@ -57,11 +57,6 @@ def test_impossible_plans_are_named(changes: dict[str, object], what: str) -> No
         SimulationPlan(**changes)  # type: ignore[arg-type]
 
 
-def test_unknown_time_zone_is_named() -> None:
-    with pytest.raises(ConfigError, match="unknown time zone 'Mars/Base'"):
-        SimulationPlan(time_zone="Mars/Base")
-
-
 def test_drivers_write_names_and_sizes_that_are_found_again() -> None:
     for model, driver in DRIVER.items():
         for size in (driver.total_mib, driver.total_mib - driver.reserved_mib):
@@ -100,51 +95,6 @@ def test_arrivals_are_poisson(requests: list[SimulatedRequest]) -> None:
     assert len(gaps) > 1500
     assert gaps.std() / gaps.mean() == pytest.approx(1, abs=0.12)
     assert (gaps > gaps.mean()).mean() == pytest.approx(math.exp(-1), abs=0.04)
-
-
-def test_sizes_times_and_users_have_the_shape_of_the_study(requests: list[SimulatedRequest]) -> None:
-    sizes = Counter(request.gpus for request in requests)
-    assert sizes[4] / len(requests) == pytest.approx(0.70, abs=0.12)
-    assert max(sizes) >= 64
-    ordinary = [r.run_s for r in requests if r.kind in (JobKind.STEADY, JobKind.MEMORY_BOUND, JobKind.TENSOR)]
-    assert np.median(ordinary) == pytest.approx(LARGE.median_hours * 3600, rel=0.12)
-    assert np.std(np.log(ordinary)) == pytest.approx(1.1, abs=0.15)
-    users = Counter(request.user for request in requests).most_common()
-    assert users[0][0] == 0
-    assert 0.2 < users[0][1] / len(requests) < 0.5
-    assert len(users) > 40
-
-
-def test_kinds_occur_by_weight(requests: list[SimulatedRequest]) -> None:
-    kinds = Counter(request.kind for request in requests)
-    for kind, facts in JOB_KINDS.items():
-        assert kinds[kind] / len(requests) == pytest.approx(facts.weight / 1.075, abs=0.03 + 0.25 * facts.weight)
-
-
-def test_job_ids_are_unique_and_in_order_of_submission(requests: list[SimulatedRequest]) -> None:
-    ids = [request.job_id for request in requests] + [r.job_id + 1 for r in requests if r.het]
-    assert len(set(ids)) == len(ids)
-    single = [request for request in requests if request.array is None]
-    assert all(a.job_id < b.job_id and a.submit_s <= b.submit_s for a, b in pairwise(single))
-
-
-def test_runs_use_what_they_requested(runs: list[SimulatedRun], requests: list[SimulatedRequest]) -> None:
-    assert {run.request.serial for run in runs} == {request.serial for request in requests}
-    nodes = LARGE.nodes()
-    for run in runs:
-        if run.start_s is None or run.request.kind is JobKind.CPU_ONLY:
-            assert run.gpus == 0
-            continue
-        assert run.gpus == run.request.gpus
-        assert run.start_s >= run.submit_s
-        assert len(run.places) == max(1, run.request.nodes)
-        assert {nodes[node].shared for node, _ in run.places} == {run.request.nodes == 0}
-        assert {nodes[node].group for node, _ in run.places} == {run.request.group}
-    again = [run for run in runs if run.state == "NODE_FAIL"]
-    assert again
-    for failed in again:
-        second = [run for run in runs if run.request.job_id == failed.request.job_id and run is not failed]
-        assert [run.submit_s for run in second] == [(failed.end_s or 0) + 60]
 
 
 def overlaps(plan: SimulationPlan, runs: list[SimulatedRun]) -> int:
