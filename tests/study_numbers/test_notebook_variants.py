@@ -111,12 +111,6 @@ def one(**given: Any) -> dict[str, Any]:
     return dict(as_in_notebooks(jobs, AnalysisOptions()).row(0, named=True))
 
 
-def test_zero_windows_weigh_in() -> None:
-    """Three quarters of the windows at 0.5, one quarter without any work."""
-    row = one(gpus_seen=4, spatial_imbalance=0.5, spatial_zero_fraction=0.25)
-    assert row["spatial_imbalance"] == near(0.75 * 0.5)
-
-
 def test_gpus_without_samples_do_not_count() -> None:
     """Two of four GPUs were recorded, one of them at rest: over four 1 - 1/4, over two 1 - 1/2."""
     row = one(gpus_seen=2, spatial_imbalance=0.75, spatial_zero_fraction=0.0)
@@ -125,37 +119,9 @@ def test_gpus_without_samples_do_not_count() -> None:
     assert one(gpus_seen=1, spatial_imbalance=0.75, spatial_zero_fraction=0.0)["spatial_imbalance"] is None
 
 
-def test_more_gpus_than_accounting_tells() -> None:
-    """Two were requested, the job held the whole node of four: imbalance is already over four."""
-    row = one(gpus=2, gpus_seen=4, spatial_imbalance=0.75, spatial_zero_fraction=0.0)
-    assert (row["gpus"], row["spatial_imbalance"]) == (4, near(0.75))
-
-
-def test_missing_stays_missing() -> None:
-    row = one(gpus_seen=4)
-    for name in ("spatial_imbalance", "temporal_imbalance", "energy_j", "power_w_mean", "pipes", "hbm_peak_fraction"):
-        assert row[name] is None, name
-    nothing = one(gpus_seen=0)
-    assert nothing["gpus"] is nothing["gpu_hours"] is None
-
-
-def test_idle_gpus_are_steady_where_utilisation_was_measured() -> None:
-    assert one(gpus_seen=4, gpu_util_mean=0.0)["temporal_imbalance"] == 0.0
-    assert one(gpus_seen=4, gpu_util_mean=0.5, temporal_imbalance=0.3)["temporal_imbalance"] == 0.3
-
-
 def test_one_threshold_for_all_pipes() -> None:
     """Of 200 jobs nearly all are far above: a percentile would require more than 0.005."""
     rows = [summary(job_key=f"c:{n}:1", fp64_active_mean=0.5, gpus_seen=4) for n in range(198)]
     rows += [summary(job_key=f"c:{n}:1", fp64_active_mean=value, gpus_seen=4) for n, value in ((1, 0.0051), (2, 0.005))]
     found = as_in_notebooks(frame(JOB_SUMMARIES, rows), AnalysisOptions(pipe_threshold=0.4))
     assert found.get_column("pipes").to_list() == [["fp64"]] * 199 + [[]]
-
-
-def test_schema_and_rows_stay() -> None:
-    jobs = frame(JOB_SUMMARIES, [summary(), summary(job_key="c:2:1", gpus_seen=3, energy_j=5.0, energy_j_mean=1.0)])
-    found = as_in_notebooks(jobs, AnalysisOptions())
-    assert found.schema == jobs.schema
-    assert found.get_column("job_key").equals(jobs.get_column("job_key"))
-    assert found.get_column("energy_j").to_list() == [None, 3.0]
-    assert as_in_notebooks(jobs.clear(), AnalysisOptions()).height == 0

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from in_memory import outcome
-from jobframes import frame, summary
+from jobframes import frame
 from madelake import held, job, utc
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import JOB_SUMMARIES
@@ -92,20 +92,6 @@ def test_scale_does_not_matter() -> None:
     assert whole["gpu_util_mean"] == near(2 * half["gpu_util_mean"])
 
 
-def test_bounds_by_the_mean() -> None:
-    """SI <= 1 - mean and TI <= 1 - the least GPU's mean, also where they are close to it."""
-    levels: list[tuple[int, Level]] = [
-        (4, lambda gpu, n: 1.0 if gpu < 2 else 0.0),
-        (2, lambda gpu, n: 1.0 if n < 30 else 0.0),
-        (4, lambda gpu, n: ((gpu * 7 + n * 3) % 11) / 10),
-    ]
-    for row in summaries(levels).iter_rows(named=True):
-        zero = row["spatial_zero_fraction"]
-        assert row["spatial_imbalance"] * (1 - zero) <= 1 - row["gpu_util_mean"] + 1e-7
-    first, second, _ = summaries(levels).get_column("temporal_imbalance").to_list()
-    assert (first, second) == (near(0.0), near(0.5))
-
-
 def test_energy_of_constant_power() -> None:
     """n samples, 10 s apart, at P watts: the counter grows by P * 10 * (n - 1) J; over the run it is P * 10 * n."""
     watts = 250.0
@@ -122,41 +108,3 @@ def test_energy_of_constant_power() -> None:
     assert facts["typed_energy_kwh"] == near(3 * 4 * grown / 3.6e6)
     assert facts["memory_energy_kwh_share"] == near(2 / 3)
     assert facts["compute_kwh_per_gpu_hour"] == facts["memory_kwh_per_gpu_hour"] == near(watts / 1000)
-
-
-def test_whiskers_end_at_the_last_job_within_reach() -> None:
-    """Hours 1 to 9 and 100: the box runs from 3.25 to 7.75, so whiskers may reach from -3.5 to 14.5."""
-    hours = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 100.0]
-    jobs = frame(JOB_SUMMARIES, [summary(job_key=f"c:{n}:1", elapsed_s=h * 3600) for n, h in enumerate(hours)])
-    row = numbers("job_overview", jobs).tables["duration"].row(0, named=True)
-    wanted = {"jobs": 10, "median": 5.5, "mean": 14.5, "q1": 3.25, "q3": 7.75, "low": 1.0, "high": 9.0, "outside": 1}
-    assert {name: row[name] for name in wanted} == {name: near(value) for name, value in wanted.items()}
-
-
-def test_percentages_are_of_the_jobs_they_name() -> None:
-    """Ten jobs: one without type, two without pipes, one without imbalance; each figure leaves out its own."""
-    rows = []
-    for n in range(10):
-        row: dict[str, Any] = {"gpus": 4, "gpus_seen": 4, "gpus_never_used": 0, "gpu_util_mean": 0.05 + n / 10}
-        row |= {"energy_j": 3.6e6, "energy_gpus": 4, "bound": None if n == 0 else "compute" if n < 4 else "memory"}
-        row |= {"pipes": None if n < 2 else ["fp64"] if n < 6 else []}
-        row |= {f"{pipe}_active_mean": None if n < 2 else 0.2 for pipe in ("fp64", "fp32", "fp16", "tensor")}
-        row |= {"spatial_imbalance": None if n == 9 else n / 10}
-        rows.append(summary(job_key=f"c:{n}:1", **row))
-    jobs = frame(JOB_SUMMARIES, rows)
-    facts = {name: numbers(name, jobs).facts for name in ("energy", "pipe_combinations", "spatial_imbalance")}
-    assert facts["energy"]["typed_jobs"] == 9
-    assert facts["energy"]["compute_jobs_share"] == near(3 / 9)
-    assert facts["pipe_combinations"]["jobs"] == 8
-    assert facts["pipe_combinations"]["fp64_share"] == near(4 / 8)
-    assert facts["pipe_combinations"]["none_share"] == near(4 / 8)
-    # utilisation 5 %, 15 %, 25 % | 35 % to 65 % | 75 %, 85 %: imbalances 0, .1, .2 | .3 to .6 | .7, .8
-    bands = [
-        facts["spatial_imbalance"][f"{band}_{what}"]
-        for band in ("low", "mid", "high")
-        for what in ("jobs", "even_share")
-    ]
-    assert bands == [3, 1.0, 4, 0.0, 2, 0.0]
-    sentence = load_figure(find_figure("energy")).sentences(numbers("energy", jobs))[0]
-    assert sentence.startswith("Of 9 jobs of a known type")
-    assert "66.7 % of the jobs" in sentence

@@ -1,12 +1,14 @@
-"""The layout of the published study, read as it is: samples that name their job, accounting without nodes."""
+"""The layout of the published study: files as its notebooks read them, and the jobs that Tachograph reads from them."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pytest
 from neighbours import neighbour
@@ -18,6 +20,18 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
 
 layouts = neighbour("../benchmarks", "notebook_layout")
+P = "nersc_ldms_dcgm_"
+# what the notebooks name, file by file
+READ_OF_FIRST = {
+    *("JobID", "step", "hostname", "gpu_id", "ts_ns"),
+    *(P + name for name in ("gpu_utilization", "fp16_active", "fp32_active", "fp64_active", "tensor_active")),
+    *(P + name for name in ("dram_active", "fb_used")),
+}
+READ_OF_SECOND = {"JobID", "hostname", "gpu_id", "ts_ns", P + "gpu_utilization", P + "total_energy_consumption"}
+OF_BOTH = {
+    *("dram_active", "fb_used", "fp16_active", "fp32_active", "fp64_active", "sm_active", "gpu_utilization"),
+    *("nvlink_rx_bytes", "nvlink_tx_bytes", "pcie_rx_bytes", "pcie_tx_bytes", "gpu_temp", "tensor_active"),
+}
 # what devices.csv adds on the ordinary way, and the accounting that the study's file does not have
 OTHERS = {
     *("hbm_mib", "hbm_peak_fraction", "timelimit_s", "seq"),
@@ -53,6 +67,25 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study(layout, lake, lake_of(layout.tachograph, folder / "lake", layout.cluster.plan.end), folder)
 
 
+def types(file: Path) -> dict[str, str]:
+    with duckdb.connect() as connection:
+        rows = connection.execute(f"DESCRIBE SELECT * FROM '{file}'").fetchall()
+    return {row[0]: row[1] for row in rows}
+
+
+def test_columns_and_types(study: Study) -> None:
+    first, second = (types(study.layout.notebooks / f"ldms_{name}.parquet") for name in ("set1", "set2"))
+    assert set(first) >= READ_OF_FIRST
+    assert set(second) >= READ_OF_SECOND
+    assert {name.removeprefix(P) for name in (*first, *second) if name.startswith(P)} >= OF_BOTH
+    assert types(study.layout.notebooks / "ldms.parquet") == first
+    for found in (first, second):
+        assert {found[name] for name in ("JobID", "step", "hostname")} == {"VARCHAR"}
+        assert found["ts_ns"] == "BIGINT"
+        assert "INT" in found["gpu_id"]
+        assert all(re.fullmatch("FLOAT|DOUBLE|U?INTEGER|U?BIGINT", found[name]) for name in found if P in name)
+
+
 def numbers(summaries: pl.DataFrame) -> dict[str, dict[str, float | int | None]]:
     """{job: {column: number}}"""
     names = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype.is_numeric() and name not in OTHERS]
@@ -67,13 +100,6 @@ def test_numbers_of_jobs_are_those_of_the_ordinary_way(study: Study) -> None:
             assert found[job][name] == (None if value is None else pytest.approx(value, rel=1e-6)), (job, name)
 
 
-def test_samples_are_all_of_their_jobs(study: Study) -> None:
-    summaries = read_summaries(study.lake)
-    assert set(summaries.get_column("attribution")) == {"explicit"}
-    assert summaries.get_column("samples").sum() == study.layout.samples
-    assert set(study.lake.latest(ALLOCATIONS).get_column("provenance")) == {"samples"}
-
-
 def test_gpus_are_those_of_the_truth(study: Study) -> None:
     gpus = read_gpus(study.lake, read_summaries(study.lake))
     found = set(gpus.select("job_id", "node", "gpu").rows())
@@ -86,14 +112,6 @@ def test_a_quoted_submit_line_is_what_was_submitted(study: Study) -> None:
         dict(lake.latest(JOBS).select("job_id", "submit_line").iter_rows()) for lake in (study.lake, study.ordinary)
     ]
     assert lines[0] == lines[1]
-
-
-@pytest.mark.slow
-def test_the_study_is_drawn(study: Study) -> None:
-    out = study.folder / "figures"
-    command("study", "-o", str(out), "--lake", str(study.lake.location), "--format", "png")
-    document = json.loads((out / "study.json").read_text())
-    assert document["dataset"]["jobs"] == study.layout.jobs.height
 
 
 def test_chunks_of_any_size_give_the_same(study: Study, tmp_path: Path) -> None:
