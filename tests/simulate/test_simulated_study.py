@@ -21,14 +21,14 @@ from tachograph.simulate.workload import (
 )
 
 PREFIX = "nersc_ldms_dcgm_"
-A_WEEK = replace(
-    SimulationPlan.month(), days=7, groups=(NodeGroup(600, 4, "A100 SXM 40GB"), NodeGroup(100, 4, "A100 SXM 80GB"))
+FOUR_DAYS = replace(
+    SimulationPlan.month(), days=4, groups=(NodeGroup(600, 4, "A100 SXM 40GB"), NodeGroup(100, 4, "A100 SXM 80GB"))
 )
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[SimulatedRun]:
-    return [run for run in place_runs(A_WEEK, sample_requests(A_WEEK)) if run.start_s is not None and run.gpus]
+    return [run for run in place_runs(FOUR_DAYS, sample_requests(FOUR_DAYS)) if run.start_s is not None and run.gpus]
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +48,16 @@ def test_most_jobs_hold_one_whole_node_and_some_hundreds_of_gpus(runs: list[Simu
     assert max(sizes) >= 512
     assert sum(count for size, count in sizes.items() if size < 4) < 0.05 * len(runs)
     assert sum(share for _, share in STUDY_SIZES) == pytest.approx(1)
-    on_large = sum(A_WEEK.groups[run.request.group].device.hbm_mib >= 80_000 for run in runs)
+    on_large = sum(FOUR_DAYS.groups[run.request.group].device.hbm_mib >= 80_000 for run in runs)
     assert 0.08 < on_large / len(runs) < 0.25
 
 
 def test_jobs_run_up_to_two_days_and_fill_the_cluster(runs: list[SimulatedRun]) -> None:
     seconds = [run.request.run_s for run in runs if run.request.state != "TIMEOUT"]
     assert 36 * 3600 < max(seconds) <= STUDY_LONGEST_S
-    held = sum((min(run.end_s or 0, A_WEEK.seconds) - (run.start_s or 0)) * run.gpus for run in runs)
-    assert 0.6 < held / A_WEEK.gpus / A_WEEK.seconds <= 0.85
-    per_day = len(runs) / A_WEEK.days / A_WEEK.gpus
+    held = sum((min(run.end_s or 0, FOUR_DAYS.seconds) - (run.start_s or 0)) * run.gpus for run in runs)
+    assert 0.6 < held / FOUR_DAYS.gpus / FOUR_DAYS.seconds <= 0.85
+    per_day = len(runs) / FOUR_DAYS.days / FOUR_DAYS.gpus
     assert per_day * 31 * 7168 > 60_000
 
 
