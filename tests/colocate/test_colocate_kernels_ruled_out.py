@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from tachograph.catalog.config import InterferenceOptions
 from tachograph.report.sharing_json import colocate_json
 from tachograph.sharing import proposals as judging
 from tachograph.sharing.colocation import ColocateReport
-from tachograph.sharing.corun import least_on_sms
-from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Footprint, Sharing
-from tachograph.sharing.estimate import matrix
 from tachograph.sharing.job_groups import GivenProfile, JobGroup
 from tachograph.sharing.proposals import PairJudge, SharingProposal
 
@@ -84,19 +80,3 @@ def test_the_same_as_judging_every_pair(
     assert colocate_json(quick) == colocate_json(slow)
     assert slow.proposals
     assert 0 < few < requested - few or heavy < 0.8
-
-
-def test_fewer_sms_cost_at_least_what_is_reported_of_so_many() -> None:
-    chance = random.Random(5)
-    nothing = Demand(name="nothing", cycles={"issue": 0.0}, dram=0.0)
-    feet = [None, *(Footprint(chance.randint(1, 900), 256, 32, 0.0) for _ in range(8))]
-    requested = [Demand(name="a", cycles={"issue": chance.random()}, dram=0.1, footprint=foot) for foot in feet]
-    least = least_on_sms(requested, H100_NVL, Calibration())
-    assert H100_NVL.sms is not None
-    assert least.shape == (len(requested), H100_NVL.sms + 1)
-    for share in [chance.uniform(0.02, 0.98) for _ in range(20)]:
-        sharing = Sharing("mps", shares=(share, 1 - share), lasting=True)
-        alone = matrix(requested, [nothing], gpu=H100_NVL, sharing=sharing).slowdown[:, 0]
-        result = least[:, max(1, math.floor(share * H100_NVL.sms))]
-        assert (result <= alone + 1e-12).all()
-        assert result[1:] == pytest.approx(alone[1:], rel=1e-9)

@@ -166,33 +166,6 @@ def test_blocks_that_leave_no_room_run_in_turn() -> None:
     assert estimate([halves, halves], gpu=H100_NVL).sums["issue"] == 0.05  # an SM for each block
 
 
-def test_who_starves_behind_one_that_launches_again_and_again_is_reported_so() -> None:
-    compute = Demand(
-        name="fmul", cycles={"issue": 1.0}, dram=0.0, warps=8.0, irregular=0.0, seconds=1.0,
-        footprint=Footprint(132, 1024),
-    )  # fmt: skip
-    copy = replace(compute, name="copy", cycles={"issue": 0.1525}, dram=0.69, dram_of="achievable", irregular=1.0)
-    once, lasting = Sharing(), Sharing(lasting=True)
-    assert [one.slowdown for one in estimate([compute, copy], gpu=H100_NVL, sharing=once).members] == [1.0, 2.0]
-    result = estimate([compute, copy], gpu=H100_NVL, sharing=lasting)
-    assert [one.slowdown for one in result.members] == [1.0, 100.0]
-    assert result.gain == pytest.approx(1.01)  # published: 1.001 of two that end, the copy got 0.002 of its rate
-    # what both share equally they share equally, however long each launch takes; room they take in turn
-    same = replace(compute, cycles={"issue": 0.75}, seconds=7.0)
-    slow = [one.slowdown for one in estimate([same, replace(same, seconds=0.1)], gpu=H100_NVL, sharing=lasting).members]
-    assert slow == pytest.approx([1.5, 1.5])
-    full = replace(compute, cycles={"issue": 0.1}, footprint=Footprint(264, 1024))
-    result = estimate([full, replace(full, seconds=3.0)], gpu=H100_NVL, sharing=lasting)
-    assert [one.slowdown for one in result.members] == pytest.approx([4.0, 4 / 3])
-    assert result.gain == pytest.approx(1.0)
-    # each first where the other is not: they share the time
-    one, two = (
-        replace(compute, cycles=requested) for requested in ({"issue": 0.4, "fma": 1.0}, {"issue": 1.0, "fma": 0.4})
-    )
-    result = estimate([one, two], gpu=H100_NVL, sharing=lasting)
-    assert [member.slowdown for member in result.members] == [2.0, 2.0]
-
-
 def test_what_is_not_known_is_reported_and_is_never_safe() -> None:
     known = Demand(
         name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, warps=4.0, irregular=0.5, seconds=1.0,
