@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import polars as pl
 import pytest
 
 from in_memory import with_seq
@@ -15,12 +14,13 @@ from tachograph.catalog.config import SlurmOptions
 from tachograph.pipeline.attribution import with_own_indices
 
 T = utc(23, 12)
-SWAPPED: tuple[tuple[int | None, int | None], ...] = ((0, 1), (1, 0))  # NVML's index and minor number of GPU 0, 1, ...
+Numbers = tuple[tuple[int | None, int | None], ...]
+SWAPPED: Numbers = ((0, 1), (1, 0))  # NVML's index and minor number of GPU 0, 1, ...
 
 
 def translated(
     gpus: list[int | None],
-    numbers: tuple[tuple[int | None, int | None], ...] = SWAPPED,
+    numbers: Numbers,
     *,
     numbering: str | None = "slurm",
     config: GpuNumbering = "minor_number",
@@ -41,39 +41,30 @@ def translated(
     return frame.get_column("gpu").to_list()
 
 
-def test_numbers_of_slurm_are_minor_numbers() -> None:
-    assert translated([0]) == [1]
-    assert translated([0, 1]) == [1, 0]
-
-
-def test_where_minor_numbers_are_unknown_or_the_same_they_are_the_index() -> None:
-    assert translated([0, 1], ((0, None), (1, None))) == [0, 1]
-    assert translated([0, 3], ((0, 0), (1, 1))) == [0, 3]
-    assert translated([0], ()) == [0]
-
-
-def test_a_job_with_a_number_of_no_gpu_or_of_two_is_on_no_known_gpu() -> None:
-    assert translated([0, 2]) == [None, None]
-    assert translated([0], ((0, 0), (1, 0))) == [None]
-
-
-def test_a_site_whose_slurm_counts_by_pci_address() -> None:
-    assert translated([0], config="nvml_index") == [0]
-    assert translated([0], ((1, 0), (0, 1)), config="nvml_index") == [1]
-
-
-def test_a_csv_map_counts_as_dcgm_does() -> None:
-    assert translated([0], numbering="nvml_index") == [0]
-    assert translated([0], ((1, 0), (0, 1)), numbering="nvml_index") == [1]
-
-
-@pytest.mark.parametrize("config", ["minor_number", "nvml_index"])
-def test_labels_of_telemetry_have_its_index(config: GpuNumbering) -> None:
-    assert translated([0, 1], numbering=None, config=config) == [0, 1]
+@pytest.mark.parametrize(
+    ("gpus", "numbers", "options", "expected"),
+    [
+        ([0, 1], SWAPPED, {}, [1, 0]),
+        ([0, 1], ((0, None), (1, None)), {}, [0, 1]),  # minor numbers are unknown, or the index
+        ([0, 3], ((0, 0), (1, 1)), {}, [0, 3]),
+        ([0], (), {}, [0]),
+        ([0, 2], SWAPPED, {}, [None, None]),  # a number of no GPU: the job is on no known GPU
+        ([0], ((0, 0), (1, 0)), {}, [None]),  # a number of two
+        ([0], SWAPPED, {"config": "nvml_index"}, [0]),  # a site whose Slurm counts by PCI address
+        ([0], ((1, 0), (0, 1)), {"config": "nvml_index"}, [1]),
+        ([0], SWAPPED, {"numbering": "nvml_index"}, [0]),  # a CSV map counts as DCGM does
+        ([0], ((1, 0), (0, 1)), {"numbering": "nvml_index"}, [1]),
+        ([0, 1], SWAPPED, {"numbering": None}, [0, 1]),  # labels of telemetry have its index
+        ([0, 1], SWAPPED, {"numbering": None, "config": "nvml_index"}, [0, 1]),
+    ],
+)
+def test_numbers_are_translated_to_the_index_of_telemetry(
+    gpus: list[int | None], numbers: Numbers, options: dict[str, Any], expected: list[int | None]
+) -> None:
+    assert translated(gpus, numbers, **options) == expected
 
 
 def test_another_node_changes_nothing() -> None:
     rows = with_seq("allocations", [{**row, "numbering": "slurm"} for row in held("7", "m", [0], T)])
     devices = [{"node": "n", "gpu": gpu, "minor_number": 1 - gpu} for gpu in (0, 1)]
     assert with_own_indices(rows, with_seq("devices", devices), slurm=SlurmOptions())["gpu"].to_list() == [0]
-    assert isinstance(rows, pl.DataFrame)
