@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -177,9 +177,14 @@ def listing(folder: Path) -> list[tuple[str, int, int]]:
     return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
 
 
-def rooms(sizes: int, place: int) -> Sequence[int]:
-    """Return how much room (KiB) a step has, from nothing to nearly enough; other ones for each step."""
-    return [int(NEEDED_KIB * ((number + place * 0.381966) % sizes / sizes) ** 2) for number in range(sizes)]
+def rooms(chaos: Chaos, sizes: int) -> dict[str, list[int]]:
+    """Return how much room (KiB) each command has, from nothing to nearly enough; other ones for each."""
+    steps = [reference.step.name for reference in chaos.references]
+    return {
+        name: [int(NEEDED_KIB * ((number + place * 0.381966) % sizes / sizes) ** 2) for number in range(sizes)]
+        for place, name in enumerate(steps)
+        if name.split()[0] in BY_COMMAND
+    }
 
 
 def main() -> int:
@@ -188,23 +193,23 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, default=8, help="disks per step")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="disks-") as name:
-        result = fill(prepared(Path(name), seed=SEED), options.sizes)
+        chaos = prepared(Path(name), seed=SEED)
+        result = fill(chaos, rooms(chaos, options.sizes))
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if result.get("wrong") else 0
 
 
-def fill(chaos: Chaos, sizes: int) -> dict[str, Any]:
-    """Run the trials, so many disks per step; return the result as it is printed, or why no disk can be mounted."""
+def fill(chaos: Chaos, rooms: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Run the trials: {step: KiB of room of each}; return what is printed, or why no disk can be mounted."""
     begun = time.monotonic()
+    references = {reference.step.name: reference for reference in chaos.references}
     try:
         with small_disk(chaos.folder / "disk") as disk:
             trials = Disks(chaos, disk)
-            for place, reference in enumerate(chaos.references):
-                if reference.step.name.split()[0] in BY_COMMAND:
-                    for room in rooms(sizes, place):
-                        trials.trial(reference, room)
-        [late] = (one for one in chaos.references if one.step.name == "ingest late samples")
-        closed = read_only_lake(chaos, late.before)
+            for name, of_step in rooms.items():
+                for room_kib in of_step:
+                    trials.trial(references[name], room_kib)
+        closed = read_only_lake(chaos, references["ingest late samples"].before)
     except NoDiskError as problem:
         return {"skipped": str(problem)}
     return {

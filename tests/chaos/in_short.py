@@ -1,33 +1,35 @@
 """Kills and full disks over one story, which takes longest to run. Prints {"kills": ..., "disks": ...} as JSON.
 
-python tests/chaos/in_short.py --kills 20 --sizes 1
+Steps that run the same code are represented by one: the others are killed, six at once, in the trial of several steps.
+
+    python tests/chaos/in_short.py
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from disks import fill
-from kills import SEED, as_json, kill, prepared
-from story import EXPIRE, FORGET
+from kills import SEED, as_json, prepared
+from story import KILLED_ALONE
+
+ROOM_KIB = {"ingest samples": [20], "ingest accounting": [4], "analyze": [60], "compact again": [100]}
 
 
 def main() -> int:
     """Run both, print what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--sizes", type=int, default=1, help="disks per step")
-    options = parser.parse_args()
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         chaos = prepared(Path(name), seed=SEED)
-        seconds = kill(chaos, options.kills)["seconds"]
-        for name in (EXPIRE, FORGET):
-            chaos.trials_of(name, 4)
-        result = {"kills": as_json(chaos.outcome, seed=SEED, seconds=seconds), "disks": fill(chaos, options.sizes)}
+        for step in KILLED_ALONE:
+            chaos.kill_at_changes(step, 2)
+        chaos.several_steps(deepest=2)
+        kills = as_json(chaos.outcome, seed=SEED, seconds=time.monotonic() - begun)
+        result = {"kills": kills, "disks": fill(chaos, ROOM_KIB)}
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 0
 

@@ -1,9 +1,9 @@
 """Kills every command again and again, starts it again, and compares: `make chaos` (KILLS=1000). Prints a JSON object.
 
 A trial takes the lake as it was before a step, kills the step several times, lets it finish and compares what readers
-see with a lake whose writers were never killed. Kills come at moments by chance and at points spread evenly over the
-calls that a step makes. Every sixth trial runs several commands at once, kills each of them, and compares what every
-history must end in. 1 when some trial ended otherwise.
+see with a lake whose writers were never killed. Kills come at moments by chance and before changes of files, spread
+evenly over those that a step makes. Every sixth trial runs several commands at once, kills each of them, and compares
+what every history must end in. 1 when some trial ended otherwise.
 
     python tests/chaos/kills.py --kills 20
 """
@@ -31,7 +31,7 @@ from typing import Any
 os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: lakes are small
 
 import story
-from child import KILLED, Calls, Child, Kill
+from child import KILLED, Changes, Child, Kill
 
 from tachograph.catalog.compiled import Compiled
 from tachograph.pipeline import kernel
@@ -50,13 +50,13 @@ SLOWER = 2.0  # a step that shares its cores takes about so much longer
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A step that was never killed: the lakes before and after, what readers see then, how long it took, its calls."""
+    """A step that was never killed: the lake before, what readers see after, how long it took, its changes of files."""
 
     step: story.Step
     before: Path
     after: dict[str, str]
     seconds: float
-    calls: int
+    changes: int
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Outcome:
     """What came of the trials so far."""
 
     kills: Counter[str] = field(default_factory=Counter)  # by step
-    kinds: Counter[str] = field(default_factory=Counter)  # moments and calls
+    kinds: Counter[str] = field(default_factory=Counter)  # moments and changes
     trials: int = 0
     together: int = 0
     restarts: int = 0
@@ -93,41 +93,30 @@ class Chaos:
                 whole = Path(shutil.copytree(lake, self.folder / "settled"))
                 self._must(partial(story.settle, whole), "settle")
                 self.settled = self.seen(whole)
-            counted = Path(shutil.copytree(lake, self.folder / "counted"))
-            if step.name == "analyze":
-                load_compiled(self._compiled(step, Path(shutil.copytree(lake, self.folder / "compiled"))))
-            calls = self._in_child(partial(_calls, step, counted))
-            shutil.rmtree(counted)
             begun = time.monotonic()
-            self._finish(step, lake)
+            changes, signatures = self._in_child(partial(_run_and_note, step, lake))
             seconds = time.monotonic() - begun
-            self.references.append(Reference(step, before, self.seen(lake), seconds, calls))
-
-    def _compiled(self, step: story.Step, lake: Path) -> dict[str, list[Any]]:
-        """What an analysis has compiled: {function: signatures}."""
-        found = self.folder / "compiled.pickle"
-        self._must(partial(note_compiled, partial(step.work, lake), found), "compile")
-        return dict(pickle.loads(found.read_bytes()))
+            load_compiled(signatures)
+            self.references.append(Reference(step, before, self.seen(lake), seconds, changes))
 
     def trial(self) -> None:
         """One trial."""
-        self.outcome.trials += 1
-        if self.outcome.trials % TOGETHER_EVERY:
+        if (self.outcome.trials + 1) % TOGETHER_EVERY:
             alone = self.outcome.trials - self.outcome.together
-            self._one_step(self.references[alone % len(self.references)])
+            reference = self.references[alone % len(self.references)]
+            self.one_step(reference, [self._kill(reference) for _ in range(self.chance.randint(1, DEEPEST))])
         else:
-            self._several_steps()
+            self.several_steps()
 
-    def trials_of(self, name: str, trials: int) -> None:
-        """Trials of one step."""
+    def kill_at_changes(self, name: str, kills: int) -> None:
+        """A trial of one step, whose kills are spread evenly over its changes of files."""
         (reference,) = [one for one in self.references if one.step.name == name]
-        for _ in range(trials):
-            self.outcome.trials += 1
-            self._one_step(reference)
+        self.one_step(reference, [Kill(at_change=1 + reference.changes * (i + 1) // (kills + 1)) for i in range(kills)])
 
-    def _one_step(self, reference: Reference) -> None:
+    def one_step(self, reference: Reference, kills: Sequence[Kill]) -> None:
+        """A trial of one step, killed again and again."""
+        self.outcome.trials += 1
         lake = Path(shutil.copytree(reference.before, self.folder / "lake"))
-        kills = [self._kill(reference) for _ in range(self.chance.randint(1, DEEPEST))]
         for kill in kills:
             if self._run(reference.step, lake, kill).wait() != KILLED:
                 break
@@ -135,12 +124,13 @@ class Chaos:
         self._finish(reference.step, lake)
         self._compare(lake, reference.after, reference.step.name, kills)
 
-    def _several_steps(self) -> None:
+    def several_steps(self, deepest: int = DEEPEST) -> None:
         """Some steps at once over a lake that lacks them; what they leave, and what is left to do, in the end."""
+        self.outcome.trials += 1
         self.outcome.together += 1
         known = {reference.step.name: reference for reference in self.references}
         lake = Path(shutil.copytree(known["stream"].before, self.folder / "lake"))
-        left = {name: [self._kill(known[name], moments=True) for _ in range(DEEPEST)] for name in AT_ONCE}
+        left = {name: [self._kill(known[name], moments=True) for _ in range(deepest)] for name in AT_ONCE}
         every = [kill for kills in left.values() for kill in kills]
         running = {name: self._run(known[name].step, lake, left[name].pop()) for name in AT_ONCE}
         while running:
@@ -161,11 +151,11 @@ class Chaos:
         self._compare(lake, self.settled, "together", every, settled=True)
 
     def _kill(self, reference: Reference, *, moments: bool = False) -> Kill:
-        """A kill at a moment, or at a point of the calls; the points of successive kills are spread evenly."""
+        """A kill at a moment, or at a change of files; those of successive kills are spread evenly."""
         if moments or self.chance.random() < 0.5:
             return Kill(after_s=self.chance.uniform(0, reference.seconds * (SLOWER if moments else 1.0)))
-        place = (self.outcome.kinds["call"] * 0.6180339887498949 + self.chance.random() * 0.01) % 1.0
-        return Kill(at_call=1 + int(place * reference.calls))
+        place = (self.outcome.kinds["change"] * 0.6180339887498949 + self.chance.random() * 0.01) % 1.0
+        return Kill(at_change=1 + int(place * reference.changes))
 
     def _run(self, step: story.Step, lake: Path, kill: Kill | None = None) -> Child:
         self.outcome.restarts += 1
@@ -182,12 +172,12 @@ class Chaos:
 
     def _count(self, step: story.Step, kill: Kill) -> None:
         self.outcome.kills[step.name] += 1
-        self.outcome.kinds["call" if kill.at_call is not None else "moment"] += 1
+        self.outcome.kinds["change" if kill.at_change is not None else "moment"] += 1
 
     def _compare(
         self, lake: Path, after: dict[str, str], name: str, kills: Sequence[Kill], *, settled: bool = False
     ) -> None:
-        found, left = self._in_child(lambda: (story.seen(lake), story.orphans(lake))) or ({}, [])
+        found, left = self._in_child(lambda: (story.seen(lake), story.orphans(lake)), ({}, []))
         different = {
             what: [found.get(what), after.get(what)] for what in {*found, *after} if found.get(what) != after.get(what)
         }
@@ -209,17 +199,17 @@ class Chaos:
         """Return what readers see of a lake."""
         return dict(self._in_child(lambda: story.seen(lake)))
 
-    def _in_child(self, requested: Callable[[], Any]) -> Any:
-        """What a child finds out."""
-        answer = self.folder / "answer.json"
+    def _in_child(self, requested: Callable[[], Any], default: Any = None) -> Any:
+        """What a child finds out; `default` where it fails."""
+        answer = self.folder / "answer.pickle"
 
         def work() -> int:
-            answer.write_text(json.dumps(requested()))
+            answer.write_bytes(pickle.dumps(requested()))
             return 0
 
-        answer.write_text("{}")
+        answer.write_bytes(pickle.dumps(default))
         self._must(work, "look")
-        return json.loads(answer.read_text())
+        return pickle.loads(answer.read_bytes())
 
     def _last_words(self) -> str:
         return self.printed.read_text(errors="replace")[-600:]
@@ -239,12 +229,10 @@ def warm() -> None:
         import_module(f"tachograph.{name}")
 
 
-def note_compiled(work: Callable[[], int], to: Path) -> int:
-    """Do some work, and note for `load_compiled` what it had compiled; return its exit code."""
-    code = work()
+def compiled_signatures() -> dict[str, list[Any]]:
+    """Return what this process has compiled, for `load_compiled`: {function: signatures}."""
     functions = {name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)}
-    to.write_bytes(pickle.dumps({name: function.dispatcher.signatures for name, function in functions.items()}))
-    return code
+    return {name: function.dispatcher.signatures for name, function in functions.items() if function.made}
 
 
 def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
@@ -254,13 +242,13 @@ def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
             getattr(kernel, name).dispatcher.compile(signature)
 
 
-def _calls(step: story.Step, lake: Path) -> int:
-    """How many calls a step makes in the parts that write."""
-    calls = Calls()
-    sys.setprofile(calls)
-    step.work(lake)
-    sys.setprofile(None)
-    return calls.number
+def _run_and_note(step: story.Step, lake: Path) -> tuple[int, dict[str, list[Any]]]:
+    """Do a step; return how often it changes files, and what it has compiled. Errors: RuntimeError."""
+    changes = Changes()
+    sys.addaudithook(changes)
+    if code := step.work(lake):
+        raise RuntimeError(f"{step.name}: exit code {code}")
+    return changes.number, compiled_signatures()
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: lakes are s
 import polars as pl
 from child import Child
 from disks import NoDiskError, mounted, umount
-from kills import SEED, load_compiled, note_compiled, warm
+from kills import SEED, compiled_signatures, load_compiled, warm
 
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.errors import LakeError
@@ -49,7 +49,7 @@ from tachograph.service.collect.status import CollectStatus, read_status, write_
 
 IMAGE_MIB = 96
 CUTS_A_RUN = 8
-RUN_S = (4.0, 25.0)  # a run is cut within one of these times
+RUN_S = 4.0, 25.0  # a run is cut within a time between these
 BEGUN = 3  # rounds that are there before every second run: the first checkpoint is near
 ROUNDS = 60  # no run gets so far
 POLLS = 12  # small commits in a row, of a stream
@@ -242,8 +242,8 @@ def copy_of_one_moment(image: Path, to: Path) -> None:
 class PowerCuts:
     """The cuts: a folder for images, a source of chance, and what came of it so far."""
 
-    def __init__(self, folder: Path, *, seed: int) -> None:
-        self.folder, self.chance = folder, random.Random(seed)
+    def __init__(self, folder: Path, *, seed: int, longest_s: float) -> None:
+        self.folder, self.chance, self.longest_s = folder, random.Random(seed), longest_s
         self.outcome = Outcome()
         self.inputs, self.printed = folder / "inputs", folder / "printed.txt"
         write_inputs(self.inputs)
@@ -262,8 +262,13 @@ class PowerCuts:
     def _compile(self) -> None:
         """Load what an analysis compiles, so that no run waits for it."""
         lake, found = self.folder / "compiled", self.folder / "compiled.pickle"
-        begin = partial(write, lake, self.inputs, self.folder / "none.txt", range(1))
-        if Child(partial(note_compiled, begin, found), self.printed).wait():
+
+        def work() -> int:
+            code = write(lake, self.inputs, self.folder / "none.txt", range(1))
+            found.write_bytes(pickle.dumps(compiled_signatures()))
+            return code
+
+        if Child(work, self.printed).wait():
             raise RuntimeError(self.printed.read_text()[-2000:])
         load_compiled(pickle.loads(found.read_bytes()))
 
@@ -278,7 +283,7 @@ class PowerCuts:
         with image_mounted(image, self.folder / "disk") as disk:
             rounds = range(BEGUN * begun_before, ROUNDS)
             child = Child(partial(write, disk / "lake", self.inputs, reports, rounds), self.printed)
-            begun, length_s = time.monotonic(), self.chance.uniform(*RUN_S)
+            begun, length_s = time.monotonic(), self.chance.uniform(RUN_S[0], self.longest_s)
             moments = sorted(self.chance.uniform(0.2, length_s) for _ in range(cuts))
             try:
                 for number, moment in enumerate(moments):
@@ -322,13 +327,13 @@ def wait_stopped(process: int) -> None:
         time.sleep(0.0005)
 
 
-def cut(cuts: int, *, seed: int) -> dict[str, Any]:
+def cut(cuts: int, *, seed: int, longest_s: float) -> dict[str, Any]:
     """Run so many cuts; return the result as it is printed, or why nothing can be mounted."""
     begun = time.monotonic()
     memory = "/dev/shm" if shutil.disk_usage("/dev/shm").free > 4 << 30 else None
     with tempfile.TemporaryDirectory(prefix="power-cuts-", dir=memory) as name:
         try:
-            trials = PowerCuts(Path(name), seed=seed)
+            trials = PowerCuts(Path(name), seed=seed, longest_s=longest_s)
             while trials.outcome.cuts < cuts:
                 trials.run(min(CUTS_A_RUN, cuts - trials.outcome.cuts))
                 sys.stderr.write(f"{trials.outcome.cuts} of {cuts} cuts, {len(trials.outcome.wrong)} wrong\n")
@@ -355,8 +360,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seconds", type=float, default=RUN_S[1], help="a run is not longer")
     options = parser.parse_args()
-    result = cut(options.cuts, seed=options.seed)
+    result = cut(options.cuts, seed=options.seed, longest_s=options.seconds)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if result.get("wrong") else 0
 

@@ -1,9 +1,9 @@
 """Kills `tachograph serve` and its writer of images, pages through lists of a lake that changes: `make chaos-serve`.
 
-A trial starts the server of a lake that has a new version, kills the server or the process that writes the image of its
-jobs at a moment by chance, several times, then lets it run: its list of jobs must be that of the lake, and the cache
-may hold one image. Then clients page through all jobs by cursors while the lake gets a version every second: no answer
-is 5xx, no job is there twice or missing. Prints a JSON object; 1 when something was otherwise.
+A trial starts the server of a lake that has a new version, kills the process that writes the image of its jobs, the
+server while that one writes, and the server at a moment by chance, then lets it run: its list of jobs must be that of
+the lake, and the cache may hold one image. Then clients page through all jobs by cursors while the lake gets a version
+every second: no answer is 5xx, no job is there twice or missing. Prints a JSON object; 1 when something was otherwise.
 
     python tests/chaos/serving.py --kills 100 --seconds 120
 """
@@ -42,7 +42,8 @@ from tachograph.web.snapshot import ServedLake
 
 SEED, JOBS, MOST_ROWS = 20260301, 400, 60
 CHANGED = 100  # jobs of a new version: more than are held in memory beside an image
-DEEPEST = 3  # kills before a server may start
+WRITER, BESIDE_WRITER, SERVER = "writer of an image", "server, image being written", "server"
+KILLED = (WRITER, BESIDE_WRITER, SERVER)  # of each trial, before a server may run
 LONGEST_S = 60.0
 _LINK = re.compile(rb"http://\S+")
 
@@ -140,21 +141,9 @@ def kill_again_and_again(jobs: ServedJobs, kills: int, chance: random.Random) ->
     while done.total() < kills:
         trials += 1
         jobs.change(chance.sample(sorted(jobs.hours), CHANGED))
-        for _ in range(chance.randint(1, DEEPEST)):
-            with server(jobs) as process:
-                assert process.stdout is not None
-                link = process.stdout.readline().decode().strip()
-                asking = threading.Thread(target=_ask, args=(link,), daemon=True)
-                asking.start()
-                time.sleep(chance.uniform(0.0, 2.5))
-                writers = children(process.pid)
-                if writers and chance.random() < 0.5:
-                    os.kill(writers[0], signal.SIGKILL)
-                    done["writer of an image"] += 1
-                    time.sleep(chance.uniform(0.0, 0.5))
-                else:
-                    done["server, image being written" if writers else "server"] += 1
-                process.kill()
+        for kind in KILLED:
+            _kill(jobs, kind, chance)
+            done[kind] += 1
         with server(jobs) as process:
             assert process.stdout is not None
             with answers(process.stdout.readline().decode().strip()) as client:
@@ -167,6 +156,27 @@ def kill_again_and_again(jobs: ServedJobs, kills: int, chance: random.Random) ->
         if len(jobs.left_over()) > 1:
             wrong.append(f"trial {trials}: left in the cache: {jobs.left_over()}")
     return {"kills": dict(done), "trials": trials, "wrong": wrong, "left": jobs.left_over()}
+
+
+def _kill(jobs: ServedJobs, kind: str, chance: random.Random) -> None:
+    """Start a server and kill it, or first the writer of its image."""
+    with server(jobs) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().decode().strip()
+        asking = threading.Thread(target=_ask, args=(link,), daemon=True)
+        asking.start()
+        if kind == SERVER:
+            time.sleep(chance.uniform(0.0, 2.5))
+        else:
+            end = time.monotonic() + LONGEST_S
+            while not (writers := children(process.pid)) and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0.0, 1.0))
+            if kind == WRITER:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(writers[0], signal.SIGKILL)
+                time.sleep(chance.uniform(0.0, 0.5))
+        process.kill()
 
 
 def _ask(link: str) -> None:
@@ -183,20 +193,21 @@ def page_while_it_changes(jobs: ServedJobs, seconds: float, clients: int, chance
 
     def walk(link: str, limit: int) -> None:
         with answers(link) as client:
-            while time.monotonic() < end:
+            while True:
                 try:
                     rows, seen = listed(client, limit=limit, wait_s=0.0)
                 except httpx2.HTTPError as problem:
                     text = problem.response.text if isinstance(problem, httpx2.HTTPStatusError) else repr(problem)
                     wrong.append(text[:200])
-                    time.sleep(0.2)
-                    continue
+                    return
                 codes.update(seen)
                 walks.append(len(rows))
                 keys = Counter(key for key, _ in rows)
                 twice = [key for key, count in keys.items() if count > 1]
                 if twice or throughout - keys.keys():
                     wrong.append(f"{len(twice)} twice, {len(throughout - keys.keys())} missing")
+                if time.monotonic() > end:
+                    return
 
     with server(jobs) as process:
         assert process.stdout is not None

@@ -36,6 +36,7 @@ LATER = timedelta(days=2)  # what killed analyses left is dropped by then
 STREAM = "story:stream"
 EXPIRE = "expire"
 FORGET = "forget"
+KILLED_ALONE = ("ingest samples", "analyze what is new", "compact again", EXPIRE, FORGET)  # where time is short
 LAST = START + timedelta(seconds=600)  # of streams
 _HEADER = (
     "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from story import KILLED_ALONE
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -24,17 +25,15 @@ def played(script: str, *options: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def reported() -> dict[str, Any]:
     """What came of kills and of disks over one story."""
-    return played("chaos/in_short.py", "--kills", "20", "--sizes", "1")
+    return played("chaos/in_short.py")
 
 
 @pytest.mark.slow
-def test_twenty_kills_leave_the_lake_of_a_run_never_killed(reported: dict[str, Any]) -> None:
+def test_killed_commands_leave_the_lake_of_a_run_never_killed(reported: dict[str, Any]) -> None:
     found = reported["kills"]
-    assert found["kills"] >= 20
-    assert found["trials_of_several_at_once"] >= 1
-    assert len(found["kills_of_step"]) >= 5
-    assert found["kills_of_step"]["expire"] >= 2
-    assert found["kills_of_step"]["forget"] >= 2
+    assert found["trials_of_several_at_once"] == 1
+    assert found["kills_at"]["moment"] >= 6
+    assert all(found["kills_of_step"][name] >= 1 for name in KILLED_ALONE)
     assert found["wrong"] == []
 
 
@@ -50,7 +49,7 @@ def test_full_disks_and_read_only_lakes_are_reported_in_one_line(reported: dict[
 
 @pytest.mark.slow
 def test_readers_beside_a_writer_see_whole_chunks() -> None:
-    found = played("chaos/readers.py", "--minutes", "0.15", "--readers", "4")
+    found = played("chaos/readers.py", "--minutes", "0.1", "--readers", "4")
     assert found["written"]["chunks"] >= 1
     assert set(found["reads"]) == {"read_chunks", "read_results", "read_command"}
     assert found["wrong"] == []
@@ -58,28 +57,28 @@ def test_readers_beside_a_writer_see_whole_chunks() -> None:
 
 @pytest.mark.slow
 def test_a_killed_server_starts_again_and_lists_are_whole_while_the_lake_changes() -> None:
-    found = played("chaos/serving.py", "--kills", "4", "--seconds", "5", "--clients", "4")
-    assert sum(found["killed"]["kills"].values()) >= 4
+    found = played("chaos/serving.py", "--kills", "3", "--seconds", "3", "--clients", "3")
+    assert set(found["killed"]["kills"].values()) == {1}
     assert found["killed"]["wrong"] == []
     assert len(found["killed"]["left"]) == 1
-    assert found["paged"]["walks"] >= 4
+    assert found["paged"]["walks"] >= 3
     assert set(found["paged"]["codes"]) == {"200"}
     assert found["paged"]["wrong"] == []
 
 
 @pytest.mark.slow
 def test_mutations_break_no_reader(recorded: Path) -> None:
-    found = played("fuzz/fuzz.py", "--mutations", "700", "--minutes", "0.3", "--recorded", str(recorded))
-    assert found["mutations"] >= 200
+    found = played("fuzz/fuzz.py", "--mutations", "400", "--minutes", "0.2", "--recorded", str(recorded))
+    assert found["mutations"] >= 100
     assert found["failures"] == []
     assert 0 < found["refused"] < found["mutations"]
 
 
 @pytest.mark.slow
 def test_after_a_power_cut_all_that_was_reported_is_there() -> None:
-    found = played("chaos/power_cuts.py", "--cuts", "8")
+    found = played("chaos/power_cuts.py", "--cuts", "5", "--seconds", "10")
     if "skipped" in found:
         pytest.skip(found["skipped"])
-    assert found["cuts"] == 8
-    assert found["reported_as_written"] > 8
+    assert found["cuts"] == 5
+    assert found["reported_as_written"] > 5
     assert found["wrong"] == []
