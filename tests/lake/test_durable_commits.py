@@ -274,7 +274,8 @@ def test_a_lake_of_a_newer_program_is_refused_by_readers_and_writers(lake: Lake)
     assert delta.metadata().configuration["tachograph.format"] == "1"
     first = log_of(lake) / f"{0:020}.json"
     first.write_bytes(first.read_bytes().replace(b'"tachograph.format":"1"', b'"tachograph.format":"2"'))
-    for work in (lambda: lake.scan(GPU_SAMPLES), lambda: append(lake, 1)):
+    other = Lake(lake.location)
+    for work in (lambda: other.scan(GPU_SAMPLES), lambda: append(other, 1)):
         with pytest.raises(LakeError, match="the lake has format 2, this program reads up to 1; update"):
             work()
 

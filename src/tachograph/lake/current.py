@@ -7,43 +7,30 @@ goes down to the files, whose statistics skip what cannot meet it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import polars as pl
 
 from tachograph.catalog.tables import LakeTable
 from tachograph.lake.conform import resolve
+from tachograph.lake.data_files import DataFile
 
 FEW_KEYS = 200  # whose files are chosen one by one
 _KEY, _SEQ, _LAST = "job_key", "seq", "last seq of the key"
 
 
-class KeyedFile(Protocol):
-    """A data file of which the log records the least and the greatest job_key; None: not recorded."""
-
-    @property
-    def keys(self) -> tuple[str, str] | None:
-        """Return them."""
-        ...
-
-    def may_name(self, job: str) -> bool:
-        """Return whether it may have rows of a job."""
-        ...
-
-
 class FileReader(Protocol):
     """What reads files of tables: a lake."""
 
-    def files(self, table: LakeTable) -> list[Any]:
+    def files(self, table: LakeTable) -> list[DataFile]:
         """Return the files of a table."""
         ...
 
-    def read_files(self, table: LakeTable, files: Sequence[Any], columns: Sequence[str] | None = None) -> pl.LazyFrame:
+    def read_files(
+        self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
+    ) -> pl.LazyFrame:
         """Return the rows of some files, not read yet."""
         ...
-
-
-F = TypeVar("F", bound=KeyedFile)
 
 
 def read_current(
@@ -66,7 +53,7 @@ def read_current(
     return resolve(found, table)[0].select(names)
 
 
-def scan_current(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile], where: pl.Expr) -> pl.LazyFrame:
+def scan_current(lake: FileReader, table: LakeTable, files: Sequence[DataFile], where: pl.Expr) -> pl.LazyFrame:
     """Return the rows of a table by job_key that count and meet a condition, not read yet, in no order.
 
     `files`: all files of the table. Null never meets it. Errors: ValueError for a table of another key, or whose rows
@@ -82,7 +69,7 @@ def scan_current(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile],
     return rows.join(repeated.lazy(), on=_KEY, how="left").filter(counts).drop(_LAST)
 
 
-def files_of_keys(files: Sequence[F], keys: Sequence[str]) -> list[F]:
+def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFile]:
     """Return the files that may have rows of some keys: of few keys chosen by each, of many by the range they span."""
     if not keys:
         return []
@@ -91,12 +78,12 @@ def files_of_keys(files: Sequence[F], keys: Sequence[str]) -> list[F]:
     return files_between(files, min(keys), max(keys))
 
 
-def files_between(files: Sequence[F], least: str, greatest: str) -> list[F]:
+def files_between(files: Sequence[DataFile], least: str, greatest: str) -> list[DataFile]:
     """Return the files that may have rows of a key from `least` to `greatest`."""
     return [file for file in files if file.keys is None or (file.keys[0] <= greatest and file.keys[1] >= least)]
 
 
-def _repeated(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile]) -> pl.DataFrame:
+def _repeated(lake: FileReader, table: LakeTable, files: Sequence[DataFile]) -> pl.DataFrame:
     """The keys that lie in more than one file, and the greatest seq of each. Keys are compared by their hashes."""
     together = [file for group in _overlapping(files) if len(group) > 1 for file in group]
     rows = lake.read_files(table, together, (_KEY, _SEQ))
@@ -110,12 +97,12 @@ def _repeated(lake: FileReader, table: LakeTable, files: Sequence[KeyedFile]) ->
     return mine.group_by(_KEY).agg(pl.col(_SEQ).max().alias(_LAST)).collect(engine="streaming")
 
 
-def _overlapping(files: Sequence[F]) -> Iterator[list[F]]:
+def _overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
     """Groups of files whose ranges of keys touch; one whose range is not known touches all."""
     if any(file.keys is None for file in files):
         yield list(files)
         return
-    group: list[F] = []
+    group: list[DataFile] = []
     high = ""
     for file in sorted(files, key=lambda file: file.keys or ("", "")):
         least, greatest = file.keys or ("", "")

@@ -27,7 +27,7 @@ from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.commits import WRITING
 from tachograph.lake.conform import apart, resolve, resolve_days
 from tachograph.lake.current import read_current
-from tachograph.lake.data_files import DataFile, data_files, paths_of
+from tachograph.lake.data_files import DataFile, paths_of
 from tachograph.lake.kept_logs import KeptLogs
 from tachograph.lake.log_files import LogFiles, files_below
 from tachograph.lake.log_format import add_action, check_format, milliseconds, new_path, remove_action
@@ -69,7 +69,7 @@ class Lake:
         self.location = local_path(location)
         self._level = level
         self._store = store_of(self.location)
-        self._kept: KeptLogs | None = None
+        self._kept = KeptLogs()
 
     @classmethod
     def open(cls, location: str) -> Lake:
@@ -114,11 +114,14 @@ class Lake:
         return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
-        """The table as its log has it. Errors: LakeError for an empty entry, or a format of a newer program."""
-        location, kept = self.uri(table), self._kept
-        if kept is None or is_remote(location):
+        """The table as its log has it: in a folder it is read again when a commit came, of an object store each time.
+
+        Errors: LakeError for an empty entry, or a format of a newer program.
+        """
+        location = self.uri(table)
+        if is_remote(location):
             return self._read_log_anew(location)
-        return kept.delta(Path(location), lambda: self._read_log_anew(location))
+        return self._kept.delta(Path(location), lambda: self._read_log_anew(location))
 
     def _read_log_anew(self, location: str) -> DeltaTable:
         if not is_remote(location):
@@ -128,18 +131,6 @@ class Lake:
         delta = DeltaTable(location, storage_options=self._store.delta)
         check_format(delta, location)
         return delta
-
-    @contextmanager
-    def keeping_logs(self) -> Iterator[None]:
-        """In the block the log of a table is read once, and again when a commit came; of object stores each time."""
-        if self._kept is not None:
-            yield
-            return
-        self._kept = KeptLogs()
-        try:
-            yield
-        finally:
-            self._kept = None
 
     @property
     def name(self) -> str:
@@ -394,11 +385,11 @@ class Lake:
         return [file for file in self._all_files(table) if wanted is None or file.day in wanted]
 
     def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
-        delta, kept = self.delta(table), self._kept
+        delta = self.delta(table)
         if delta is None:
             return ()
         with lake_errors(self.uri(table)):
-            return data_files(delta) if kept is None else kept.files(Path(self.uri(table)), delta)
+            return self._kept.files(Path(self.uri(table)), delta)
 
     def days(self, table: LakeTable) -> list[date]:
         """Days on which the table has rows, in order."""

@@ -28,6 +28,10 @@ class KeptLogs:
     def __init__(self) -> None:
         self._of: dict[Path, _KeptLog] = {}
 
+    def __reduce__(self) -> tuple[type[KeptLogs], tuple[()]]:
+        """Another process reads the logs itself: what Delta made of one cannot be handed over."""
+        return KeptLogs, ()
+
     def delta(self, table: Path, read: Callable[[], DeltaTable]) -> DeltaTable:
         """Return the table as `read` returned it, called again where there are other entries since. Errors: its own."""
         last = _last_entry(table)

@@ -57,13 +57,12 @@ def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
     A compaction drops rows that a later analysis superseded. Where both come between reading the summaries and reading
     what belongs to them, it is gone; so when the summaries changed meanwhile, `read` is called again.
     """
-    with lake.keeping_logs():
-        for _ in range(READ_ATTEMPTS - 1):
-            before = lake.version(JOB_SUMMARIES)
-            found = read()
-            if lake.version(JOB_SUMMARIES) == before:
-                return found
-        return read()
+    for _ in range(READ_ATTEMPTS - 1):
+        before = lake.version(JOB_SUMMARIES)
+        found = read()
+        if lake.version(JOB_SUMMARIES) == before:
+            return found
+    return read()
 
 
 def read_summaries(

@@ -35,7 +35,6 @@ from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JOB_NAMES
-from tachograph.lake.kept_logs import KeptLogs
 from tachograph.lake.query import MANY_JOBS, read_consistently, read_jobs_not_analyzed
 from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, new_rows, release_pages, resident_file_mib
 from tachograph.live.discovery import SourceRequest
@@ -104,7 +103,6 @@ class LakeMoment(Lake):
             for table in (*COMPUTED.values(), ALLOCATIONS, PROFILES)
         }
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
-        self._kept = KeptLogs()
         self.served = served
         self.jobs = jobs
         self.reports: dict[tuple[Hashable, ...], JobReport] = {}  # of jobs shown lately
