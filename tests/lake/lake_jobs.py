@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import polars as pl
@@ -14,7 +14,6 @@ from tachograph.catalog.tables import ALL_TABLES, ALLOCATIONS, JOBS, LakeTable
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import Compaction, compact
 from tachograph.lake.delta import Lake
-from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
 from tachograph.pipeline.run import analyze
 
@@ -73,16 +72,6 @@ def analyzed(lake: Lake, *, full: bool = False) -> int:
 def compacted(lake: Lake, now: datetime = NOW) -> list[Compaction]:
     """Compact all tables as the command does."""
     return compact(lake, ALL_TABLES, counting=rows_that_count(lake, now))
-
-
-def whole_way() -> list[Callable[[Lake], object]]:
-    """Return the steps: ingest, analyze and compact, and the same again with what came late."""
-    first = [accounting(1, 2), recording(1), recording(2, end_s=800), recording(1, power_w=300.0, end_s=600)]
-    late = [accounting(3), recording(3), recording(2, start_s=700), recording(1, power_w=350.0, start_s=300, end_s=900)]
-    return [
-        *(lambda lake: ingest(lake, first, now=NOW), analyzed, compacted),
-        *(lambda lake: ingest(lake, late, now=NOW), analyzed, compacted),
-    ]
 
 
 def computed(lake: Lake) -> dict[str, list[tuple[object, ...]]]:

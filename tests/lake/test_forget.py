@@ -19,7 +19,7 @@ from tachograph.catalog import tables
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.pseudonyms import NameReplacer, PseudonymKey
 from tachograph.catalog.table_columns import text
-from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_SUMMARIES, JOBS, LABELS, LakeTable
+from tachograph.catalog.tables import ALL_TABLES, JOBS, LABELS, LakeTable
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import VOCABULARY, covered_columns, delete_replaced, files_with, forget
 from tachograph.lake.labels import write_label
@@ -244,9 +244,3 @@ def test_lists_of_texts_are_replaced() -> None:
     lists: list[Any] = [["ann", "b"], [], None, ["b", None]]
     replaced = NameReplacer({"ann": "X"}).column(pl.Series("names", lists, dtype=pl.List(pl.String)))
     assert replaced.to_list() == [["X", "b"], [], None, ["b", None]]
-
-
-def test_findings_and_summaries_name_no_forgotten_account(lake: Lake) -> None:
-    forget(lake, NAME, STANDS)
-    for table in (FINDINGS, JOB_SUMMARIES):
-        assert NAME not in str(lake.scan(table).collect().to_dicts())

@@ -216,14 +216,6 @@ def test_devices_are_noted_as_they_are_seen(lake: Lake) -> None:
     assert found == [("n1", 0, None, 1000.0), ("n1", 1, 3, None)]
 
 
-def test_two_recordings_of_the_same_samples_complete_each_other(lake: Lake) -> None:
-    chunks = [chunk("a", samples(gpu_util=0.5)), chunk("b", samples(power_w=100.0)), chunk("c", samples(power_w=200.0))]
-    ingest(lake, chunks, now=NOW)
-    compact(lake, [GPU_SAMPLES])
-    assert lake.scan(GPU_SAMPLES).select("gpu_util", "power_w").unique().collect().rows() == [(0.5, 200.0)]
-    assert (lying(lake), merged_rows(lake)) == (60, 120)
-
-
 @pytest.mark.recorded
 @pytest.mark.parametrize(
     "order", [("job_51911473.json", "pmt-data-export-2.json"), ("pmt-data-export-2.json", "job_51911473.json")]

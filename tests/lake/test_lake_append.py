@@ -12,7 +12,7 @@ import pytest
 from lake_rows import WAIT, at_once, lying, plain, rows, samples, started
 
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, JOBS
+from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES
 from tachograph.lake.delta import Lake
 
 
@@ -52,17 +52,6 @@ def test_an_append_of_no_rows_is_remembered(lake: Lake) -> None:
     assert lake.files(GPU_SAMPLES) == []
 
 
-@pytest.mark.slow
-def test_chunks_are_remembered_beyond_the_checkpoints_of_the_log(lake: Lake) -> None:
-    row = JOBS.empty().drop("seq")
-    for place in range(55):
-        lake.append(JOBS, row, app_id=f"chunk-{place}")
-    log = Path(lake.uri(JOBS), "_delta_log")
-    assert len(list(log.glob("*.checkpoint.parquet"))) == 1
-    assert all(lake.mark(JOBS, f"chunk-{place}") == 1 for place in range(55))
-    assert lake.mark(JOBS, "chunk-55") is None
-
-
 APPEND = f"""
 import sys
 from lake_rows import samples
@@ -84,16 +73,6 @@ def test_the_same_chunks_from_two_processes_at_once_land_once(lake: Lake) -> Non
     assert len(lake.files(GPU_SAMPLES)) == 8
     assert lying(lake) == 48
     assert rows(lake) == plain(samples("n1", seconds=range(0, 480, 10)))
-
-
-@pytest.mark.slow
-def test_chunks_of_two_processes_at_once_all_land_each_in_its_own_version(lake: Lake) -> None:
-    known = at_once([started(APPEND, lake.location, name, "8") for name in ("1", "2")])
-    assert known == ["0\n", "0\n"]
-    whole = [samples(node, seconds=range(0, 480, 10)) for node in ("n1", "n2")]
-    assert rows(lake) == plain(*whole)
-    seqs = lake.scan(GPU_SAMPLES).group_by("seq").agg(pl.len(), pl.col("node").n_unique().alias("nodes")).collect()
-    assert sorted(seqs.drop("seq").rows()) == [(6, 1)] * 16
 
 
 CREATE = f"""

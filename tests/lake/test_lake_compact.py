@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lake_rows import WAIT, at_once, lying, merged_rows, plain, rows, samples, started
+from lake_rows import lying, merged_rows, plain, rows, samples
 
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS
 from tachograph.lake.compact import FEW_FILES, compact
@@ -155,39 +155,6 @@ def test_readers_see_the_same_rows_while_days_are_compacted(lake: Lake) -> None:
     stop.set()
     reader.join()
     assert different == []
-
-
-COMPACT = f"""
-import sys
-from tachograph.lake.delta import Lake
-from tachograph.lake.compact import compact
-from tachograph.catalog.tables import GPU_SAMPLES
-{WAIT}
-for _ in range(3):
-    compact(Lake(sys.argv[1]), [GPU_SAMPLES])
-"""
-INGEST = f"""
-import sys
-from lake_rows import samples
-from tachograph.lake.delta import Lake
-from tachograph.catalog.tables import GPU_SAMPLES
-{WAIT}
-for place in range(10):
-    frame = samples("n1", seconds=range(place * 50, place * 50 + 100, 10), power_w=float(place))
-    Lake(sys.argv[1]).append(GPU_SAMPLES, frame, app_id="late-" + str(place))
-"""
-
-
-@pytest.mark.slow
-def test_compactions_and_an_ingest_at_once(lake: Lake) -> None:
-    first = [samples("n1", seconds=range(place, 600, 10)) for place in range(4)]
-    fill(lake, *first)
-    at_once([started(script, lake.location) for script in (COMPACT, INGEST, COMPACT)])
-    late = [samples("n1", seconds=range(place * 50, place * 50 + 100, 10), power_w=float(place)) for place in range(10)]
-    assert rows(lake) == plain(*first, *late)
-    compact(lake, [GPU_SAMPLES])
-    assert rows(lake) == plain(*first, *late)
-    assert lying(lake) == len(rows(lake))
 
 
 def test_old_files_are_deleted_only_when_asked(lake: Lake) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from datetime import timedelta
 from pathlib import Path
 
+import polars as pl
 import pytest
 from lake_rows import NOW, START, chunk, samples
 
+from in_process import run_here
 from tachograph.catalog.tables import ALL_TABLES, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
@@ -34,27 +35,29 @@ def without(*gaps: tuple[int, int], until: int = 1200, step: int = 10) -> list[i
     return [second for second in range(0, until, step) if not any(low < second < high for low, high in gaps)]
 
 
-def test_silence_of_more_than_three_intervals_is_a_gap(lake: Lake) -> None:
-    gaps = ((100, 130), (200, 240), (800, 900))  # the first is three intervals long: none
-    ingest(lake, [chunk("a", samples("n1", seconds=without(*gaps)), samples("n2", seconds=without()))], now=NOW)
-    assert told(lake) == [("n1", 1, 120 - 2 - 3 - 9, 10.0, 2, 100.0, 140.0), ("n2", 1, 120, 10.0, 0, None, 0.0)]
-
-
-def test_silence_across_midnight_is_one_gap(lake: Lake) -> None:
-    ingest(lake, [chunk("a", samples("n1", seconds=without((500, 700))))], now=NOW)
-    assert told(lake) == [("n1", 1, 101, 10.0, 1, 200.0, 200.0)]
-
-
-def test_a_node_has_the_gaps_of_its_gpu_with_most_silence(lake: Lake) -> None:
-    frames = [
-        samples("n1", 0, seconds=without((100, 200), (300, 400))),
-        samples("n1", 1, seconds=without((100, 350))),
-        samples("n1", 1, mig=2, seconds=without(step=5)),
-    ]
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        (  # the first silence is three intervals long: none
+            [samples("n1", seconds=without((100, 130), (200, 240), (800, 900))), samples("n2", seconds=without())],
+            [("n1", 1, 120 - 2 - 3 - 9, 10.0, 2, 100.0, 140.0), ("n2", 1, 120, 10.0, 0, None, 0.0)],
+        ),
+        ([samples(seconds=without((500, 700)))], [("n1", 1, 101, 10.0, 1, 200.0, 200.0)]),  # across midnight
+        (  # the gaps of a node are those of its GPU with most silence
+            [
+                samples("n1", 0, seconds=without((100, 200), (300, 400))),
+                samples("n1", 1, seconds=without((100, 350))),
+                samples("n1", 1, mig=2, seconds=without(step=5)),
+            ],
+            [("n1", 3, 102 + 96 + 240, 10.0, 2, 250.0, 250.0)],
+        ),
+        ([samples(seconds=[0])], [("n1", 1, 1, None, 0, None, 0.0)]),  # one sample has no interval
+        ([], []),
+    ],
+)
+def test_gaps_of_nodes(lake: Lake, frames: list[pl.DataFrame], expected: list[tuple[object, ...]]) -> None:
     ingest(lake, [chunk("a", *frames)], now=NOW)
-    [(_, gpus, count, interval, gaps, longest, silence)] = told(lake)
-    assert (gpus, count) == (3, sum(frame.height for frame in frames))
-    assert (interval, gaps, longest, silence) == (10.0, 2, 250.0, 250.0)
+    assert told(lake) == expected
 
 
 def test_overlapping_recordings_make_no_gap_and_no_sample_twice(lake: Lake) -> None:
@@ -64,12 +67,6 @@ def test_overlapping_recordings_make_no_gap_and_no_sample_twice(lake: Lake) -> N
     assert before == [("n1", 1, 120, 10.0, 0, None, 0.0)]
     compact(lake, [GPU_SAMPLES])
     assert told(lake) == before
-
-
-def test_one_sample_has_no_interval(lake: Lake) -> None:
-    ingest(lake, [chunk("a", samples(seconds=[0]))], now=NOW)
-    assert told(lake) == [("n1", 1, 1, None, 0, None, 0.0)]
-    assert describe_nodes(Lake.create(f"{lake.location}-empty")).height == 0
 
 
 def test_the_facts_of_tables_come_from_the_log(lake: Lake) -> None:
@@ -124,8 +121,7 @@ def test_the_command_tells_the_same(lake: Lake) -> None:
 
 
 def command(*arguments: str, lake: Lake) -> str:
-    line = [sys.executable, "-m", "tachograph", "lake", "--lake", lake.location, *arguments]
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = run_here(["lake", "--lake", lake.location, *arguments], Path(lake.location).parent, os.environ)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

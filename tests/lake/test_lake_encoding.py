@@ -11,8 +11,6 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from lake_rows import START
 
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_MINUTES, NODE_SAMPLES, LakeTable
@@ -70,11 +68,6 @@ def _in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     return frame.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in table.schema.items())
 
 
-def _encodings(file: Path) -> dict[str, str]:
-    rows = duckdb.execute("SELECT path_in_schema, encodings FROM parquet_metadata(?)", [str(file)]).fetchall()
-    return {str(name): str(used) for name, used in rows}
-
-
 @pytest.mark.parametrize("table", [GPU_SAMPLES, NODE_SAMPLES, JOB_MINUTES], ids=lambda table: table.name)
 def test_every_bit_is_read_back(table: LakeTable, tmp_path: Path) -> None:
     """Odd numbers, nulls between them, columns of nulls alone; every type that a table of days has."""
@@ -95,45 +88,6 @@ def test_every_bit_is_read_back(table: LakeTable, tmp_path: Path) -> None:
     again = pl.read_parquet(file, hive_partitioning=False).select(*table.schema)
     assert again.schema == frame.schema
     assert _bits(again) == _bits(frame)
-
-
-@given(
-    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False) | st.none(), min_size=1, max_size=60),
-    st.floats(allow_nan=False, allow_infinity=False),
-)
-def test_any_numbers_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[float | None], energy: float
-) -> None:
-    """Whatever the numbers are: encodings are chosen for size, never for the values they can hold."""
-    frame = _in_schema(
-        pl.DataFrame(
-            {
-                "t": [START + timedelta(seconds=step) for step in range(len(numbers))],
-                "node": "n",
-                "gpu": 0,
-                "sm_active": pl.Series(numbers, dtype=pl.Float32),
-                "pcie_tx_bytes_per_s": pl.Series(numbers, dtype=pl.Float32),
-                "energy_j": energy,
-            }
-        ),
-        GPU_SAMPLES,
-    )
-    file = write_compact(frame, GPU_SAMPLES, tmp_path_factory.mktemp("made"), row_group_rows=1 << 17)
-    assert _bits(pl.read_parquet(file).select(*GPU_SAMPLES.schema)) == _bits(frame)
-
-
-def test_each_kind_of_column_has_its_encoding(tmp_path: Path) -> None:
-    """Dictionaries where values repeat; beside them what is said in the module."""
-    file = write_compact(_exporter_rows(24), GPU_SAMPLES, _folder(tmp_path / "made"), row_group_rows=1 << 22)
-    used = _encodings(file)
-    assert "DELTA_BINARY_PACKED" in used["t"]
-    assert "DICTIONARY" not in used["t"]
-    assert "BYTE_STREAM_SPLIT" in used["energy_j"]
-    assert "BYTE_STREAM_SPLIT" in used["pcie_rx_bytes_per_s"]
-    assert "BYTE_STREAM_SPLIT" not in used["sm_active"]
-    for name in ("node", "gpu_util", "xid", "seq", "hbm_used_mib"):
-        assert "RLE_DICTIONARY" in used[name], name
-        assert "BYTE_STREAM_SPLIT" not in used[name], name
 
 
 def test_compaction_makes_samples_smaller(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 import urllib.parse
 import urllib.request
@@ -16,6 +15,7 @@ import pytest
 from lake_jobs import accounting, analyzed, compacted, computed, recording
 from lake_rows import NOW, WAIT, at_once, lying, rows, samples, started
 
+from in_process import run_here
 from servers.process import free_port
 from servers.s3 import S3, refusing_server, s3_server
 from tachograph.catalog.errors import LakeError
@@ -92,7 +92,6 @@ def test_what_was_written_in_vain_is_taken_away(s3: S3) -> None:
 
 
 WRITE = f"""
-import sys
 import lake_rows
 from tachograph.lake.delta import Lake
 from tachograph.catalog.tables import GPU_SAMPLES
@@ -122,15 +121,9 @@ def test_two_writers_lose_nothing_and_repeat_nothing(s3: S3, monkeypatch: pytest
     assert sorted(stamped) == list(range(1, 3 * many + 1))
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "tachograph", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ.copy(),
-    )
+    return run_here(arguments, Path.cwd(), os.environ.copy())
 
 
 SAMPLES = "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization\n" + "".join(

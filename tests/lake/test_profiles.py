@@ -9,12 +9,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pyarrow.parquet import ParquetFile
 
 from madelake import utc
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import ALL_TABLES, PROFILES
-from tachograph.lake.compact import LARGE_ROWS, compact
+from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import delete_replaced, files_with, forget
 from tachograph.lake.profiles import AttachedProfile, attach_profiles, detach_profiles, read_attached, read_profiles
@@ -134,30 +133,6 @@ def test_compaction_keeps_what_is_attached(lake: Lake) -> None:
             (one.report.file, one.launches) for one in attached
         ]
     assert attach(lake, profile("2.csv", "d02"), key="c:2:100") == ()
-
-
-@pytest.mark.slow
-def test_compaction_reads_few_reports_at_a_time(lake: Lake) -> None:
-    for number in range(LARGE_ROWS + 20):
-        attach(lake, profile("a.csv", "d"), key=f"c:{number:03}:100")
-    (first,) = compact(lake, [PROFILES])
-    assert (first.rows_before, first.rows_after, first.files_after) == (LARGE_ROWS, LARGE_ROWS, 1)
-    (second,) = compact(lake, [PROFILES])
-    assert (second.rows_before, second.rows_after) == (20, 20)
-    before = lake.version(PROFILES)
-    compact(lake, [PROFILES])
-    assert lake.version(PROFILES) == before
-    assert sorted(file.rows for file in lake.files(PROFILES)) == [20, LARGE_ROWS]
-    assert read_profiles(lake).height == LARGE_ROWS + 20
-
-
-def test_a_file_has_rows_of_few_jobs_in_each_group(lake: Lake) -> None:
-    for number in range(20):
-        attach(lake, profile("a.csv", "d"), key=f"c:{number}:100")
-    compact(lake, ALL_TABLES)
-    (file,) = lake.files(PROFILES)
-    with ParquetFile(f"{lake.uri(PROFILES)}/{file.path}") as layout:
-        assert (layout.metadata.num_rows, layout.num_row_groups) == (20, 3)
 
 
 def test_a_forgotten_name_leaves_numbers_and_metrics_as_they_are(lake: Lake) -> None:

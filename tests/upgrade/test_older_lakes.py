@@ -7,14 +7,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from in_process import run_here
 from tachograph.catalog.tables import JOBS
 from tachograph.lake.log_format import FORMAT, FORMAT_PROPERTY
 from unpacked import unpack
@@ -29,8 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def tachograph(folder: Path, *words: str, lake: str = "lake") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tachograph", *words, "--lake", lake, "--config", "input/tachograph.toml"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return run_here([*words, "--lake", lake, "--config", "input/tachograph.toml"], folder, os.environ.copy())
 
 
 def printed(folder: Path, *words: str, lake: str = "lake") -> Any:

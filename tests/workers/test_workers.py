@@ -12,16 +12,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from worker_lakes import NOW, PLAN, Deadly, Simulated, copied, fail, same
+from worker_lakes import NOW, Deadly, Simulated, copied, fail, same
 
-from madelake import fill
+from madelake import fill, held, job, make_lake
 from servers.process import free_port, listens, running
 from servers.s3 import s3_server
-from tachograph.catalog.config import WorkerOptions
+from tachograph.catalog.config import Configuration, WorkerOptions
 from tachograph.catalog.errors import LakeError, UsageError, WorkersError
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
@@ -30,7 +30,6 @@ from tachograph.pipeline.dask_workers import DaskPool, refusal, workers
 from tachograph.pipeline.reduction import TaskPool
 from tachograph.pipeline.run import analyze
 from tachograph.pipeline.workers import check_worker, expected, parse_workers
-from tachograph.simulate.plan import NodeGroup
 
 HOST = socket.gethostname()
 LEADS_ELSEWHERE = "/proc/self/cwd/lake"  # an absolute path, and yet each process finds there a lake of its own
@@ -122,15 +121,24 @@ def test_errors_of_a_task_come_back_as_they_are(pool: DaskPool) -> None:
 
 @pytest.mark.slow
 def test_a_lake_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Simulated.of(tmp_path / "cluster", replace(PLAN, days=2, groups=(NodeGroup(2, 2, "A40"),)))
-    here = small.lake(str(tmp_path / "lake"))
-    analyze(here, small.configuration, judge=JobJudge, now=NOW, threads=2)
+    begin, end = NOW - timedelta(hours=2), NOW - timedelta(hours=1)
+    tables = {
+        "jobs": [job("1", begin, end, gpus=1)],
+        "allocations": held("1", "n1", (0,)),
+        "gpu_samples": [
+            {"t": begin + timedelta(minutes=minute), "node": "n1", "gpu": 0, "gpu_util": 0.5} for minute in range(60)
+        ],
+    }
+    here = make_lake(tmp_path / "lake", **tables)
+    analyze(here, Configuration(), judge=JobJudge, now=NOW, threads=1)
     with s3_server(tmp_path) as s3:
         for name, value in s3.environment.items():
             monkeypatch.setenv(name, value)
-        there = small.lake(s3.lake())
+        there = Lake.create(s3.lake())
+        fill(there, tables)
         with started("1", there) as pool:
-            assert same(here, analyzed(there, small, pool))
+            analyze(there, Configuration(), judge=JobJudge, now=NOW, pool=pool)
+        assert same(here, there)
 
 
 def command(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:

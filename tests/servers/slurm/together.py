@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 SIGN = "real_slurm"  # in the name of a file whose tests use the cluster: the distributing process sees only names
-ONE_BY_ONE = ("test_docs_run.py", "test_recipes.py", "test_killed.py", "test_lake_killed.py")
+ONE_BY_ONE = ("test_docs_run.py", "test_recipes.py", "test_killed.py")
 
 
 def of_slurm(nodeid: str) -> bool:
