@@ -46,6 +46,8 @@ def history(dice: random.Random) -> list[dict[str, Any]]:
         if dice.random() < 0.4:
             arrivals.append({"jobs": [job(job_id, start, None, **given)], "allocations": listed})
         arrivals.append({"jobs": [job(job_id, start, end, **given)], "allocations": listed})
+        if dice.random() < 0.2:  # it had no GPUs after all
+            arrivals.append({"jobs": [job(job_id, start, end, gpus=0)]})
         if dice.random() < 0.4:
             arrivals.append({"allocations": held(job_id, dice.choice(nodes), [dice.randrange(2)], start, end)})
     for node in NODES:
@@ -61,7 +63,7 @@ def computed(lake: Lake) -> tuple[pl.DataFrame, pl.DataFrame]:
     return summaries.drop("seq").sort("job_key"), gpus
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_any_history_ends_as_one_analysis_of_everything(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     lake = Lake.create(str(tmp_path))

@@ -32,14 +32,12 @@ KEPT = "dirty_decay_ms:60000,muzzy_decay_ms:-1"
 OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
 
 
-@pytest.mark.parametrize("command", [("analyze",), ("ingest", "ldms", "none.parquet")])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("command", "given", "told"),
     [
-        ({}, KEPT),
-        ({"_RJEM_MALLOC_CONF": "thp:always"}, f"{KEPT},thp:always"),
-        ({"_RJEM_MALLOC_CONF": OF_POLARS}, KEPT),  # of a parent process
-        ({"_RJEM_MALLOC_CONF": f"{KEPT},{OF_POLARS},{KEPT}"}, KEPT),  # of one that was told, too
+        (("ingest", "ldms", "none.parquet"), {}, KEPT),
+        (("analyze",), {"_RJEM_MALLOC_CONF": "thp:always"}, f"{KEPT},thp:always"),
+        (("analyze",), {"_RJEM_MALLOC_CONF": f"{KEPT},{OF_POLARS},{KEPT}"}, KEPT),  # of a parent process
     ],
 )
 def test_allocator_is_told_before_polars_is_loaded(

@@ -56,35 +56,6 @@ def test_temporal_imbalance_of_an_idle_gpu() -> None:
     assert two_gpus([(0.0, 0.0)] * 2, zero_temporal_imbalance=True)["temporal_imbalance"] == 0
 
 
-@pytest.mark.parametrize(
-    ("window_s", "expected"),
-    [
-        # turns of a minute: GPU 0 alone, GPU 1 alone, ... for 30 minutes
-        (60, 1 - 1 / 2),
-        (300, 1 - 5 / (2 * 3)),  # of five turns one GPU has three
-        (900, 1 - 15 / (2 * 8)),
-        (1800, 0),
-    ],
-)
-def test_length_of_windows(window_s: int, expected: float) -> None:
-    turns = [(1.0, 0.0), (0.0, 1.0)] * 15
-    row = two_gpus(turns, window_s=window_s)
-    assert row["spatial_imbalance"] == pytest.approx(expected, rel=1e-12, abs=1e-12)
-    assert row["spatial_windows"] == 1800 // window_s
-
-
-def test_a_gpu_silent_in_a_window_counts_zero() -> None:
-    samples = [
-        {"t": START + timedelta(seconds=10 * i), "node": "n1", "gpu": gpu, "gpu_util": 0.5}
-        for gpu in range(2)
-        for i in range(12)
-        if gpu == 0 or i < 6
-    ]
-    jobs = [job("1", START, START + timedelta(seconds=120), gpus=2)]
-    row = outcome(samples, jobs, held("1", "n1", [0, 1])).jobs["1"]
-    assert row["spatial_imbalance"] == (0 + 0.5) / 2
-
-
 def test_imbalance_of_other_counters() -> None:
     levels = [(1.0, 0.0), (0.5, 0.0)]
     for name in OTHER_IMBALANCES:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from polars.testing import assert_frame_equal
 
 from madelake import NOW, held, job, make_lake, summarized, utc
 from one_job import findings_of
@@ -20,9 +19,7 @@ from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
-from tachograph.pipeline import run
 from tachograph.pipeline.run import analyze
-from tachograph.pipeline.summaries import JobTables
 
 WORK = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_active")
 
@@ -93,42 +90,6 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
             assert all(math.isclose(evidence[name], value, rel_tol=1e-9) for name, value in finding.evidence.items())
         codes |= told.keys()
     assert {"hung", "late_start", "stalled", "bursty", "busy_waiting"} <= codes
-
-
-def test_jobs_of_several_days_are_judged_together_as_each_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[dict[str, Any]] = []
-    jobs: list[dict[str, Any]] = []
-    allocations: list[dict[str, Any]] = []
-    for number, shape in enumerate(SHAPES.values()):
-        start = utc(1 + number, 10, 12, 7)
-        jobs.append(job(str(number), start, start + timedelta(minutes=70), nodes=1))
-        allocations += held(str(number), "n", [0, 1])
-        for gpu, i in ((gpu, i) for gpu in (0, 1) for i in range(1, 140)):
-            util, work = levels(shape, i // 2)
-            row: dict[str, Any] = {"node": "n", "gpu": gpu, "t": start + timedelta(seconds=30 * i - 3)}
-            rows.append(row | {"gpu_util": util, "power_w": 60 + 300 * work} | dict.fromkeys(WORK, work))
-    found = []
-    for at_once, batches in ((1, [1] * len(SHAPES)), (len(SHAPES), [len(SHAPES)])):
-        monkeypatch.setattr(run, "JOBS_AT_ONCE", at_once)
-        sizes: list[int] = []
-
-        class CountingJudge(JobJudge):
-            def __call__(self, tables: JobTables, sizes: list[int] = sizes) -> JobTables:
-                sizes.append(tables.jobs.height)
-                return super().__call__(tables)
-
-        folder = tmp_path / str(at_once)
-        folder.mkdir()
-        made = make_lake(folder, gpu_samples=rows, jobs=jobs, allocations=allocations)
-        analyze(made, Configuration(), judge=CountingJudge, now=utc(20, 0), full=True)
-        assert sizes == batches
-        summaries = read_summaries(made).sort("job_key")
-        found.append((summaries, read_findings(made, summaries).sort("job_key", "code")))
-    for one, together in zip(*found, strict=True):
-        assert one.height
-        assert_frame_equal(one.drop("seq"), together.drop("seq"))
 
 
 def test_each_minute_of_each_gpu_is_stored_once_and_whole(lake: Lake) -> None:

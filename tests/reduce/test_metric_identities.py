@@ -9,14 +9,12 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from in_memory import Outcome, outcome
 from madelake import configured, held, job, utc
 from tachograph.catalog.config import AnalysisOptions
-from tachograph.catalog.counters import COUNTERS
 
 START = utc(23, 23, 40)
 FEW = settings(max_examples=settings().max_examples // 5)
@@ -51,26 +49,6 @@ def summary(*args: Any, **kwargs: Any) -> dict[str, Any]:
 
 def close(found: float | None, wanted: float, relative: float = 1e-12) -> bool:
     return found is not None and math.isclose(found, wanted, rel_tol=relative, abs_tol=1e-12)
-
-
-@FEW
-@given(st.integers(2, 8), st.data())
-def test_k_of_g_equally_busy_gpus(g: int, data: st.DataObject) -> None:
-    k = data.draw(st.integers(1, g))
-    value = data.draw(level.filter(bool))
-    row = summary([{"gpu_util": [value if gpu < k else 0.0] * 150} for gpu in range(g)])
-    assert close(row["spatial_imbalance"], 1 - k / g)
-    assert row["gpus_never_used"] == g - k
-    assert close(row["zero_util_fraction"], 1 - k / g)
-    assert row["temporal_imbalance"] == 0
-
-
-@FEW
-@given(level.filter(bool), st.integers(1, 149))
-def test_on_at_one_level_for_a_share(value: float, on: int) -> None:
-    row = summary([{"gpu_util": [value] * on + [0.0] * (150 - on)}])
-    assert close(row["temporal_imbalance"], 1 - on / 150)
-    assert row["spatial_imbalance"] is None
 
 
 busy = st.lists(st.lists(level, min_size=144, max_size=144), min_size=2, max_size=4)
@@ -118,41 +96,6 @@ def test_energy_of_constant_power(watts: int, n: int, late: int) -> None:
     assert close(integrated["energy_j"], watts * 10 * (n - 1))
     assert close(integrated["energy_j_estimated"], watts * (10 * n + late))
     assert integrated["energy_source"] == "power"
-
-
-def test_energy_over_a_reset() -> None:
-    """100 J up, the counter starts again at 7, 50 J up: 150 J in 30 s, of a run of 40 s 200 J."""
-    found = made_job([{"energy_j": [1000.0, 1100.0, 7.0, 57.0]}])
-    assert found.gpus["1", "n1", 0, None]["energy_j_mean"] == 100 + 50
-    assert close(found.jobs["1"]["energy_j"], 150)
-    assert close(found.jobs["1"]["energy_j_estimated"], 150 * 40 / 30)
-
-
-@pytest.mark.parametrize(
-    ("fp64", "dram", "label"),
-    [
-        (0.5, 0.25, "compute"),
-        (0.5, 0.5, "compute"),  # the ridge itself
-        (0.25, 0.5, "memory"),
-        (0.5, 0.0, "compute"),
-        (0.0, 0.5, "idle"),  # all pipes idle, whatever the memory does
-        (0.0, 0.0, "idle"),
-        (None, 0.5, None),
-        (0.5, None, None),
-    ],
-)
-def test_one_label(fp64: float | None, dram: float | None, label: str | None) -> None:
-    """A sample beside one of each kind, so that pipe and memory are measured."""
-    other = [("compute", 0.75, 0.5), ("memory", 0.5, 0.75), ("idle", 0.0, 0.0)]
-    row = summary(
-        [{"fp64_active": [fp64, *(f for _, f, _ in other)], "dram_active": [dram, *(d for _, _, d in other)]}]
-    )
-    counts = {name: 1 + (name == label) for name, _, _ in other}
-    labelled = counts["compute"] + counts["memory"]
-    assert close(row["compute_fraction"], counts["compute"] / labelled)
-    assert close(row["memory_fraction"], counts["memory"] / labelled)
-    assert close(row["idle_fraction"], counts["idle"] / sum(counts.values()))
-    assert row["bound"] == (label if label in ("compute", "memory") else None)  # one against one is a tie
 
 
 def test_label_needs_every_pipe_that_is_measured() -> None:
@@ -207,27 +150,3 @@ def test_sums_are_those_of_exact_addition(values: list[float], tiny: float) -> N
     assert close(row["nvlink_tx_bytes_per_s_mean"], exact, 1e-9)
     area = math.fsum((a + b) / 2 * 10 for a, b in pairwise(ordered))
     assert close(row["pcie_tx_bytes"], area, 1e-9)
-
-
-def test_million_equal_values_have_their_mean() -> None:
-    """Single precision would stop at 2^24: ten million and a little more."""
-    values = [0.1] * 100_000
-    row = summary([{"gpu_util": values, "hbm_used_mib": [40_000.5] * 100_000}], step=0.01)
-    assert close(row["gpu_util_mean"], struct.unpack("f", struct.pack("f", 0.1))[0])
-    assert close(row["hbm_used_mib_mean"], 40_000.5)
-
-
-def test_every_counter_has_mean_and_maximum() -> None:
-    """One value per counter, the same twice: mean and maximum by the kind of the counter."""
-    series = {counter.name: [place % 2, place % 2] for place, counter in enumerate(COUNTERS)}
-    row = summary([series])
-    for place, counter in enumerate(COUNTERS):
-        value = float(place % 2)
-        most = row[f"{counter.name}_max"]
-        name = "power_w_sampled" if counter.name == "power_w" else counter.name
-        if counter.unit == "code":
-            assert (row[f"{name}_mean"], most) == (None, value)
-        elif counter.unit == "bitmask":
-            assert (row[f"{name}_mean"], most) == (0.0, value)  # bit 1 is "idle": clocks are not lowered
-        else:
-            assert (row[f"{name}_mean"], most) == ((0.0, 0.0) if counter.kind == "cumulative" else (value, value))

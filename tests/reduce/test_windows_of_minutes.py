@@ -99,7 +99,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return make_lake(tmp_path_factory.mktemp("windows") / "lake", **cluster.tables())
 
 
-@pytest.mark.parametrize(("window_s", "count_zero"), [(60, False), (300, False), (900, True), (1800, False)])
+@pytest.mark.parametrize(("window_s", "count_zero"), [(300, False), (900, True)])
 def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero: bool) -> None:
     """Rows of the analyses before lie in the same table and do not count."""
     options = AnalysisOptions(window_s=window_s, count_zero_windows=count_zero)

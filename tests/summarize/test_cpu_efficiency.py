@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from madelake import job, make_lake, summarized, utc
+from in_memory import outcome
+from madelake import held, job, utc
 
 START = utc(2, 10)
 
@@ -22,22 +22,12 @@ START = utc(2, 10)
         ({"cpus": None, "cpu_time_s": 7200.0}, None),
         ({"cpus": 0, "cpu_time_s": 7200.0}, None),
         ({"cpus": 8, "cpu_time_s": 7200.0, "elapsed_s": 0.0}, None),
+        ({"cpus": 8, "cpu_time_s": 60.0, "end": None, "elapsed_s": None, "state": "RUNNING"}, None),
     ],
 )
-def test_cpu_time_over_what_the_cpus_had(tmp_path: Path, given: dict[str, Any], expected: float | None) -> None:
+def test_cpu_time_over_what_the_cpus_had(given: dict[str, Any], expected: float | None) -> None:
     row = job("1", START, utc(2, 11), node_list="n1", gpus=1, mem_requested_mib=8192.0, max_rss_mib=500.0) | given
-    held = {"job_id": "1", "node": "n1", "gpu": 0, "provenance": "explicit"}
-    lake = make_lake(tmp_path, jobs=[row], allocations=[held])
-    (summary,) = summarized(lake)[1].values()
+    summary = outcome([], [row], held("1", "n1", (0,)), now=utc(2, 12)).jobs["1"]
     assert summary["cpu_efficiency"] == (None if expected is None else pytest.approx(expected))
-    assert {name: summary[name] for name in ("cpus", "cpu_time_s")} == {
-        name: given[name] for name in ("cpus", "cpu_time_s")
-    }
+    assert (summary["cpus"], summary["cpu_time_s"]) == (given["cpus"], given["cpu_time_s"])
     assert (summary["mem_requested_mib"], summary["max_rss_mib"]) == (8192.0, 500.0)
-
-
-def test_a_running_job_has_none(tmp_path: Path) -> None:
-    row = job("1", START, None, node_list="n1", gpus=1, cpus=8, cpu_time_s=60.0)
-    held = {"job_id": "1", "node": "n1", "gpu": 0, "provenance": "explicit"}
-    (summary,) = summarized(make_lake(tmp_path, jobs=[row], allocations=[held]))[1].values()
-    assert summary["cpu_efficiency"] is None

@@ -118,14 +118,6 @@ def test_coverage_counts_gpus_without_samples() -> None:
     assert (silent["samples"], silent["first_t"], silent["gpu_util_mean"]) == (0, None, None)
 
 
-def test_volumes_are_integrals() -> None:
-    """60 samples 10 s apart span 590 s, on two GPUs."""
-    levels: dict[str, Any] = {rate: 100.0 * (place + 1) for place, rate in enumerate(RATE_VOLUMES)}
-    row = first(made(**levels))
-    for place, volume in enumerate(RATE_VOLUMES.values()):
-        assert row[volume] == pytest.approx(100 * (place + 1) * 590 * 2, rel=1e-12)
-
-
 def test_volume_of_what_was_not_measured_is_null() -> None:
     assert [first(made())[volume] for volume in RATE_VOLUMES.values()] == [None] * 4
     assert first(made(times=[0.0], pcie_tx_bytes_per_s=5.0))["pcie_tx_bytes"] is None  # one sample spans nothing
@@ -239,12 +231,6 @@ def powered(power_w: list[float | None], **others: float) -> dict[str, Any]:
     ]
     jobs = [job("1", START, START + timedelta(seconds=600), gpus=1, node_list="n1")]
     return first(outcome(samples, jobs, held("1", "n1", range(1)), now=utc(24)))
-
-
-def test_energy_passes_over_missing_power() -> None:
-    row = powered([300.0 if i % 2 == 0 else None for i in range(60)])
-    assert row["energy_source"] == "power"
-    assert row["energy_j_estimated"] == pytest.approx(300.0 * 600, rel=1e-6)
 
 
 def test_a_counter_that_stands_still_is_not_believed() -> None:
