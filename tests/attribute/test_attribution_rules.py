@@ -48,7 +48,7 @@ def span(time: str) -> tuple[datetime | None, datetime | None]:
 
 def values(words: list[str]) -> dict[str, Any]:
     """The values of `column=value`."""
-    found = {}
+    found: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
         if name == "until":
@@ -87,8 +87,8 @@ class Case:
         elif kind == "now":
             self.now = moment(words[0]) or NOW
         elif kind == "slurm":
-            patterns = dict(word.split("=") for word in words)
-            self.slurm = SlurmOptions(**{name: (pattern,) for name, pattern in patterns.items()})
+            patterns: dict[str, Any] = {name: (pattern,) for name, pattern in (word.split("=") for word in words)}
+            self.slurm = SlurmOptions(**patterns)
         elif kind == "job":
             self._job(*words)
         elif kind == "map":
@@ -110,8 +110,8 @@ class Case:
         start, end = span(words[0]) if words and ".." in words[0] else (None, None)
         source = words[words.index("from") + 1] if "from" in words else "explicit"
         given = values([word for word in words if "=" in word])
-        found = units_of(places) or [(places, None, None)]
-        for node, gpu, mig in found:
+        units: list[tuple[str, int | None, int | None]] = [*units_of(places)] or [(places, None, None)]
+        for node, gpu, mig in units:
             rows = held(name, node, (gpu,), start, end, provenance=source, mig=mig)
             self.allocations += [row | given for row in rows]
 
