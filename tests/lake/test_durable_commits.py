@@ -18,6 +18,7 @@ from tachograph.catalog import config
 from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.cli.options import lake_mode
+from tachograph.lake import commits
 from tachograph.lake.commits import commit_entry, remove_unfinished, write_checkpoint
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
@@ -38,6 +39,12 @@ def log_of(lake: Lake) -> Path:
 def append(lake: Lake, *numbers: int) -> None:
     for number in numbers:
         lake.append(GPU_SAMPLES, samples(seconds=[number * 10]), app_id="stream", mark=number + 1)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints every five versions: fifty take long to write."""
+    monkeypatch.setattr(commits, "CHECKPOINT_EVERY", 5)
 
 
 @pytest.fixture
@@ -87,40 +94,43 @@ def test_a_new_table_and_a_new_day_are_synced_in_the_folder_above(lake: Lake, ca
     assert day < place(calls, "fsync", "/gpu_samples", first=day) < entry
 
 
+@pytest.mark.usefixtures("often")
 def test_a_checkpoint_is_synced_before_its_name_its_name_before_its_hint(lake: Lake, calls: list[Call]) -> None:
-    append(lake, *range(48))
+    append(lake, *range(3))
     calls.clear()
-    append(lake, 48)
-    name = "_delta_log/00000000000000000049.checkpoint.parquet"
+    append(lake, 3)
+    name = "_delta_log/00000000000000000004.checkpoint.parquet"
     named = place(calls, "rename", name)
-    assert place(calls, "fsync", "00000000000000000049.checkpoint.parquet") < named
+    assert place(calls, "fsync", "00000000000000000004.checkpoint.parquet") < named
     hint = place(calls, "rename", "_last_checkpoint")
     assert named < place(calls, "fsync", "_delta_log", first=named) < hint
     assert hint < place(calls, "fsync", "_delta_log", first=hint)
-    assert json.loads((log_of(lake) / "_last_checkpoint").read_bytes())["version"] == 49
+    assert json.loads((log_of(lake) / "_last_checkpoint").read_bytes())["version"] == 4
 
 
+@pytest.mark.usefixtures("often")
 def test_a_later_checkpoint_is_made_of_the_one_before(lake: Lake) -> None:
-    append(lake, *range(101))
+    append(lake, *range(11))
     for entry in log_of(lake).glob("*.json"):
-        if int(entry.stem) <= 99:
+        if int(entry.stem) <= 9:
             entry.unlink()
-    assert lake.version(GPU_SAMPLES) == 101
-    assert lake.scan(GPU_SAMPLES).collect().height == 101
-    assert lake.mark(GPU_SAMPLES, "stream") == 101
+    again = Lake(lake.location)
+    assert again.version(GPU_SAMPLES) == again.scan(GPU_SAMPLES).collect().height == 11
+    assert again.mark(GPU_SAMPLES, "stream") == 11
     assert [path.name for path in Path(lake.uri(GPU_SAMPLES)).glob("writing-*")] == []
 
 
+@pytest.mark.usefixtures("often")
 def test_a_missed_checkpoint_is_made_by_the_next_commit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError
 
     with monkeypatch.context() as patched:
         patched.setattr("tachograph.lake.commits.write_checkpoint", fail)
-        append(lake, *range(51))
+        append(lake, *range(6))
     assert not list(log_of(lake).glob("*.parquet"))
-    append(lake, 51)
-    assert [path.name for path in log_of(lake).glob("*.parquet")] == ["00000000000000000052.checkpoint.parquet"]
+    append(lake, 6)
+    assert [path.name for path in log_of(lake).glob("*.parquet")] == ["00000000000000000007.checkpoint.parquet"]
 
 
 def test_an_entry_is_what_delta_itself_would_write(lake: Lake) -> None:
@@ -198,7 +208,7 @@ def test_files_have_the_permissions_of_the_folder_of_the_lake(tmp_path: Path) ->
     (tmp_path / "group").chmod(0o2770)
     for name, mode, expected in (("plain", None, 0o750), ("given", 0o700, 0o700), ("group", None, 0o770)):
         lake = Lake.create(str(tmp_path / name), mode=mode)
-        append(lake, *range(51))
+        append(lake, *range(6))
         found = {path: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / name, *(tmp_path / name).rglob("*")]}
         for path, bits in found.items():
             assert bits & 0o777 == (expected if path.is_dir() else expected & 0o666), path

@@ -17,6 +17,7 @@ from lake_rows import START, lying, samples
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, LakeTable
+from tachograph.lake import commits
 from tachograph.lake.commits import WRITING
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
@@ -65,11 +66,12 @@ def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(tmp_path: P
     assert times.max() == START + timedelta(seconds=10 * (last + 1))
 
 
-def test_a_young_log_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_young_log_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "CHECKPOINT_EVERY", 5)
     lake = Lake.create(str(tmp_path / "lake"))
-    for number in range(APPENDS):
+    for number in range(7):
         append(lake, number)
-    assert [int(file.stem) for file in sorted(log_of(lake).glob("*.json"))] == list(range(APPENDS + 1))
+    assert [int(file.stem) for file in sorted(log_of(lake).glob("*.json"))] == list(range(8))
 
 
 class LakeDeletedOnceOpen(Lake):

@@ -14,18 +14,21 @@ from lake_rows import samples
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake import commits
 from tachograph.lake.delta import Lake
 from tachograph.lake.repair import ASIDE, repair
 
-APPENDS = 53  # with a checkpoint at 50
+APPENDS = 8  # with a checkpoint at 4
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "lake"
     lake = Lake.create(str(folder))
-    for number in range(APPENDS):
-        lake.append(GPU_SAMPLES, samples(seconds=[number * 10]), app_id="stream", mark=number + 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commits, "CHECKPOINT_EVERY", 5)
+        for number in range(APPENDS):
+            lake.append(GPU_SAMPLES, samples(seconds=[number * 10]), app_id="stream", mark=number + 1)
     return folder
 
 
@@ -129,7 +132,7 @@ def test_a_torn_hint_is_no_harm_and_is_put_aside(lake: Lake) -> None:
 
 
 def test_an_entry_before_the_checkpoint_does_not_matter(lake: Lake) -> None:
-    emptied(entry(lake, 7))
+    emptied(entry(lake, 2))
     assert rows(lake) == APPENDS
     assert repair(lake) == []
 
