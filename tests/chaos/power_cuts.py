@@ -275,7 +275,7 @@ class PowerCuts:
     def run(self, cuts: int) -> None:
         """Write until so many cuts are copied, then look at each."""
         image, reports = self.folder / "this.img", self.folder / "reports.txt"
-        begun_before = self.outcome.runs % 2
+        begun_before = 1 - self.outcome.runs % 2
         self.outcome.runs += 1
         shutil.copyfile(self.images[begun_before], image)
         shutil.copyfile(self.reported[begun_before], reports)
@@ -334,8 +334,9 @@ def cut(cuts: int, *, seed: int, longest_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="power-cuts-", dir=memory) as name:
         try:
             trials = PowerCuts(Path(name), seed=seed, longest_s=longest_s)
+            of_run = min(CUTS_A_RUN, (cuts + 1) // 2)
             while trials.outcome.cuts < cuts:
-                trials.run(min(CUTS_A_RUN, cuts - trials.outcome.cuts))
+                trials.run(min(of_run, cuts - trials.outcome.cuts))
                 sys.stderr.write(f"{trials.outcome.cuts} of {cuts} cuts, {len(trials.outcome.wrong)} wrong\n")
         except NoDiskError as problem:
             return {"skipped": str(problem)}

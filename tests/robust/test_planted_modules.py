@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
@@ -19,7 +18,6 @@ from made_report import MadeLaunch, write
 from servers.exporter import exporter
 from servers.process import running
 from tachograph.catalog.processes import SAFE_PATH, spawned_workers
-from tachograph.cli.registry import COMMANDS
 from tachograph.lake.delta import Lake
 from tachograph.web.images import JobImages
 
@@ -193,50 +191,6 @@ def test_no_server_and_no_writer_of_its_images_runs_one(filled: PlantedFolder) -
 
 
 # what each command does on the lake; those that start children are above, and the demo calls others
-WORDS: Mapping[str, Sequence[object]] = {
-    "help": ("jobs",),
-    "completion": ("bash",),
-    "init": ("--config", "new.toml"),
-    "compact": ("--vacuum-hours", 1),
-    "status": (),
-    "lake": (),
-    "forget": ("--user", "user000", "--remove"),
-    "jobs": (),
-    "job": ("JOB", "--html", "job.html"),
-    "seff": ("JOB",),
-    "watch": ("--simulate", 2, "--once"),
-    "classify": (),
-    "rules": ("run",),
-    "figures": ("--figure", 1, "--format", "svg"),
-    "waste": (),
-    "advise": ("--backtest",),
-    "export": ("csv", "--to", "out"),
-    "comment": (),
-    "digest": (),
-    "act": ("--once",),
-    "policy": ("status",),
-    "colocate": (),
-    "accuracy": ("--jobs", 50),
-    "counters": (),
-    "devices": (),
-    "version": (),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("planted", ["-m"], indirect=True)  # a script does not look into the working directory at all
-@pytest.mark.parametrize("command", WORDS)
-def test_no_command_runs_one(filled: PlantedFolder, command: str) -> None:
-    job = json.loads(filled.run("jobs", "--json"))[0]["job_id"] if "JOB" in WORDS[command] else ""
-    filled.run(command, *(job if word == "JOB" else word for word in WORDS[command]))
-
-
-def test_every_command_is_known() -> None:
-    here = {"analyze", "collect", "ingest", "kernels", "record", "serve", "simulate"}
-    without_children = {"demo", "sample", "scores", "tune"}
-    assert {command.name for command in COMMANDS} == WORDS.keys() | here | without_children
-
-
 @pytest.mark.parametrize("before", [None, "", "1"])
 def test_the_environment_is_as_before_when_workers_have_ended(
     before: str | None, monkeypatch: pytest.MonkeyPatch
