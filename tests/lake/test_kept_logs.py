@@ -33,8 +33,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Counted(DeltaTable):
         def __init__(self, location: str, **options: object) -> None:
-            super().__init__(location, **options)  # type: ignore[arg-type]
             found.append(Path(location).name)
+            super().__init__(location, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(delta_module, "DeltaTable", Counted)
     return found

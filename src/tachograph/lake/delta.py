@@ -126,6 +126,8 @@ class Lake:
     def _read_log_anew(self, location: str) -> DeltaTable:
         if not is_remote(location):
             files = LogFiles.of(Path(location))
+            if not (files.entries or files.checkpoints or files.has_hint):  # Delta takes longer to find that out
+                raise TableNotFoundError(f"no log at {location}")
             for version in files.empty_entries():  # Delta counts it as one without rows
                 raise torn_log(files.entry(version))
         delta = DeltaTable(location, storage_options=self._store.delta)
