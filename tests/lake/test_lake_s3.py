@@ -92,6 +92,7 @@ def test_what_was_written_in_vain_is_taken_away(s3: S3) -> None:
 
 
 WRITE = f"""
+import sys
 import lake_rows
 from tachograph.lake.delta import Lake
 from tachograph.catalog.tables import GPU_SAMPLES

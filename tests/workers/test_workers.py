@@ -126,7 +126,7 @@ def test_a_lake_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "jobs": [job("1", begin, end, gpus=1)],
         "allocations": held("1", "n1", (0,)),
         "gpu_samples": [
-            {"t": begin + timedelta(minutes=minute), "node": "n1", "gpu": 0, "gpu_util": 0.5} for minute in range(60)
+            {"t": begin + timedelta(minutes=minute), "node": "n1", "gpu": 0, "gpu_util": 0.0} for minute in range(60)
         ],
     }
     here = make_lake(tmp_path / "lake", **tables)
