@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from collecting import until
 
-from tachograph.service.collect.children import Children, ChildStep, command
+from tachograph.service.collect.children import Children, ChildStep
 from tachograph.service.collect.journal import CollectJournal
 from tachograph.service.collect.status import StepStatus
 
@@ -92,12 +92,6 @@ def test_a_failing_step_is_reported_once_retried_and_reported_when_it_works() ->
     assert not rig.status().is_failing
 
 
-def test_a_killed_step_names_the_signal() -> None:
-    rig = Rig("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    rig.at(10.0)
-    assert rig.reported == ["analyze: was killed by signal 9 (SIGKILL)"]
-
-
 @pytest.mark.slow
 def test_one_that_hangs_is_killed_with_its_own_children() -> None:
     rig = Rig("import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)")
@@ -134,33 +128,9 @@ def test_one_that_does_not_want_to_end_is_killed() -> None:
     assert not rig.children.is_busy
 
 
-def test_much_output_is_no_reason_to_wait_and_its_last_line_is_what_counts() -> None:
-    rig = Rig("import sys; print('x' * 1000000); print('the end')")
-    rig.at(10.0)
-    assert rig.status().result == "the end"
-
-
 def test_one_that_cannot_be_started_is_a_failure_like_others() -> None:
     rig = Rig("pass")
     rig.children.steps = [ChildStep("analyze", ["/nowhere/python"], 100.0, 10.0)]
     rig.at(10.0)
     assert rig.reported == ["analyze: cannot be started: No such file or directory"]
     assert (rig.status().failures, rig.status().running) == (1, False)
-
-
-def test_nothing_is_done_before_there_is_a_lake() -> None:
-    rig = Rig("pass")
-    rig.children.possible = lambda: False
-    rig.at(10.0)
-    rig.at(11.0)
-    assert (rig.status().runs, rig.status("compact").runs) == (0, 0)
-
-
-def test_a_child_is_a_command_of_its_own() -> None:
-    assert command("analyze", "--quiet")[1:] == [
-        *("-P", "-m"),
-        "tachograph.service.collect.child",
-        str(os.getpid()),
-        "analyze",
-        "--quiet",
-    ]

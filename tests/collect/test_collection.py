@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from collecting import QUIET, collecting, plan_of, until
+from collecting import collecting, plan_of, until
 from fake_feeds import START, STEP, Answer, Scripted, Tape, chunk_of, nothing, number_of
 
 from tachograph.catalog.chunks import Chunk
@@ -138,23 +138,6 @@ def test_a_watermark_is_never_ahead_of_our_own_clock(tmp_path: Path) -> None:
     assert len(lying(plan.lake)) > 2
 
 
-def test_what_was_read_before_a_failure_is_committed_and_the_next_poll_continues(tmp_path: Path) -> None:
-    def breaks(known: Watermark) -> Iterator[Chunk]:
-        assert number_of(known(NAME)) == 0
-        yield chunk_of(NAME, 0, 5)
-        raise InputError("broke off")
-
-    def goes_on(known: Watermark) -> Iterator[Chunk]:
-        begin = number_of(known(NAME))
-        if begin < 9:
-            yield chunk_of(NAME, begin, 9)
-
-    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, Scripted([breaks, goes_on]))])
-    with collecting(plan):
-        until(lambda: len(lying(plan.lake)) == 9)
-    assert lying(plan.lake) == all_of(NAME, 9)
-
-
 @pytest.mark.slow
 def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_stopping(tmp_path: Path) -> None:
     released = threading.Event()
@@ -222,38 +205,6 @@ def test_a_full_disk_loses_nothing_bounds_the_queue_and_is_reported_once(tmp_pat
     assert status_of(plan).errors["lake"] >= 4
 
 
-def test_only_so_many_chunks_wait(tmp_path: Path) -> None:
-    lake = Full(str(tmp_path / "lake"))
-    handed: list[int] = []
-
-    def endless(known: Watermark) -> Iterator[Chunk]:
-        for number in range(1000):
-            handed.append(number)
-            yield chunk_of(NAME, number, number + 1)
-
-    made = plan_of(
-        lake.location, [PolledSource(NAME, 0.02, Scripted([endless]))], CollectOptions(listen="", waiting_chunks=3)
-    )
-    plan = CollectPlan(lake, made.sources, made.collect, retry_s=(0.02, 0.02))
-    with collecting(plan):
-        until(lambda: lake.refused >= 10)
-        status = len(handed)
-    assert status == 4  # three wait, one is in the hands of the source
-    assert lying(lake) == []
-
-
-def test_stopping_with_a_full_disk_ends_soon_and_the_next_process_reads_it_again(tmp_path: Path) -> None:
-    lake = Full(str(tmp_path / "lake"))
-    made = plan_of(lake.location, [PolledSource(NAME, 0.02, Tape(NAME, 30, 0.0))])
-    began = time.monotonic()
-    with collecting(CollectPlan(lake, made.sources, QUIET, retry_s=(300.0, 300.0))):
-        until(lambda: lake.refused)
-    assert time.monotonic() - began < 100
-    with collecting(made):
-        until(lambda: len(lying(made.lake)) == 30)
-    assert lying(made.lake) == all_of(NAME, 30)
-
-
 def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_path: Path) -> None:
     strange = pl.DataFrame({"t": [datetime(2026, 3, 1, tzinfo=UTC)] * 5, "node": ["n"] * 5, "colour": ["red"] * 5})
     feed = Scripted([gives(0, 5), gives(5, 10, frame=strange), gives(10, 15), nothing])
@@ -271,33 +222,6 @@ def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_pat
     assert reported[1] == f"{NAME}: works again"
     status = status_of(plan)
     assert (status.errors, status.rejects) == ({"schema": 1}, {"gpu_samples": {UNREADABLE_CHUNK: 5}})
-
-
-def test_a_source_whose_chunks_are_never_understood_fails(tmp_path: Path) -> None:
-    def strange(known: Watermark) -> Iterator[Chunk]:
-        number = number_of(known(NAME))
-        yield chunk_of(NAME, number, number + 1, frame=pl.DataFrame({"colour": ["red"]}))
-
-    feed = Scripted([strange])
-    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, feed)])
-    with collecting(plan):
-        until(lambda: len(feed.polls) > 5)
-    status = status_of(plan)
-    assert status.condition(datetime.now(UTC)) == "failing"
-    assert status.last_success is None
-
-
-def test_a_lake_that_is_deleted_meanwhile_is_filled_again(tmp_path: Path) -> None:
-    tape = Tape(NAME, 60, 0.0)
-    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, tape)])
-    with collecting(plan):
-        until(lambda: len(lying(plan.lake)) == 60)
-        time.sleep(0.1)
-        for table in (GPU_SAMPLES, REJECTS):
-            shutil.rmtree(plan.lake.uri(table))
-        tape.count = 90
-        until(lambda: len(lying(plan.lake)) == 90)
-    assert lying(plan.lake) == all_of(NAME, 90)
 
 
 def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave(tmp_path: Path) -> None:
@@ -392,32 +316,6 @@ def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
     assert (analysis.runs, analysis.failures, analysis.last_success is None) == (1, 0, False)
     assert tape.closed
     assert broken.closed
-
-
-def test_once_does_not_wait_for_a_lake_that_takes_nothing(tmp_path: Path) -> None:
-    lake = Full(str(tmp_path / "lake"))
-    made = plan_of(lake.location, [PolledSource(NAME, 60, Tape(NAME, 40, 0.0))])
-    plan = CollectPlan(lake, made.sources, QUIET, retry_s=(30.0, 30.0))
-    status = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
-    assert status.sources[NAME].errors == {"lake": 1}
-
-
-def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
-    first = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
-    with collecting(first):
-        until(lambda: read_status(first.folder) is not None)
-        until(lambda: len(lying(first.lake)) == 5)
-        until(lambda: status_of(first).last_success is not None and status_of(first).watermarks)
-    before = status_of(first)
-    again = Scripted([fails("again")])
-    second = plan_of(tmp_path / "lake", [PolledSource(NAME, 3600, again)])
-    with collecting(second) as reported:
-        until(lambda: reported)
-    after = status_of(second)
-    assert before.last_success is not None
-    assert after.last_success == before.last_success
-    assert after.watermarks == before.watermarks == {NAME: chunk_of(NAME, 0, 5).watermark}
-    assert (after.rows, after.errors) == ({}, {"input": 1})
 
 
 @pytest.mark.slow

@@ -166,17 +166,6 @@ def test_check_polls_and_commits_nothing(tmp_path: Path, nodes: Exporter) -> Non
     assert "500" in done.stdout
 
 
-@pytest.mark.slow
-def test_a_second_one_is_refused_in_one_line(tmp_path: Path, nodes: Exporter) -> None:
-    site = Site(tmp_path, nodes.urls)
-    with site.collecting() as process:
-        until((site.lake / "_collect" / "status.json").exists)
-        done = site.run("collect", "--quiet")
-        assert done.returncode == 5
-        (line,) = done.stderr.splitlines()
-        assert f"process {process.pid} on {socket.gethostname()} already collects into this lake; " in line
-
-
 def fails(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     code = main(words)
     (line,) = capsys.readouterr().err.splitlines()

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.catalog.config import Configuration, load
-from tachograph.catalog.errors import ConfigError, UsageError
-from tachograph.catalog.units import parse_time
+from tachograph.catalog.errors import ConfigError
 from tachograph.sources.prometheus_query import PrometheusSettings
 from tachograph.sources.registry import configured_feeds, load_feed, settings_of, start_time
 from tachograph.sources.sacct import SacctSettings as AccountingSettings
@@ -41,22 +40,6 @@ def test_an_invalid_start_time_is_reported_before_any_poll(raw: dict[str, str], 
     settings = settings_of({**raw, "from": written}, where="test")
     with pytest.raises(ConfigError, match=rf"sources.*{raw['source']}.*from: invalid time: '{written}'"):
         load_feed(settings.source).connect(settings, configuration=Configuration())
-
-
-@pytest.mark.parametrize(
-    "raw", [{"source": "prometheus", "url": "http://p"}, {"source": "sacct", "how": "rest", "url": "http://s"}]
-)
-def test_a_missing_file_is_reported_with_its_entry(raw: dict[str, str], tmp_path: Path) -> None:
-    settings = settings_of({**raw, "name": "main", "user": "me", "token_file": str(tmp_path / "none")}, where="test")
-    reported = re.escape(f"[[sources]] {raw['source']}:main {tmp_path / 'none'}: token_file is not a file")
-    with pytest.raises(ConfigError, match=reported):
-        load_feed(settings.source).connect(settings, configuration=Configuration())
-
-
-@pytest.mark.parametrize("written", ["0001-01-01", "99999999d", "yesterday"])
-def test_times_that_are_none_or_too_far_away(written: str) -> None:
-    with pytest.raises(UsageError, match="invalid time"):
-        parse_time(written, now=NOW, zone_name="Europe/Berlin")
 
 
 def test_the_configuration_for_servers_can_be_collected_from(tmp_path: Path) -> None:

@@ -111,12 +111,3 @@ def test_what_is_answered(sent: bytes, status: bytes) -> None:
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.split(b" ")[1] == status
         assert (b"g 7.0" in body) == (status == b"200" and sent.startswith(b"GET"))
-
-
-def test_the_address_is_free_again_and_no_file_is_left() -> None:
-    before = open_files()
-    with serving() as address:
-        page(address)
-    assert open_files() <= before
-    with pytest.raises(urllib.error.URLError):
-        page(address)

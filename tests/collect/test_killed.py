@@ -108,17 +108,6 @@ def test_a_second_process_names_the_first_or_takes_over(tmp_path: Path) -> None:
             assert second.wait(15) == 0
 
 
-def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    with running(lake):
-        until(lambda: is_held(lake))
-        with running(lake, wait=True) as second:
-            assert second.stderr is not None
-            assert "waiting for " in second.stderr.readline()
-            second.terminate()
-            assert second.wait(15) == 0
-
-
 def test_a_signal_stops_it_after_the_queue_is_committed_and_ends_its_child(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     config = {"listen": "", "analyze_s": 0.3, "compact_s": 0.3}

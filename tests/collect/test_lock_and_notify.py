@@ -37,19 +37,6 @@ def test_the_error_names_the_holder_of_the_lock(tmp_path: Path) -> None:
         assert held
 
 
-def test_a_waiting_process_retries_the_lock(tmp_path: Path) -> None:
-    requested: list[str] = []
-
-    def wait(holder: str) -> bool:
-        requested.append(holder)
-        return len(requested) < 3
-
-    lock = CollectLock(tmp_path)
-    with lock.held(now=NOW, pause=time.sleep), lock.held(now=NOW, pause=lambda seconds: None, wait=wait) as held:
-        assert not held
-    assert requested == [f"process {os.getpid()} on {socket.gethostname()}"] * 3
-
-
 def test_reading_the_lock_does_not_block_it(tmp_path: Path) -> None:
     lock = CollectLock(tmp_path)
     with lock.held(now=NOW, pause=time.sleep):
@@ -90,15 +77,6 @@ def test_the_service_manager_receives_the_notifications(tmp_path: Path) -> None:
         assert notifier.watchdog_s == 60.0
         notifier.notify("READY=1", "STATUS=2 sources")
         assert manager.recv(100) == b"READY=1\nSTATUS=2 sources"
-
-
-def test_an_abstract_address_is_meant_by_an_at_sign() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        name = f"tachograph-test-{os.getpid()}"
-        manager.bind(f"\0{name}")
-        manager.settimeout(5)
-        SystemdNotifier(f"@{name}").notify("STOPPING=1")
-        assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_without_a_socket_nothing_is_sent(tmp_path: Path) -> None:

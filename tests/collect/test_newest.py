@@ -97,13 +97,6 @@ def test_the_last_value_counts_until_it_is_late(folder: Path) -> None:
     assert dict(zip(shown.gpus, shown.column("power_w").tolist(), strict=True)) == {A: 4.0}
 
 
-def test_a_clock_of_a_host_that_was_ahead_hides_nothing(folder: Path) -> None:
-    publisher = published(folder, samples(NOW + timedelta(seconds=500), a=1000.0), samples(b=2000.0))
-    publisher.add(chunk(samples(NOW + timedelta(seconds=60), a=3000.0)), NOW + timedelta(seconds=60))
-    publisher.publish(NOW + timedelta(seconds=60))
-    assert source(folder, T0 + 60).read().column("power_w").tolist() == [3.0, 2.0]
-
-
 @pytest.mark.parametrize(
     ("age_s", "current"), [(0.0, True), (LATE, True), (LATE + 1, False), (-4.0, True), (-6.0, False), (-86400.0, False)]
 )
@@ -198,13 +191,6 @@ def test_files_are_as_private_as_their_folder_and_go_with_the_next_process(folde
     assert not list(folder.rglob("*.newest"))
 
 
-def test_a_source_of_neither_samples_nor_running_jobs_publishes_nothing(folder: Path) -> None:
-    publisher = NewestPublisher(folder, "sacct", 60.0)
-    publisher.add(chunk(ChunkPart("jobs", JOBS.empty().drop("seq")), source="sacct"), NOW)
-    publisher.publish(NOW)
-    assert not list(folder.rglob("*.newest"))
-
-
 def answer(*jobs: tuple[str, str | None, int], places: tuple[tuple[str, str, int], ...]) -> Chunk:
     """Running jobs: id, user, number of GPUs; `places`: job, node, GPU."""
     rows = [
@@ -262,9 +248,3 @@ def test_an_answer_without_users_is_not_enough_for_who_may_see_what(folder: Path
     publisher.add(answer(("7", None, 1), places=(("7", "a", 0),)), NOW)
     publisher.publish(NOW)
     assert source(folder).slurm(lambda: OWN, minor_numbers=True) is OWN
-
-
-def test_a_folder_that_cannot_be_written_does_not_stop_a_poll(folder: Path) -> None:
-    (folder / NEWEST_FOLDER).write_text("a file where the folder should be", encoding="utf-8")
-    published(folder, samples(a=1.0))
-    assert not source(folder).is_current()

@@ -107,14 +107,6 @@ def test_a_holder_that_lost_the_lock_learns_it_and_leaves_the_other_file(tmp_pat
     assert msgspec.json.decode(file.read_bytes())["token"] == "theirs"
 
 
-def test_another_error_of_the_lock_is_one_line(tmp_path: Path) -> None:
-    with (
-        pytest.raises(LakeError, match="Input/output error"),
-        unlocked(tmp_path, errno.EIO).held(now=NOW, pause=no_pause),
-    ):
-        pass
-
-
 @pytest.fixture(scope="module")
 def without_flock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = program("gcc", package="gcc libc6-dev")

@@ -31,25 +31,6 @@ def test_a_problem_that_repeats_is_a_line_an_hour_with_its_count() -> None:
     ]
 
 
-def test_problems_in_turn_are_a_line_each() -> None:
-    lines = Lines()
-    remarks = lines.remarks()
-    for _ in range(1000):
-        remarks.problem("a", "refused")
-        remarks.problem("a", "garbage")
-    assert lines.said == ["a: refused", "a: garbage"]
-
-
-def test_a_problem_after_its_end_is_a_new_one() -> None:
-    lines = Lines()
-    remarks = lines.remarks()
-    for _ in range(2):
-        remarks.problem("a", "refused")
-        remarks.works("a")
-        remarks.works("a")
-    assert lines.said == ["a: refused", "a: works again"] * 2
-
-
 def test_a_source_that_invents_problems_or_comes_and_goes_has_few_lines_and_keeps_none_from_others() -> None:
     lines = Lines()
     remarks = lines.remarks()

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.catalog.errors import LakeError
 from tachograph.cli import main
 from tachograph.service.collect.journal import CollectJournal
 from tachograph.service.collect.lock import CollectLock
@@ -182,18 +181,6 @@ def test_what_was_skipped_is_on_every_surface() -> None:
     )
 
 
-def test_the_worst_clocks_are_named_first_and_good_ones_not_at_all() -> None:
-    found = source(skew_s={"a": 0.9, "b": -7.0, "c": 1.5, "d": 7.0, "e": -1.0})
-    assert list(found.skewed().items()) == [("b", -7.0), ("d", 7.0), ("c", 1.5)]
-
-
-def test_a_step_fails_until_it_works() -> None:
-    assert not StepStatus().is_failing
-    assert StepStatus(last_error_at=NOW).is_failing
-    assert StepStatus(last_error_at=NOW, last_success=ago(1)).is_failing
-    assert not StepStatus(last_error_at=ago(1), last_success=NOW).is_failing
-
-
 def status(lake: Path, *, updated: datetime, stopped: datetime | None = None) -> CollectStatus:
     """What a process wrote that collected one source which is well at NOW."""
     one = source(last_error="http://n1: refused", last_error_at=ago(900), skew_s={"n1": 3.25, "n2": -2.0})
@@ -219,11 +206,6 @@ def test_a_status_reads_back_and_one_that_cannot_be_read_is_none(tmp_path: Path)
         (folder / "status.json").write_bytes(broken)
         assert read_status(folder) is None
     assert read_status(tmp_path / "absent") is None
-
-
-def test_a_status_that_cannot_be_written_is_an_error_of_the_lake(tmp_path: Path) -> None:
-    with pytest.raises(LakeError):
-        write_status(tmp_path / "absent", status(tmp_path, updated=NOW))
 
 
 def test_a_process_with_a_stale_status_hangs(tmp_path: Path) -> None:
@@ -281,20 +263,6 @@ def test_a_watermark_ahead_of_the_clock_is_an_error_with_its_negative_lag(
     (one,) = json.loads(capsys.readouterr().out)["sources"]
     assert one["condition"] == "ahead"
     assert one["lag_s"] == pytest.approx(-3600, abs=60)
-
-
-def test_status_json_has_the_same_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lake = written(tmp_path, updated=NOW, stopped=NOW)
-    assert main(["status", "--json", "--lake", str(lake)]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["healthy"], found["running"], found["stopped"]) == (False, False, "2026-03-01T12:00:00Z")
-    (one,) = found["sources"]
-    assert (one["condition"], one["last_error"], one["skewed"]) == (
-        "late",
-        "http://n1: refused",
-        {"n1": 3.25, "n2": -2.0},
-    )
-    assert found["steps"]["analyze"]["result"] == "3 jobs summarized"
 
 
 SIGNALLED = """
@@ -356,13 +324,3 @@ def test_on_a_full_disk_the_status_is_still_written_and_names_the_disk(small_dis
     (small_disk / "filler").unlink()
     write_status(folder, status(lake, updated=NOW))
     assert overview(str(lake), folder, (), now=NOW).full_disk is None
-
-
-@pytest.mark.slow
-def test_a_status_that_is_larger_than_its_file_is_an_error_on_a_full_disk(small_disk: Path) -> None:
-    folder = small_disk / "lake" / "_collect"
-    folder.mkdir(parents=True)
-    filled(small_disk)
-    with pytest.raises(LakeError, match="the disk is full"):
-        write_status(folder, status(small_disk / "lake", updated=NOW))
-    assert list(folder.iterdir()) == []

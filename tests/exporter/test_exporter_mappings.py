@@ -129,12 +129,6 @@ def test_nvidia_gpu_exporter_without_an_index_is_counted() -> None:
     assert page.removed["no_gpu"] == 8
 
 
-def test_uuids_of_two_exporters_are_one_gpu_whatever_their_prefix() -> None:
-    dcgm = f'DCGM_FI_DEV_FB_USED{{gpu="5",UUID="GPU-{ONE}",hpc_job="9"}} 100\n'
-    page = Page(dcgm + f'nvidia_smi_utilization_gpu_ratio{{uuid="{ONE}"}} 0.42\n')
-    assert page.samples("gpu_util") == {5: 0.42}
-
-
 def test_slurm_job_exporter_names_the_holders_of_gpus() -> None:
     page = Page(slurm_page(0, 1))
     assert page.samples("gpu_util") == {0: 77, 1: 5}
@@ -151,11 +145,6 @@ def test_an_index_within_the_job_is_ambiguous() -> None:
     held = {(row["job_id"], row["gpu"], row["provenance"]) for row in page.rows["allocations"]}
     assert held == {("700", None, "node_list"), ("701", None, "node_list")}
     assert page.removed["ambiguous_gpu"] == 7
-
-
-def test_a_uuid_in_place_of_an_index_is_a_uuid() -> None:
-    labels = OF_JOB.format(job=700, gpu=f"MIG-{ONE}")
-    assert Page(f"slurm_job_utilization_gpu{{{labels}}} 77\n").removed == {"no_gpu": 1}
 
 
 def test_omnistat_reports_dies_memory_by_capacity_and_the_job_of_the_node() -> None:
@@ -273,14 +262,6 @@ def rows_of(lake: Path, table: LakeTable) -> pl.DataFrame:
     return Lake.open(str(lake)).latest(table)
 
 
-def test_the_second_die_without_power_is_missing_not_idle(tmp_path: Path) -> None:
-    (tmp_path / "page.prom").write_text(OMNISTAT, encoding="utf-8")
-    done = run_here(["ingest", "dcgm-exporter", "page.prom", "--node", "n1", "--lake", "l"], tmp_path, {})
-    assert done.returncode == 0
-    found = rows_of(tmp_path / "l", GPU_SAMPLES).sort("gpu").get_column("power_w").to_list()
-    assert found == [450.0, None]
-
-
 def test_a_saved_answer_has_the_names_of_the_only_entry(tmp_path: Path) -> None:
     (tmp_path / "tachograph.toml").write_text(
         '[[sources]]\nsource = "prometheus"\nurl = "http://nowhere.invalid"\n'
@@ -292,18 +273,6 @@ def test_a_saved_answer_has_the_names_of_the_only_entry(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert rows_of(tmp_path / "lake", GPU_SAMPLES).select("node", "gpu", "gpu_util").rows() == [("n1", 3, 0.5)]
     assert rows_of(tmp_path / "lake", ALLOCATIONS).get_column("job_id").to_list() == ["77"]
-
-
-def test_devices_are_counted_as_devices_not_as_rows(tmp_path: Path) -> None:
-    for number, model in enumerate(("NVIDIA H100", "NVIDIA H100 80GB HBM3")):
-        text = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="n1",modelName="{model}"}} {number}\n'
-        (tmp_path / f"{number}.prom").write_text(text, encoding="utf-8")
-    environment = {"HOME": str(tmp_path)}
-    done = run_here(["ingest", "dcgm-exporter", "0.prom", "1.prom", "--lake", "lake"], tmp_path, environment)
-    assert "2 gpu_samples, 1 device committed" in done.stdout
-    tables = run_here(["lake", "--json", "--lake", "lake"], tmp_path, environment)
-    (devices,) = [table for table in json.loads(tables.stdout)["tables"] if table["table"] == "devices"]
-    assert devices["rows"] == 1
 
 
 def test_live_views_read_the_same_and_leave_out_what_other_series_complete() -> None:

@@ -119,12 +119,6 @@ def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
     assert len(found.names) + sum(reject.count for reject in found.rejects) == meant
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_are_survived(page: bytes) -> None:
-    found = parse_page(page)
-    assert len(found.names) == len(found.labels) == len(found.values) == len(found.stamps)
-
-
 @given(pages, st.sets(names, max_size=3), st.integers(0, 10**6))
 def test_only_the_metrics_wanted_are_read(page: str, wanted: set[str], pick: int) -> None:
     everything = list(parse_page(page.encode()))
@@ -158,15 +152,6 @@ def test_lines_that_are_no_samples_are_counted(line: str) -> None:
     assert found.rejects[0].example == line
 
 
-def test_names_in_quotes_are_read() -> None:
-    page = '{"my.metric","la bel"="x",gpu="0"} 5\n{"a",x="\\"}"} 6\n'
-    assert (
-        ours(page)
-        == reference(page)
-        == [("my.metric", {"la bel": "x", "gpu": "0"}, 5.0, None), ("a", {"x": '"}'}, 6.0, None)]
-    )
-
-
 def test_what_is_no_page_is_given_up_soon() -> None:
     lines = ['{="' * 30] * 200_000 + ['{"\\' * 10_000_000]
     page = "".join(f"{line}\n" for line in lines).encode()
@@ -186,8 +171,3 @@ def test_the_recorded_page_is_read_as_the_reference_reads_it(recorded: Path) -> 
     assert same(ours(page), reference(page))
     assert len(ours(page)) == 30
     assert parse_page(page.encode()).rejects == ()
-
-
-def test_lines_of_other_metrics_are_counted() -> None:
-    page = b'a 1\ngo_threads 8\ngo_gc{q="0"} 1\ngo_gc{q="1"} 2\n'
-    assert parse_page(page, wanted={"a"}).unread == {"go_threads": 1, "go_gc": 2}

@@ -19,8 +19,6 @@ from tachograph.cli import main
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.sources.exporter_mapping import LabelNames
-from tachograph.sources.gpu_indices import GpuIndices, LabelledGpu, PlacedGpu
-from tachograph.sources.prometheus import read_saved
 from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRun, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows, series_parts
 
@@ -102,13 +100,6 @@ def test_an_answer_in_every_order() -> None:
         assert_not_swapped(of_answer(order))
 
 
-@pytest.mark.parametrize("series", [DCGM + SWAPPED, SWAPPED + DCGM])
-def test_a_saved_answer(series: list[Series], tmp_path: Path) -> None:
-    file = tmp_path / "answer.json"
-    file.write_bytes(saved(series, [60, 120]))
-    assert_not_swapped({part.table: part for part in read_saved(file, SeriesMemory()).parts})
-
-
 def saved(series: Sequence[Series], times: Sequence[int]) -> bytes:
     result: list[dict[str, Any]] = [
         {"metric": {"__name__": metric} | labels, "values": [[t, str(value)] for t in times]}
@@ -122,13 +113,6 @@ def test_alone_minor_numbers_are_the_index() -> None:
     assert holders(parts) == {("7", 0), ("8", 1)}
     assert devices(parts) == {0: "GPU-b", 1: "GPU-a"}
     assert reasons(parts) == {}
-
-
-def test_indices_are_kept_from_round_to_round() -> None:
-    memory = SeriesMemory()
-    of_pages(DCGM, memory=memory)
-    parts = of_pages(SWAPPED, memory=memory, t=T + timedelta(minutes=1))
-    assert holders(parts) == {("7", 1), ("8", 0)}
 
 
 def test_another_exporter_ends_no_allocation() -> None:
@@ -231,33 +215,12 @@ def test_a_gpu_that_was_replaced_is_no_contradiction() -> None:
         assert devices(parts) == {0: "GPU-c"}
 
 
-def test_slices_stay_as_labelled() -> None:
-    slices = [
-        (UTIL.replace("DEV_GPU_UTIL", "PROF_SM_ACTIVE"), {"gpu": "0", "GPU_I_ID": str(mig), "UUID": f"MIG-{mig}"}, 0.5)
-        for mig in (7, 8)
-    ]
-    parts = of_pages(slices, DCGM)
-    rows = parts["gpu_samples"].frame.select("gpu", "mig").rows()
-    assert set(rows) == {(0, None), (1, None), (0, 7), (0, 8)}
-    assert reasons(parts) == {}
-
-
 def test_the_labels_of_a_site_decide() -> None:
     vocabulary = SeriesVocabulary(labels=LabelNames(gpu=("card",)))
     own = [(JOB, {"card": "4", "uuid": "GPU-a"}, 7.0)]
     parts = of_pages(DCGM, own, memory=SeriesMemory(vocabulary))
     assert holders(parts) == {("7", 4)}
     assert devices(parts) == {4: "GPU-a", 1: "GPU-b"}
-
-
-def test_the_version_tells_whether_anything_new_is_known() -> None:
-    indices, dcgm = GpuIndices(), LabelledGpu("n", 1, 1, uuid="GPU-a", pci="0:3a:0.0")
-    indices.places({dcgm: (0, 0)})
-    before = indices.version
-    assert indices.places({dcgm: (5, 9)}) == {dcgm: PlacedGpu(1, rank=1)}
-    assert indices.version == before
-    indices.places({dcgm._replace(gpu=2): (10, 10)})
-    assert indices.version > before
 
 
 @pytest.mark.parametrize("series", [DCGM + SWAPPED, SWAPPED + DCGM])

@@ -8,7 +8,6 @@ from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 import pytest
 
@@ -97,30 +96,11 @@ def test_pages_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path
     assert counted["removed"].sum() == 4
 
 
-def answer(folder: Path, name: str, series: Sequence[Series]) -> str:
-    times = [(T + timedelta(minutes=minute)).timestamp() for minute in range(8)]
-    result = [
-        {"metric": {"__name__": metric} | labels, "values": [[t, str(value)] for t in times]}
-        for metric, labels, value in series
-    ]
-    document = {"status": "success", "data": {"resultType": "matrix", "result": result}}
-    (folder / name).write_bytes(msgspec.json.encode(document))
-    return name
-
-
 def assert_own_numbers() -> None:
     found = analyzed()
     assert {name: row["attribution"] for name, row in found.items()} == {"7": "explicit", "8": "explicit"}
     assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
     assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
-
-
-@pytest.mark.parametrize("order", [["dcgm", "jobstats"], ["jobstats", "dcgm"]])
-def test_saved_answers_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path) -> None:
-    for kind in order:
-        name = answer(tmp_path, f"{kind}.json", dcgm(0) if kind == "dcgm" else jobstats(0))
-        assert main(["ingest", "prometheus", name, "--lake", "lake"]) == 0
-    assert_own_numbers()
 
 
 @pytest.mark.parametrize(("late", "one_process"), [("dcgm", True), ("jobstats", False)])
@@ -175,23 +155,6 @@ SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu", "uuid", "nvml_i
 
 def devices_of(*rows: tuple[Any, ...]) -> pl.DataFrame:
     return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
-
-
-def test_a_replaced_gpu_keeps_its_place() -> None:
-    known = devices_of(("n", 0, "GPU-a", 0, 0), ("n", 1, "GPU-b", 1, 1))
-    assert new_indices([NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")], known) == {}
-
-
-def test_a_node_that_counts_anew() -> None:
-    """GPU 0 fell off the bus: the other is 0 from now on, for maps and accounting too."""
-    known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
-    assert new_indices([NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")], known) == {}
-
-
-def test_labels_without_a_uuid_follow_those_with_one() -> None:
-    known = devices_of(("n", 0, "GPU-b", 1, 0), ("n", 1, "GPU-a", 0, 1))
-    labels = [NumberedGpu("n", gpu, None, None, None, "nvml_index") for gpu in (0, 1)]
-    assert new_indices(labels, known) == {("n", 0): 1, ("n", 1): 0}
 
 
 def test_a_pci_address_where_no_uuid_is_known() -> None:

@@ -7,8 +7,6 @@ import pytest
 from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.metrics import (
     DCGM_INDEX,
-    MINOR_NUMBER,
-    NO_INDEX,
     OWN_INDEX,
     SeriesLocation,
     UnusableLabels,
@@ -66,30 +64,12 @@ def test_the_gpu_and_its_slice(labels: dict[str, str], gpu: int | None, mig: int
     assert (found.gpu, found.mig) == (gpu, mig)
 
 
-@pytest.mark.parametrize(
-    ("labels", "rank"),
-    [
-        ({"gpu": "3", "minor_number": "2"}, DCGM_INDEX),
-        ({"ordinal": "1", "minor_number": "2"}, DCGM_INDEX),
-        ({"device": "nvidia3"}, MINOR_NUMBER),
-        ({"card": "1", "gpu": "3"}, OWN_INDEX),
-        ({"pci_bus_id": "00000000:53:00.0"}, NO_INDEX),
-    ],
-)
-def test_the_rank_of_an_index_is_that_of_its_label(labels: dict[str, str], rank: int) -> None:
-    assert placed(labels, LabelNames(gpu=("card",))).rank == rank
-
-
 @pytest.mark.parametrize("model", ["modelName", "model_name", "name"])
 @pytest.mark.parametrize("uuid", ["UUID", "uuid", "gpu_uuid"])
 def test_the_device(model: str, uuid: str) -> None:
     labels = {"gpu": "0", uuid: "GPU-a", model: "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:53:00.0"}
     found = placed(labels)
     assert (found.uuid, found.model, found.pci) == ("GPU-a", "NVIDIA H100 80GB HBM3", "00000000:53:00.0")
-
-
-def test_a_name_that_belongs_to_no_gpu_is_no_model() -> None:
-    assert placed({"node": "n1", "name": "systemd", "uuid": ""}) == SeriesLocation("n1")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS
-from tachograph.catalog.errors import ConfigError
-from tachograph.sources.metrics import MetricTarget, metric_names, metric_target, refuse_unknown_metrics
+from tachograph.sources.metrics import MetricTarget, metric_names, metric_target
 
 
 @pytest.mark.parametrize(
@@ -47,14 +46,6 @@ def test_every_node_exporter_series_of_the_catalogue_is_known() -> None:
             assert (found.table, found.column, found.unit) == ("node_samples", counter.name, counter.node_exporter_unit)
 
 
-def test_series_of_cpus_and_interfaces_add_up_and_levels_do_not() -> None:
-    busy = metric_target("node_cpu_seconds_total", {"mode": "user", "cpu": "0"})
-    memory = metric_target("node_memory_MemTotal_bytes", {})
-    assert busy is not None
-    assert memory is not None
-    assert (busy.adds_up, memory.adds_up) == (True, False)
-
-
 def test_the_loopback_interface_is_left_out() -> None:
     assert metric_target("node_network_receive_bytes_total", {"device": "lo"}) is None
     assert metric_target("node_network_receive_bytes_total", {"device": "hsn0"}) is not None
@@ -73,28 +64,9 @@ def test_what_is_no_counter_has_no_target(metric: str, labels: dict[str, str]) -
     assert metric_target(metric, labels) is None
 
 
-def test_facts_and_jobs_go_to_their_tables() -> None:
-    assert metric_target("nvidia_gpu_memory_total_bytes", {}) == MetricTarget("devices", "hbm_mib", "B")
-    assert metric_target("nvidia_gpu_jobId", {}) == MetricTarget("allocations", "job_id", "")
-
-
 def test_names_of_a_site_come_first() -> None:
     own = {"DCGM_FI_DEV_GPU_UTIL": ("gpu_util", "fraction"), "rack_power": ("node_power_w", "kW")}
     assert metric_target("DCGM_FI_DEV_GPU_UTIL", {}, own=own) == MetricTarget("gpu_samples", "gpu_util", "fraction")
     assert metric_target("rack_power", {}, own=own) == MetricTarget("node_samples", "node_power_w", "kW")
     assert "rack_power" in metric_names(own=own)
     assert "rack_power" not in metric_names()
-
-
-@pytest.mark.parametrize(
-    ("own", "said"),
-    [
-        ({"m": ("gpu_usage", "percent")}, "metrics.m: no counter 'gpu_usage'"),
-        ({"m": ("power_w", "B")}, "metrics.m: cannot convert unit 'B' to 'W'"),
-    ],
-)
-def test_names_of_a_site_are_checked(own: dict[str, tuple[str, str]], said: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        refuse_unknown_metrics(own, where="tachograph.toml")
-    assert said in str(raised.value)
-    refuse_unknown_metrics({"m": ("power_w", "kW")}, where="tachograph.toml")

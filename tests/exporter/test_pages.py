@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tachograph.catalog.chunks import ChunkPart
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
-from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.series import SeriesMemory, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
@@ -42,17 +40,6 @@ def rows(part: ChunkPart) -> list[dict[str, Any]]:
 
 def reasons(parts: dict[str, ChunkPart]) -> dict[tuple[str, str], int]:
     return {(part.table, reject.reason): reject.count for part in parts.values() for reject in part.rejects}
-
-
-def test_metrics_of_one_gpu_are_one_row() -> None:
-    page = (
-        f'{UTIL}{{gpu="0",Hostname="n1.example.org"}} 50\n{UTIL}{{gpu="1",Hostname="n1.example.org"}} 60\n'
-        f'{POWER}{{gpu="1",Hostname="n1.example.org"}} 400\nunknown_metric{{gpu="1"}} 5\n'
-    )
-    assert rows(gather(page)["gpu_samples"]) == [
-        {"t": T, "node": "n1", "gpu": 0, "gpu_util": 0.5},
-        {"t": T, "node": "n1", "gpu": 1, "gpu_util": pytest.approx(0.6), "power_w": 400.0},
-    ]
 
 
 def test_a_gpu_with_several_jobs_is_one_sample_and_held_by_each() -> None:
@@ -81,19 +68,6 @@ def test_a_series_that_differs_between_jobs_is_counted() -> None:
     parts = gather(page)
     assert [row["gpu_util"] for row in rows(parts["gpu_samples"])] == [0.5]
     assert reasons(parts) == {("gpu_samples", "conflicting_value"): 1}
-
-
-def test_slices_are_units_of_their_own() -> None:
-    page = "".join(
-        f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{gpu="0",UUID="GPU-a",GPU_I_PROFILE="1g.10gb",GPU_I_ID="{mig}"}} 0.{mig}\n'
-        for mig in (7, 8)
-    )
-    parts = gather(page)
-    assert [(row["gpu"], row["mig"], round(row["gr_engine_active"], 1)) for row in rows(parts["gpu_samples"])] == [
-        (0, 7, 0.7),
-        (0, 8, 0.8),
-    ]
-    assert [(row["mig"], row["uuid"]) for row in rows(parts["devices"])] == [(7, "GPU-a"), (8, "GPU-a")]
 
 
 def test_what_labels_and_facts_tell_about_the_device() -> None:
@@ -151,14 +125,6 @@ def test_times_behind_values_come_before_the_time_of_the_scrape() -> None:
     assert reasons(parts) == {("gpu_samples", "bad_timestamp"): 1}
 
 
-def test_a_counter_in_two_units_keeps_both() -> None:
-    page = 'DCGM_FI_DEV_FB_USED{gpu="0"} 10\nnvidia_gpu_memory_used_bytes{minor_number="1"} 1048576\n'
-    gathering = SeriesRows(SeriesMemory())
-    gathering.add_page(page.encode(), t=T, node="n1")
-    landed = [row for part in gathering.parts() if part.table == "gpu_samples" for row in rows(part)]
-    assert {row["gpu"]: row["hbm_used_mib"] for row in landed} == {0: 10.0, 1: 1.0}
-
-
 def test_what_names_no_gpu_and_no_node_is_counted() -> None:
     page = f'{UTIL}{{Hostname="n1"}} 5\n{UTIL}{{gpu="all"}} 5\n{UTIL}{{gpu="0",nvlink="1"}} 5\n{UTIL}{{gpu="0"}} 5\n'
     parts = gather(page, node=None)
@@ -169,26 +135,6 @@ def test_what_names_no_gpu_and_no_node_is_counted() -> None:
         ("gpu_samples", "no_node"): 1,
     }
     assert parts["gpu_samples"].frame.is_empty()
-
-
-def test_a_job_that_is_none_is_counted() -> None:
-    parts = gather(f'{UTIL}{{gpu="0",hpc_job="somebody"}} 5\n')
-    assert reasons(parts) == {("allocations", "bad_job_id"): 1}
-
-
-def test_names_of_a_site_are_used() -> None:
-    vocabulary = SeriesVocabulary(metrics={"card_busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",)))
-    assert rows(gather('card_busy{card="3"} 0.25\n', vocabulary=vocabulary)["gpu_samples"]) == [
-        {"t": T, "node": "n1", "gpu": 3, "gpu_util": 0.25}
-    ]
-
-
-def test_pages_of_many_nodes_are_put_together() -> None:
-    gathering = SeriesRows(SeriesMemory())
-    for node in ("n1", "n2"):
-        gathering.add_page(f'{UTIL}{{gpu="0"}} 5\n'.encode(), t=T, node=node)
-    (part,) = gathering.parts()
-    assert part.frame.get_column("node").to_list() == ["n1", "n2"]
 
 
 metrics = st.sampled_from([UTIL, POWER, "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_SM_ACTIVE", "node_load1", "other"])
@@ -252,16 +198,3 @@ def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, st
     assert found == dict(expected)
     told = parts.get("allocations", pl.DataFrame()).to_dicts()
     assert {(row["job_id"], row["node"], row["gpu"], row["mig"]) for row in told} == jobs
-
-
-def test_the_recorded_page(recorded: Path) -> None:
-    page = (recorded / "prometheus_h100" / "dcgm_exporter_metrics_excerpt.prom").read_text()
-    parts = gather(page, node=None)
-    landed = rows(parts["gpu_samples"])
-    assert [(row["node"], row["gpu"]) for row in landed] == [("gpu-node-1", gpu) for gpu in range(8)]
-    assert (landed[0]["power_w"], landed[0]["gpu_temp_c"]) == (pytest.approx(113.611), 30.0)
-    devices = rows(parts["devices"])
-    assert len({row["uuid"] for row in devices}) == 8
-    assert {row["model"] for row in devices} == {"NVIDIA H100 80GB HBM3"}
-    assert "allocations" not in parts
-    assert reasons(parts) == {}

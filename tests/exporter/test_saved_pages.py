@@ -76,13 +76,6 @@ def test_a_saved_page_is_of_the_time_it_was_saved_and_lands_once(ingest: Ingest,
     assert lake.latest(DEVICES).height == 2
 
 
-def test_time_and_node_can_be_told(ingest: Ingest, tmp_path: Path) -> None:
-    save(tmp_path / "page.prom", f'{UTIL}{{gpu="0"}} 50\n')
-    done = ingest("page.prom", "--time", "2026-02-01T10:00", "--node", "n9.example.org")
-    assert done.returncode == 0
-    assert landed(tmp_path) == [(datetime(2026, 2, 1, 10, tzinfo=UTC), "n9", 0, 0.5)]
-
-
 def test_pages_of_a_folder_are_samples_of_their_times(ingest: Ingest, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     pages.mkdir()
@@ -117,14 +110,6 @@ def test_a_file_that_is_no_page_is_named(ingest: Ingest, tmp_path: Path, content
     assert done.stderr.count("\n") == 1
     assert f"bad.prom: {said}" in done.stderr
     assert len(landed(tmp_path)) == 2
-
-
-def test_a_page_that_was_cut_off_loses_its_last_line_only(ingest: Ingest, tmp_path: Path) -> None:
-    save(tmp_path / "page.prom", PAGE[:-5])
-    done = ingest("page.prom", "--show-rejected")
-    assert done.returncode == 0
-    assert landed(tmp_path) == [(NOON, "n1", 0, 0.5)]
-    assert "cut off line" in done.stdout
 
 
 def test_exporters_are_asked_once(ingest: Ingest, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import polars as pl
 import pytest
 
 from own_time import own_seconds
-from servers.exporter import Exporter, Fault, Gpu, exporter
+from servers.exporter import Exporter, Fault, exporter
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources.dcgm_exporter import ScrapeFeed
@@ -124,14 +124,6 @@ def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
         server.fail("n2", None)
 
 
-def test_nobody_answering_is_an_error_that_says_where_and_why() -> None:
-    settings = ExporterSettings(source=DCGM_EXPORTER, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"))
-    feed = ScrapeFeed(settings, cluster=None)
-    with pytest.raises(InputError, match=r"127\.0\.0\.1:\d: cannot connect: connection refused \(and 1 other\)"):
-        poll(feed)
-    feed.close()
-
-
 def test_a_value_that_is_read_again_is_counted_and_does_not_land() -> None:
     with exporter(TWO_NODES) as server, feeding(server) as feed:
         first = poll(feed)
@@ -178,47 +170,9 @@ def test_clocks_that_are_ahead_are_noticed() -> None:
     assert sorted(ahead.values())[0] == pytest.approx(0, abs=1)
 
 
-def test_node_exporters_are_read_the_same_way(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    with exporter({"n1": {}}) as server, feeding(server) as feed:
-        server.nodes["n1"].more = 'node_uname_info{nodename="n1"} 1\nnode_load1 0.5\n'
-        ingest(lake, [poll(feed)], now=datetime.now(UTC))
-    assert lake.latest(NODE_SAMPLES).select("node", "load_average").rows() == [("n1", 0.5)]
-
-
-def test_slices_and_names_of_a_site() -> None:
-    with (
-        exporter({"n1": {}}) as server,
-        feeding(server, metrics={"busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",))) as feed,
-    ):
-        server.nodes["n1"].gpus = [
-            Gpu(0, {"busy": 0.5}, labels={"gpu": "", "card": "4", "GPU_I_ID": str(i)}) for i in (1, 2)
-        ]
-        assert frame(poll(feed)).select("gpu", "mig", "gpu_util").rows() == [(4, 1, 0.5), (4, 2, 0.5)]
-
-
-def test_secrets_reach_every_exporter(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("abc\n")
-    with exporter(TWO_NODES) as server, feeding(server, token_file=str(token)) as feed:
-        poll(feed)
-        assert {entry.headers["authorization"] for entry in server.served} == {"Bearer abc"}
-
-
 def test_many_exporters_behind_tls_share_what_is_costly() -> None:
     settings = ExporterSettings(source=DCGM_EXPORTER, urls=("https://n[001-500]:9400",))
     assert own_seconds(lambda: ScrapeFeed(settings, cluster=None).close(), enough=5) < 5  # 25 s where each reads them
-
-
-def test_rounds_land_as_a_stream_with_what_was_removed(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    with exporter(TWO_NODES) as server, feeding(server) as feed:
-        for energy in (1e6, 1e6, 2e6):
-            server.set("n1", 0, {ENERGY: energy})
-            ingest(lake, [poll(feed)], now=datetime.now(UTC))
-    assert lake.latest(GPU_SAMPLES).height == 5
-    rejects = lake.latest(REJECTS).filter(pl.col("reason") == "reread").get_column("removed").sort().to_list()
-    assert rejects == [3, 4]
 
 
 def test_rounds_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,19 +68,6 @@ def answer(document: object) -> HttpAnswer:
 
 def matrix(*series: object, **more: object) -> HttpAnswer:
     return answer({"status": "success", "data": {"resultType": "matrix", "result": list(series)}, **more})
-
-
-def test_histograms_and_empty_series_are_passed_over() -> None:
-    found = read_result(
-        matrix(
-            {"metric": {"__name__": "a"}, "histograms": [[1, {"count": "1"}]]},
-            {"metric": {"__name__": "b"}, "values": []},
-            {"metric": {"__name__": "c"}, "values": [[1.5, "2"]]},
-        )
-    )
-    assert [(run.labels, run.t.tolist(), run.values.tolist()) for run in found.runs] == [
-        (b'{"__name__": "c"}', [1500], [2.0])
-    ]
 
 
 def test_warnings_are_told_and_remove_nothing() -> None:
@@ -172,35 +158,6 @@ def test_what_series_lack_is_counted_by_points() -> None:
     }
 
 
-def test_one_counter_in_two_units_stays_two_columns_until_units_are_converted(tmp_path: Path) -> None:
-    def series(name: str, gpu: str, value: str) -> object:
-        return {"metric": {"__name__": name, "Hostname": "n", "gpu": gpu}, "values": [[1_790_000_000, value]]}
-
-    found = read_result(
-        matrix(series("DCGM_FI_DEV_POWER_USAGE", "0", "250"), series("nvidia_gpu_power_usage_milliwatts", "1", "90000"))
-    )
-    powers = {}
-    for part in series_parts(found, SeriesMemory(), overlaps=False):
-        if part.table == "gpu_samples":
-            for gpu, power in part.frame.select("gpu", "power_w").rows():
-                powers[gpu] = (power, part.units["power_w"])
-    assert powers == {0: (250.0, "W"), 1: (90000.0, "mW")}
-
-
-def test_a_gpu_known_by_its_uuid_alone_is_that_of_another_series() -> None:
-    def series(name: str, value: str, **labels: str) -> object:
-        return {"metric": {"__name__": name, "Hostname": "n", **labels}, "values": [[1, value]]}
-
-    found = read_result(
-        matrix(
-            series("DCGM_FI_PROF_SM_ACTIVE", "0.5", UUID="GPU-a"),
-            series("DCGM_FI_DEV_GPU_UTIL", "50", UUID="GPU-a", gpu="3"),
-        )
-    )
-    (samples, *_) = series_parts(found, SeriesMemory(), overlaps=False)
-    assert samples.frame.select("gpu", "gpu_util", "sm_active").rows() == [(3, 50.0, 0.5)]
-
-
 def test_job_numbers_as_values_become_allocations() -> None:
     series = {
         "metric": {"__name__": "nvidia_gpu_jobId", "instance": "n:9445", "minor_number": "2", "uuid": "GPU-a"},
@@ -251,28 +208,8 @@ def test_recorded_answers_of_a_scheduler_exporter(recorded: Path) -> None:
         read_saved(folder / "unknown-path.json", SeriesMemory())
 
 
-def test_labels_stay_text() -> None:
-    assert msgspec.json.decode(read_result(matrix({"metric": {"a": "b"}, "values": [[1, "2"]]})).runs[0].labels) == {
-        "a": "b"
-    }
-
-
 def test_matchers_of_a_selector() -> None:
     assert matchers(' {a="b", c!~"d,}e\\"f" , } ') == 'a="b", c!~"d,}e\\"f"'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0.00012345678901234567",
-        "0.000000000000000000012",
-        "123456789012345678",
-        "1234567890123456789",
-        "0.1234567890123456789",
-    ],
-)
-def test_many_digits_are_rounded_once(text: str) -> None:
-    assert numbers(f'["{text}",{text}]'.encode()).tolist() == [float(text)] * 2
 
 
 def test_lines_of_an_export_with_the_same_times_keep_their_own_values() -> None:

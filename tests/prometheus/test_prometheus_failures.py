@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import trustme
 from made_series import T0, Made, assert_rows, moment
 
 from servers.faulty import (
@@ -19,8 +17,6 @@ from servers.faulty import (
     Faulty,
     Garbage,
     HangUp,
-    Reply,
-    SeenRequest,
     Silence,
     Status,
     faulty,
@@ -153,42 +149,3 @@ def test_the_command_line_tells_it_in_one_line(between: Faulty, tmp_path: Path) 
         "is it running, and is the port right?"
     )
     assert "no host has this name; check the host in the url" in refused("http://prometheus.invalid", tmp_path)
-
-
-def test_what_passes_is_overcome_without_a_word(between: Faulty, made: Made, tmp_path: Path) -> None:
-    between.faults.append(Status(503, {"Retry-After": "0"}))
-    done = command_line(between.url, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert_rows(Lake.open(str(tmp_path / "lake")), made)
-    assert len(between.requests) >= 3
-
-
-def test_a_tls_server_is_trusted_by_its_authority_only(upstream: str, made: Made, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    ca_file = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(tls)
-    with faulty(forward(upstream), tls=tls) as server:
-        assert "its certificate is not trusted: unable to get local issuer certificate; name the certificates" in (
-            refused(server.url, tmp_path)
-        )
-        done = command_line(server.url, tmp_path, "--ca-file", str(ca_file))
-        assert (done.returncode, done.stderr) == (0, "")
-    assert_rows(Lake.open(str(tmp_path / "lake")), made)
-
-
-def test_secrets_are_sent_and_not_told(upstream: str, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("secret-word\n")
-
-    def guarded(request: SeenRequest) -> Reply:
-        if request.headers.get("authorization") != "Bearer secret-word":
-            return Reply(b"", 401)
-        return forward(upstream)(request)
-
-    with faulty(guarded) as server:
-        assert "answered 401 Unauthorized; give token_file, or user and password_file" in refused(server.url, tmp_path)
-        done = command_line(server.url, tmp_path, "--token-file", str(token))
-        assert done.returncode == 0
-        assert "secret-word" not in done.stdout + done.stderr

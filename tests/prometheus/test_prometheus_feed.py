@@ -249,15 +249,6 @@ def test_clocks_that_differ_are_told_and_lose_nothing(tmp_path: Path) -> None:
             assert_rows(lake, before(made, reached.timestamp()))
 
 
-def test_the_second_look_is_off_when_asked(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=0) as feed:
-        for t in (T0 + 1000, T0 + 5000):
-            poll(feed, lake, t)
-    assert watermark(lake, "prometheus:prometheus") == moment(T0 + 5000 - 300)
-    assert watermark(lake, "prometheus:prometheus:late") is None
-
-
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
 def test_a_wrong_date_for_some_answers_loses_nothing(tmp_path: Path, ahead_s: float) -> None:
     """A proxy in front of a server whose own clock is right."""

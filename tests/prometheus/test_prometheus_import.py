@@ -14,20 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from made_series import T0, Expected, Made, assert_rows, cluster, held, moment
+from made_series import T0, Made, assert_rows, cluster, held, moment
 
 from servers.faulty import faulty, forward
-from servers.prometheus import Series, backfill, prometheus
-from servers.remote_write import write
+from servers.prometheus import backfill, prometheus
 from servers.victoria import put, victoria
 from tachograph.catalog.chunks import Chunk, PendingChunk
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, UsageError
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
+from tachograph.catalog.tables import DEVICES
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import prometheus as source
-from tachograph.sources.http import RequestError
 
 pytestmark = pytest.mark.slow
 
@@ -101,38 +99,6 @@ def test_every_way_gives_the_same_rows(servers: Servers, tmp_path: Path, server:
     ]
 
 
-@pytest.mark.parametrize(("how", "removed"), [("export", 2), ("raw", 9)])
-def test_stale_marks_and_infinities_are_no_values(tmp_path: Path, how: str, removed: int) -> None:
-    """An export's first value of a series is written as Go does, NaN and +Inf, which JSON does not know.
-
-    A range selector of VictoriaMetrics gives stale marks as values that are NaN: they are removed and counted, too.
-    """
-    nan, inf, times = float("nan"), float("inf"), [T0 + 15 * k for k in range(5)]
-    values = {"0": [nan, 10, nan, 30, 40], "1": [inf, 11, 22, inf, 44], "2": [nan] * 5}
-    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "n1", "modelName": "NVIDIA A100-SXM4-40GB"}
-    lake = Lake.create(str(tmp_path / "lake"))
-    with victoria(tmp_path / "server") as url:
-        write(url, [Series({**labels, "gpu": gpu}, list(zip(times, row, strict=True))) for gpu, row in values.items()])
-        report = imported(lake, url, "--how", how)
-    rows = lake.scan(GPU_SAMPLES).select("gpu", "t", "gpu_util").sort("gpu", "t").collect().rows()
-    measured = [
-        (int(gpu), moment(t), pytest.approx(value / 100))
-        for gpu, row in values.items()
-        for t, value in zip(times, row, strict=True)
-        if abs(value) < inf
-    ]
-    assert [row for row in rows if row[2] is not None] == measured
-    assert {reason[:2] for reason in report.rejects} == {("gpu_samples", "not_finite")}
-    assert report.rejected == removed
-
-
-@pytest.mark.parametrize(("server", "way"), [("prometheus", "raw"), ("victoria", "export")])
-def test_auto_takes_the_best_way_and_says_which(servers: Servers, server: str, way: str) -> None:
-    asked = options("--url", servers.url(server), "--from", START, "--to", END)
-    chunks = source.read(asked, configuration=Configuration(), now=NOW)
-    assert fetched(next(chunks)).origin == f"{servers.url(server)} ({way})"
-
-
 @pytest.mark.parametrize("window", ["1000", "86400"])
 def test_the_size_of_windows_changes_nothing(servers: Servers, tmp_path: Path, window: str) -> None:
     lake = Lake.create(str(tmp_path))
@@ -150,22 +116,6 @@ def test_windows_that_are_there_are_not_asked_for_again(servers: Servers, tmp_pa
         again = imported(lake, between.url)
         assert len(between.requests) == asked
         assert (again.chunks_known, again.rows_read) == (3, 0)
-    assert_rows(lake, servers.made)
-
-
-def test_a_longer_time_adds_only_what_is_new(servers: Servers, tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path))
-    middle = datetime.fromtimestamp(T0 + 2500, UTC).isoformat()
-    ingest(
-        lake,
-        source.read(
-            options("--url", servers.prometheus, "--from", START, "--to", middle),
-            configuration=Configuration(),
-            now=NOW,
-        ),
-        now=NOW,
-    )
-    imported(lake, servers.prometheus)
     assert_rows(lake, servers.made)
 
 
@@ -203,25 +153,6 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
     wanted = Made(gpu_rows={key: row for key, row in servers.made.gpu_rows.items() if key[0] == "n1"})
     assert_rows(lake, wanted)
     assert "node_samples" not in report.rows
-
-
-def test_own_names_of_metrics_and_labels(tmp_path: Path) -> None:
-    points = [(T0 + 15.0 * k, k / 10) for k in range(10)]
-    mine = {"__name__": "site_gpu_busy", "machine": "n5", "slot": "3"}
-    with victoria(tmp_path / "server") as url:
-        put(url, [Series(mine, points)])
-        entry = {
-            "source": "prometheus",
-            "url": url,
-            "labels": {"node": ["machine"], "gpu": ["slot"]},
-            "metrics": {"site_gpu_busy": ["gpu_util", "fraction"]},
-        }
-        lake = Lake.create(str(tmp_path / "lake"))
-        asked = options("--from", START, "--to", END)
-        chunks = source.read(asked, configuration=Configuration(sources=(entry,)), now=NOW)
-        ingest(lake, chunks, now=NOW)
-    wanted: Expected = {("n5", 3, None, moment(t)): {"gpu_util": value} for t, value in points}
-    assert_rows(lake, Made(gpu_rows=wanted))
 
 
 @pytest.mark.parametrize(
@@ -275,18 +206,3 @@ def test_errors_of_an_entry_name_the_file_and_the_key(entry: dict[str, object], 
     with pytest.raises(ConfigError) as caught:
         list(source.read(options(*given, "--config", "own.toml"), configuration=configuration, now=NOW))
     assert str(caught.value).startswith(error)
-
-
-def test_a_wrong_selector_is_told_in_the_words_of_the_server(servers: Servers) -> None:
-    asked = options("--url", servers.prometheus, "--from", START, "--to", END, "--selector", 'job=~"["', "--how", "raw")
-    chunks = source.read(asked, configuration=Configuration(), now=NOW)
-    with pytest.raises(RequestError, match=r"answered 400 Bad Request: bad_data: .*missing closing"):
-        fetched(next(chunks))
-
-
-def test_an_empty_server_lands_empty_windows(tmp_path: Path) -> None:
-    with victoria(tmp_path / "server") as url:
-        lake = Lake.create(str(tmp_path / "lake"))
-        report = imported(lake, url)
-        assert (report.chunks, report.rows_read, report.rows) == (3, 0, {})
-        assert imported(lake, url).chunks_known == 3

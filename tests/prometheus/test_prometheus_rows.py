@@ -120,14 +120,6 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
     assert found == wanted
 
 
-def test_rows_read_again_are_counted() -> None:
-    t = (np.arange(6, dtype=np.int64) + T0) * 10_000
-    run = SeriesRun(b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0"}', t, np.array([1.0, 1, 1, 2, 2, 2]))
-    made = series_parts(SeriesAnswer([run]), SeriesMemory(rereads=SeriesRereads(30)), overlaps=False)
-    assert made[0].frame["gpu_util"].to_list() == [1.0, 2.0]
-    assert [(reject.reason, reject.count) for part in made for reject in part.rejects] == [("reread", 4)]
-
-
 def test_a_job_label_that_is_no_job_id_is_counted_and_the_sample_stays() -> None:
     labels = b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0","hpc_job":"what?"}'
     made = series_parts(

@@ -110,22 +110,6 @@ def test_wherever_a_file_is_cut_it_comes_to_the_same(
     assert len(held(landing)) == 16
 
 
-def test_what_landed_before_a_kill_does_not_land_again(tmp_path: Path) -> None:
-    file, lake = tmp_path / "n1.log", Lake.create(str(tmp_path / "lake"))
-    whole = day_of_jobs("n1").splitlines(keepends=True)
-    landed: list[int] = []
-    for number in (4, 8, 8, len(whole)):
-        file.write_text("".join(whole[:number]), encoding="utf-8")
-        now = NOW + timedelta(minutes=len(landed))
-        report = ingest(lake, feed_of(file).poll(partial(watermark, lake), now=now), now=now)
-        landed.append(report.rows["allocations"])
-    assert landed[2] == 0
-    rows = lake.latest(ALLOCATIONS)
-    assert {(row["job_id"], since(row["start"]), since(row["end"])) for row in rows.to_dicts()} == {
-        (job, start, end) for job, _, _, start, end in expected("".join(whole))
-    }
-
-
 def test_lines_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
     file, lake = tmp_path / "n1.log", Lake.create(str(tmp_path / "lake"))
     file.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
@@ -220,15 +204,3 @@ def test_where_there_is_no_file_it_says_so(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit(files: list[str]) -> None:
     with pytest.raises(ConfigError, match="files is empty"):
         connect(settings_of({"source": "allocation-map", "files": files}, where="test"), configuration=Configuration())
-
-
-def test_a_prolog_that_is_called_twice_is_one_and_a_second_start_is_another() -> None:
-    text = (
-        line(1, "prolog", 1, restart=0, gpus=0)
-        + line(2, "prolog", 1, restart=0, gpus=0)
-        + line(9, "prolog", 1, restart=1, gpus=0)  # the node failed, there was no epilog
-        + line(12, "epilog", 1, restart=1, gpus=0)
-        + line(20, "prolog", 2, gpus=3)
-        + line(20, "prolog", 2, gpus=3)  # of a log that tells no restart, in the same second
-    )
-    assert expected(text) == {("1", "n1", 0, 1, 9), ("1", "n1", 0, 9, 12), ("2", "n1", 3, 20, None)}

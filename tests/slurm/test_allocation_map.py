@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from slurm_reading import MADE, VERSIONS, Write
 
 from tachograph.catalog.config import Configuration, SiteOptions
@@ -20,9 +18,6 @@ from tachograph.catalog.tables import ALLOCATIONS
 from tachograph.lake.conform import conform
 from tachograph.sources import allocation_map
 from tachograph.sources.allocation_map import AllocationMapReading
-from tachograph.sources.slurm.allocations import held_gpus
-from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.gres import indices
 from tachograph.sources.slurm.records import SlurmCluster
 
 Held = set[tuple[str, str, int]]
@@ -34,44 +29,6 @@ def held(reading: AllocationMapReading) -> Held:
     rows = [(str(row["job_id"]), str(row["node"]), int(str(row["gpu"]))) for row in reading.allocations]
     assert len(rows) == len(set(rows))
     return set(rows)
-
-
-@pytest.mark.parametrize(
-    ("gres", "expected"),
-    [
-        ("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)", (0, 1, 2, 3, 4, 5)),
-        ("gpu:a100:3(IDX:0-1,3)", (0, 1, 3)),
-        ("gpu:1(IDX:2)", (2,)),
-        ("gpu(IDX:0)", (0,)),
-        ("gpu:a100:0(IDX:N/A)", ()),
-        ("shard:4(IDX:0),mps:100(IDX:1)", (0, 1)),
-        ("", ()),
-        ("(null)", ()),
-    ],
-)
-def test_indices_of_a_nodes_gres(gres: str, expected: tuple[int, ...]) -> None:
-    assert tuple(held_gpus(gres)) == expected
-
-
-@pytest.mark.parametrize(
-    ("gres", "reason"),
-    [
-        ("gpu:h100:2(IDX:N/A)", "index_not_told"),
-        ("gpu:1g.5gb:1(IDX:3)", "mig_index"),
-        ("gpu:a100_3g.20gb:1(IDX:3)", "mig_index"),
-        ("gpu:a100:1(IDX:x)", "bad_gpu_index"),
-        ("gpu:a100:1(IDX:0-99999)", "bad_gpu_index"),
-    ],
-)
-def test_indices_that_are_not_told(gres: str, reason: str) -> None:
-    with pytest.raises(BadRowError, match=reason):
-        held_gpus(gres)
-
-
-@given(st.sets(st.integers(0, 15), min_size=1))
-def test_a_list_of_indices_survives(gpus: set[int]) -> None:
-    assert set(indices(",".join(map(str, sorted(gpus))))) == gpus
-    assert set(held_gpus(f"gpu:a100:{len(gpus)}(IDX:{','.join(map(str, sorted(gpus)))})")) == gpus
 
 
 # who held what when the three clusters were asked, from the text of scontrol
@@ -91,18 +48,6 @@ def test_running_jobs_of_a_version(version: str, name: str) -> None:
     for row in reading.allocations:
         assert (row["provenance"], row["end"], row["mig"]) == ("live_index", None, None)
         assert row["start"] is not None
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_text_and_json_of_running_jobs_tell_the_same(version: str) -> None:
-    text, document = (
-        read_map(MADE / version / name, cluster=SlurmCluster())
-        for name in ("scontrol_show_job_d.all.txt", "squeue.json")
-    )
-    shared = held(text) & held(document)
-    assert shared >= TRAIN | DDP
-    starts = {row["job_id"]: row["start"] for row in text.allocations}
-    assert all(starts[row["job_id"]] == row["start"] for row in document.allocations if row["job_id"] in starts)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -151,13 +96,6 @@ def test_scontrol_as_json(recorded: Path, version: str) -> None:
     assert held(every) == held(running) == {("19", "gpu01", 0), ("19", "gpu01", 1)}
 
 
-def test_the_cluster_is_that_of_the_answer(recorded: Path) -> None:
-    reading = read_map(
-        recorded / "slurmrestd" / "25.11" / "slurm-job-gpus-gres.json", cluster=SlurmCluster(name="other")
-    )
-    assert {row["cluster"] for row in reading.allocations} == {"hpc"}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -171,30 +109,6 @@ def test_a_live_job_that_cannot_be_read_is_counted(write: Write, change: dict[st
     reading = read_map(write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=SlurmCluster())
     assert held(reading) == {("5", "n1", 0), ("5", "n1", 1), ("5", "n2", 3)}
     assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason), (3, "not_an_object")]
-
-
-@pytest.mark.parametrize(
-    ("gres", "reason"), [("gpu:1(IDX:N/A)", "index_not_told"), ("gpu:1g.5gb:1(IDX:0)", "mig_index")]
-)
-def test_a_live_job_without_known_indices_is_on_its_nodes(write: Write, gres: str, reason: str) -> None:
-    job = {"job_id": 5, "job_state": ["RUNNING"], "nodes": "n[1-2]", "gres_detail": ["gpu:1(IDX:0)", gres]}
-    reading = read_map(write(json.dumps({"jobs": [job]})), cluster=SlurmCluster())
-    assert [(row["node"], row["gpu"], row["provenance"]) for row in reading.allocations] == [
-        ("n1", None, "node_list"),
-        ("n2", None, "node_list"),
-    ]
-    assert [(place, why) for place, why, _ in reading.unplaced] == [(1, reason)]
-
-
-def test_scontrol_on_one_line_and_of_old_versions(write: Write) -> None:
-    text = (
-        "JobId=5 JobName=a StartTime=2026-07-01T12:00:00 Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES_IDX=gpu(IDX:0-1)\n"
-        "JobId=6 JobName=b StartTime=Unknown\n     Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:1(IDX:2),gpu:h100:1(IDX:5)\n"
-    )
-    reading = read_map(write(text), cluster=SlurmCluster(name="c", time_zone="Europe/Berlin"))
-    assert held(reading) == {("5", n, g) for n in ("n1", "n2") for g in (0, 1)} | {("6", "n3", 2), ("6", "n3", 5)}
-    assert {row["start"] for row in reading.allocations} == {datetime(2026, 7, 1, 10, tzinfo=UTC), None}
-    assert {row["cluster"] for row in reading.allocations} == {"c"}
 
 
 def test_the_log_of_a_prolog() -> None:
@@ -217,6 +131,10 @@ def test_intervals_of_a_log(write: Write) -> None:
         "100000160 prolog job=3 node=n2 gpus=0-1\n"  # still runs
         "100000170 prolog job=4 node=n2 gpus= cons=\n"  # no GPUs
         "100000180 epilog job=5 node=n2\n"
+        "100000400 prolog job=8 node=n3 restart=0 gpus=2\n"
+        "100000401 prolog job=8 node=n3 restart=0 gpus=2\n"  # called twice for one start
+        "100000420 prolog job=9 node=n3 gpus=3\n"
+        "100000420 prolog job=9 node=n3 gpus=3\n"  # the same, where no restart is named
         "\n"
         "nonsense\n"
         "soon prolog job=6 node=n1 gpus=0\n"
@@ -238,15 +156,17 @@ def test_intervals_of_a_log(write: Write) -> None:
         ("2", "n1", 3): (None, 150),
         ("3", "n2", 0): (160, None),
         ("3", "n2", 1): (160, None),
+        ("8", "n3", 2): (400, None),
+        ("9", "n3", 3): (420, None),
     }
     assert [(place, why) for place, why, _ in reading.rejected] == [
-        (9, "not_understood"),
-        (10, "bad_time"),
-        (11, "bad_job_id"),
-        (12, "bad_node_list"),
-        (13, "bad_gpu_index"),
+        (13, "not_understood"),
+        (14, "bad_time"),
+        (15, "bad_job_id"),
+        (16, "bad_node_list"),
+        (17, "bad_gpu_index"),
     ]
-    assert reading.rows_read == 12
+    assert reading.rows_read == 16
 
 
 CSV = """job_id,node,gpu,mig,start,end,cluster,remark

@@ -22,7 +22,6 @@ from tachograph.sources.slurm.commands import FIELDS, IDENTITY, AccountingSpan, 
 from tachograph.sources.slurm.controller import ControllerCommands
 from tachograph.sources.slurm.exports import read_content
 from tachograph.sources.slurm.records import SlurmCluster
-from tachograph.sources.slurm.sacct_text import read_texts
 from tachograph.sources.slurm_live import RunningJobsFeed
 
 RANDOM = "3f0c8a51-7d2e-4c9b-8a60-1e5b9d7f2c34"
@@ -150,14 +149,6 @@ def test_an_answer_of_texts_that_cannot_be_split_is_none(broken: bytes) -> None:
         with_texts(lambda answer, between: answer + broken.replace(b"%s", between.encode()) + b"\n")
 
 
-def test_the_texts_of_steps_go_to_steps() -> None:
-    content = f"Cluster{RANDOM}JobIDRaw{RANDOM}Submit{RANDOM}JobName{RANDOM}JobIDRaw\n"
-    for job, name in (("1", "a\n1.0"), ("1.0", "b")):
-        content += RANDOM.join(["c", job, "5", name, job]) + "\n"
-    texts = read_texts(content.encode(), delimiter=RANDOM, where="sacct")
-    assert texts.of == {("c", "1", "5"): {"jobname": "a\n1.0"}, ("c", "1.0", "5"): {"jobname": "b"}}
-
-
 def saved(between: str, *texts: dict[str, str], names: list[str] = COLUMNS) -> str:
     """A file of runs 1, 2, ... as sacct prints it; their texts given."""
     records = [
@@ -206,18 +197,6 @@ def test_a_file_that_is_cut_off_costs_its_last_record(read_text: ReadText) -> No
     reading = read_text(content[: content.rindex(RANDOM)] + "\n", trusted=False)
     assert [job["job_id"] for job in reading.jobs] == ["1", "2"]
     assert [(place, reason) for place, reason, _ in reading.rejected] == [(5, "field_count")]
-
-
-def test_parsable_and_repeated_headers_of_a_random_delimiter(read_text: ReadText) -> None:
-    content = (
-        saved(RANDOM, {"SubmitLine": "a\nb"}, {})
-        .replace("sbatch x\n", f"sbatch x{RANDOM}\n")
-        .replace("a\nb\n", f"a\nb{RANDOM}\n")
-    )
-    header, rest = content.split("\n", 1)
-    reading = read_text(f"{header}{RANDOM}\n{rest}{header}{RANDOM}\n{rest}".replace("\n", "\r\n"), trusted=False)
-    assert [job["user"] for job in reading.jobs] == ["u1", "u2"] * 2
-    assert reading.rejected == []
 
 
 # a record of scontrol as Slurm 22.05 prints it, and where a user writes into it
@@ -278,12 +257,6 @@ def test_the_record_of_a_job_holds_its_own_gpus_or_is_refused(first: str, second
     held = [(row["job_id"], row["node"], row["gpu"]) for row in reading.allocations]
     assert held == (OWN if not reading.rejected else [])
     assert [reason for _, reason, _ in reading.rejected] in ([], ["two_readings"])
-
-
-def test_harmless_texts_cost_no_record() -> None:
-    texts = dict.fromkeys(WRITTEN, "two\nlines = of text, with Nodes=n9 and GRES=gpu:1(IDX:7)")
-    reading = read_map_content(shown(**texts).encode(), where="x", cluster=SlurmCluster())
-    assert [(row["job_id"], row["node"], row["gpu"]) for row in reading.allocations] == OWN
 
 
 def test_a_file_of_several_records_is_refused_unless_it_is_trusted(write: Write) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from slurm_reading import MADE, VERSIONS, reading_of
 from tachograph.catalog.chunks import Reject
 from tachograph.judge.steps import node_memory_mib
 from tachograph.sources.sacct import read_file
-from tachograph.sources.slurm.commands import FIELDS
 from tachograph.sources.slurm.exports import read_content
 from tachograph.sources.slurm.fields import BadRowError
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
@@ -79,19 +77,6 @@ def test_text_of_a_version(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_steps_have_the_peak_of_their_largest_task(version: str) -> None:
-    written = {
-        (row["JobIDRaw"].partition(".")[0], row["JobIDRaw"].partition(".")[2], row["State"].split()[0]): row["MaxRSS"]
-        for row in written_rows(version)
-        if "." in row["JobIDRaw"]
-    }
-    steps = reading_of(MADE / version / "sacct.parsable2.txt").steps
-    read = {(row["job_id"], row["step"], row["state"]): row["max_rss_mib"] for row in steps}
-    assert read == {key: mib(largest) or None if largest else None for key, largest in written.items()}
-    assert sum(size is not None for size in read.values()) > 10
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_memory_of_a_node_is_between_its_largest_task_and_all_tasks_at_once(version: str) -> None:
     found = []
     for file in ("sacct.parsable2.txt", "sacct.json"):
@@ -126,27 +111,6 @@ def test_text_and_json_differ_by_less_than_the_seconds_of_text(version: str) -> 
     over_memory = document["13"]["cpu_time_s"]
     assert isinstance(over_memory, float)
     assert over_memory > 0.3
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_documents_of_a_version(recorded: Path, version: str) -> None:
-    document = json.loads((recorded / "slurm_outputs" / version / "sacct.json").read_bytes())
-    read = {row["job_id"]: row for row in reading_of(MADE / version / "sacct.json").jobs}
-    for job in document["jobs"]:
-        row = read[str(job["job_id"])]
-        sizes = [
-            size["count"] / 2**20
-            for step in job["steps"]
-            for size in step["tres"]["requested"]["max"]
-            if size["type"] == "mem"
-        ]
-        assert row["max_rss_mib"] == max(sizes, default=None)
-        (requested,) = (size["count"] for size in job["tres"]["requested"] if size["type"] == "mem")
-        assert row["mem_requested_mib"] == requested
-        if row["state"] == "COMPLETED":
-            times = [step["time"]["total"] for step in job["steps"]]
-            total = sum(time["seconds"] + time["microseconds"] / 1e6 for time in times)
-            assert row["cpu_time_s"] == pytest.approx(total, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["phillips.log", "mortorq-utf8.log", "robertson-filter-test.log"])
@@ -208,10 +172,6 @@ def test_answers_of_slurmrestd_without_a_gatherer(recorded: Path) -> None:
 )
 def test_forms_of_requested_memory(written: str, expected: float | None) -> None:
     assert requested_mib(written, nodes=2, cpus=32) == expected
-
-
-def test_memory_per_node_of_unknown_nodes_is_unknown() -> None:
-    assert requested_mib("4Gn", nodes=None, cpus=4) is None
 
 
 @pytest.mark.parametrize("written", ["four", "4X", "4 000M", "-4G", "9" * 25, "8589934592T"])
@@ -291,10 +251,6 @@ def test_values_that_cannot_be_read_are_counted_and_their_job_is_kept(tmp_path: 
         Reject("bad_size", "max_rss_mib", 1, "much"),
         Reject("bad_size", "mem_requested_mib", 1, "some"),
     }
-
-
-def test_the_fields_are_requested() -> None:
-    assert {"ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "AllocCPUS"} <= set(FIELDS.split())
 
 
 def test_the_documented_list_needs_no_header() -> None:

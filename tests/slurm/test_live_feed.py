@@ -15,11 +15,10 @@ from feeding import Landing
 from slurm_reading import MADE, VERSIONS, reading_of
 
 from tachograph.catalog.config import Configuration, SiteOptions
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import JOBS
 from tachograph.sources import slurm_live
 from tachograph.sources.allocation_map import read_map
-from tachograph.sources.registry import convert_settings
 from tachograph.sources.slurm.controller import ControllerCommands
 from tachograph.sources.slurm.records import SlurmCluster
 from tachograph.sources.slurm_live import RunningJobsFeed
@@ -139,17 +138,6 @@ def test_after_json_came_once_a_failure_is_one() -> None:
         landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
 
 
-def test_no_jobs_is_an_answer() -> None:
-    def no_json(*arguments: str) -> bytes:
-        return fails("no JSON")() if "--json" in arguments else b""
-
-    for squeue in (no_json, lambda *arguments: b'{"jobs": [], "last_update": 0}'):
-        feed, landing = live(squeue, lambda *arguments: CONFIG), Landing()
-        landing.take(feed.poll(landing.watermark, now=NOW))
-        assert landing.marks == {"slurm-live:slurm-live": NOW}
-        assert landing.allocations.is_empty()
-
-
 @pytest.mark.parametrize(("version", "told"), [("22.05.8", 1795262400), ("24.11.5", 1795245396)])
 def test_the_clock_of_the_controller(version: str, told: int) -> None:
     """Each look at our clock takes a second; the controller's is that of the middle of the request."""
@@ -214,12 +202,3 @@ def test_it_is_asked_once_on_request(programs: Path) -> None:
     assert landing.allocations.height == 15
     calls = (programs.parent / "calls").read_text(encoding="utf-8")
     assert calls == "--all --states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING --json\n"
-
-
-def test_settings_that_do_not_fit() -> None:
-    for given, said in (({"url": "http://x"}, 'how is "command"'), ({"format": "xml"}, "Invalid enum value 'xml'")):
-        with pytest.raises(ConfigError, match=said):
-            slurm_live.connect(
-                convert_settings({"source": "slurm-live", **given}, slurm_live.SETTINGS, where="test"),
-                configuration=Configuration(),
-            )

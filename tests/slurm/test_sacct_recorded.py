@@ -85,20 +85,6 @@ def test_the_short_list_tells_the_same_but_for_raw_ids(version: str) -> None:
     assert [(reject.reason, reject.count) for reject in short.rejects()] == [("no_raw_job_id", 8)]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_gpu_jobs_that_ran_have_a_row_per_node(version: str) -> None:
-    reading = reading_of(MADE / version / "sacct.json")
-    held = {(row["job_id"], row["node"]) for row in reading.allocations}
-    assert len(reading.allocations) == len(held) == 16  # 15 GPU jobs that ran, one of them on two nodes
-    assert {node for job_id, node in held if job_id == "2"} == {"gpu03", "gpu04"}
-    assert not {job_id for job_id, _ in held} & {"8", "10", "11"}
-
-
-def test_exit_codes_of_text() -> None:
-    jobs = by_id(reading_of(MADE / "26.05.5" / "sacct.parsable2.txt").jobs)
-    assert [jobs[job_id]["exit_code"] for job_id in ("1", "4", "5", "13")] == [0, 3, 11, 9]
-
-
 def test_the_requeued_job_of_a_site(recorded: Path) -> None:
     (job,) = reading_of(recorded / "sacct_json_sites" / "slurm_21_8_8.json").jobs
     assert told(job) == {

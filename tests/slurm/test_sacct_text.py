@@ -7,20 +7,17 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
 
-from own_time import own_seconds
 from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration, SiteOptions, SlurmOptions
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.lake.conform import conform
 from tachograph.sources import sacct
-from tachograph.sources.slurm.exports import frame_of
 from tachograph.sources.slurm.records import SlurmCluster
 from tachograph.sources.slurm.sacct_text import read_text as read_content
 
@@ -74,86 +71,38 @@ def test_a_row_becomes_a_job_and_its_nodes(read_text: ReadText) -> None:
     assert reading.rejects() == ()
 
 
-@pytest.mark.parametrize("delimiter", ["|", "^|^", "|#", ";", "\t"])
-def test_delimiters_are_found_out(read_text: ReadText, delimiter: str) -> None:
-    content = text(row(jobname="#1")).replace("|", delimiter)
-    assert [job["name"] for job in read_text(content).jobs] == ["#1"]
-
-
-@pytest.mark.parametrize("name", ["#1", "^x^"])
-def test_a_bar_before_a_name_is_no_longer_delimiter(read_text: ReadText, name: str) -> None:
-    fields = HEADER.replace("|", ",")
-    assert [job["name"] for job in read_text(row(jobname=name) + "\n", fields=fields).jobs] == [name]
-
-
-def test_a_delimiter_can_be_given(read_text: ReadText) -> None:
-    content = text(GOOD).replace("|", "~~")
-    assert [job["gpus"] for job in read_text(content, delimiter="~~").jobs] == [4]
-
-
-def test_text_without_header_takes_the_fields_that_are_named(read_text: ReadText) -> None:
-    reading = read_text(
-        f"{GOOD}\n", fields="jobid,jobidraw,jobname%30,state,submit,start,end,elapsed,nodelist,alloctres,submitline"
-    )
-    assert [job["name"] for job in reading.jobs] == ["train"]
-
-
-def test_text_of_parsable_has_a_delimiter_behind_the_last_field(read_text: ReadText) -> None:
-    assert [job["submit_line"] for job in read_text(text(GOOD + "|", header=HEADER + "|")).jobs] == ["sbatch job.sh"]
-
-
-def test_carriage_returns_a_mark_and_repeated_headers_do_no_harm(read_text: ReadText) -> None:
-    content = "\ufeff" + "\r\n".join([HEADER, GOOD, HEADER, GOOD, "", ""])
-    reading = read_text(content)
-    assert [job["submit_line"] for job in reading.jobs] == ["sbatch job.sh"] * 2
-    assert reading.rows_read == 2
+@pytest.mark.parametrize(
+    ("content", "options", "count"),
+    [
+        *((text(row(jobname="#1")).replace("|", between), {}, 1) for between in ("|", "^|^", "|#", ";", "\t")),
+        *((f"{row(jobname=name)}\n", {"fields": HEADER.replace("|", ",")}, 1) for name in ("#1", "^x^")),
+        (text(row(jobname="#1")).replace("|", "~~"), {"delimiter": "~~"}, 1),
+        (f"{row(jobname='#1')}\n", {"fields": HEADER.lower().replace("|", ",").replace("name", "name%30")}, 1),
+        (text(row(jobname="#1") + "|", header=HEADER + "|"), {}, 1),  # --parsable
+        ("\ufeff" + "\r\n".join([HEADER, row(jobname="#1"), HEADER, row(jobname="#1"), "", ""]), {}, 2),
+    ],
+)
+def test_layouts(read_text: ReadText, content: str, options: dict[str, str], count: int) -> None:
+    reading = read_text(content, **options)
+    assert (reading.rows_read, reading.rejected) == (count, [])
+    assert {(job["submit_line"], job["gpus"]) for job in reading.jobs} == {("sbatch job.sh", 4)}
+    assert all(job["name"] in ("#1", "^x^") for job in reading.jobs)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "line"),
     [
-        "a|b",
-        "a|b|c|d",
-        "two\nlines",
-        "a|b\nc|d",
-        "5\n6",
-        "x\n7|y",
-        "\n",
-        "a\n\nb",
-        "|",
-        "\u2028\x0b\x0c\x85",
-        "schön Straße",
-        " ",
+        *((name, "job.sh") for name in ("a|b|c|d", "two\nlines", "a|b\nc|d", "5\n6", "\n", "a\n\nb", "\u2028\x85")),
+        *(("train", line) for line in ("a | b", "a\n\nb|c", "for i\ndo echo | wc\ndone", "\n5\n6", "x" * 99_999)),
+        ("a|b", "--wrap c|d|e"),
     ],
 )
-def test_a_job_name_survives(read_text: ReadText, name: str) -> None:
-    content = text(row(jobid="6", jobidraw="6"), row(jobname=name), row(jobid="8", jobidraw="8"))
-    reading = read_text(content)
+def test_texts_of_users_survive(read_text: ReadText, name: str, line: str) -> None:
+    written = row(jobname=name, submitline=f"sbatch {line}")
+    reading = read_text(text(row(jobid="6", jobidraw="6"), written, row(jobid="8", jobidraw="8")))
     assert reading.rejected == []
     assert [job["job_id"] for job in reading.jobs] == ["6", "7", "8"]
-    assert reading.jobs[1]["name"] == name
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "sbatch --wrap a | b",
-        "sbatch --wrap python <<E\nprint(1)\nE",
-        "sbatch --wrap a\n\nb",
-        "sbatch --wrap for i in 1 2\ndo echo $i | tee x | wc\ndone",
-        "sbatch --wrap\n5\n6",
-        "x" * 1_000_000,
-    ],
-)
-def test_a_submit_line_survives(read_text: ReadText, line: str) -> None:
-    reading = read_text(text(row(jobid="6", jobidraw="6"), row(submitline=line), row(jobid="8", jobidraw="8")))
-    assert reading.rejected == []
-    assert [job["submit_line"] for job in reading.jobs] == ["sbatch job.sh", line, "sbatch job.sh"]
-
-
-def test_delimiters_in_name_and_submit_line_at_once(read_text: ReadText) -> None:
-    (job,) = read_text(text(row(jobname="a|b", submitline="sbatch --wrap c|d|e"))).jobs
-    assert (job["name"], job["submit_line"]) == ("a|b", "sbatch --wrap c|d|e")
+    assert (reading.jobs[1]["name"], reading.jobs[1]["submit_line"]) == (name, f"sbatch {line}")
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(read_text: ReadText) -> None:
@@ -161,15 +110,6 @@ def test_bytes_that_are_not_utf8_are_replaced_and_counted(read_text: ReadText) -
     reading = read_text(content.replace(b"?", b"\xe9"))
     assert [job["name"] for job in reading.jobs] == ["caf\ufffd", "train", "train"]
     assert reading.rejects() == (Reject("invalid_utf8", "name", 1), Reject("invalid_utf8", "submit_line", 1))
-
-
-def test_binary_inside_text_costs_its_rows_only(read_text: ReadText) -> None:
-    content = (
-        text(GOOD).encode() + b"\x00\x01\xff|\x02\x03\n" + GOOD.encode() + b"\n" + row(jobname="a\0b").encode() + b"\n"
-    )
-    reading = read_text(content)
-    assert [job["name"] for job in reading.jobs][:1] == ["train"]
-    assert reading.jobs[-1]["name"] == "a\0b"
 
 
 @pytest.mark.parametrize(
@@ -202,13 +142,10 @@ def test_a_row_that_is_cut_off_is_counted(read_text: ReadText) -> None:
     assert [(place, reason) for place, reason, _ in reading.rejected] == [(3, "field_count"), (5, "field_count")]
 
 
-def test_a_time_that_does_not_exist_is_counted(read_text: ReadText) -> None:
+def test_local_times_are_those_of_the_site(read_text: ReadText) -> None:
     bad = row(start="2026-03-08T02:30:00", end="2026-03-08T04:30:00", elapsed="01:00:00")
     reading = read_text(text(bad), cluster=SlurmCluster(time_zone="America/New_York"))
     assert [reason for _, reason, _ in reading.rejected] == ["time_does_not_exist"]
-
-
-def test_local_times_are_those_of_the_site(read_text: ReadText) -> None:
     twice = row(
         submit="2026-11-01T01:30:00", start="2026-11-01T01:30:00", end="2026-11-01T02:30:00", elapsed="01:00:00"
     )
@@ -251,20 +188,6 @@ def test_no_gpus_is_zero_only_where_the_site_accounts_for_gpus(read_text: ReadTe
     assert [job["gpus"] for job in read_text(text(GOOD, asked)).jobs] == [4, 0]
 
 
-def test_without_tres_the_gpus_are_not_known(read_text: ReadText) -> None:
-    header = "JobID|State|Start|End|NodeList"
-    reading = read_text(f"{header}\n7|COMPLETED|2026-01-01T00:00:00|2026-01-01T01:00:00|n1\n")
-    (job,) = reading.jobs
-    assert (job["gpus"], job["submit"]) == (None, None)
-    assert [allocation["node"] for allocation in reading.allocations] == ["n1"]
-
-
-def test_a_running_job_without_allocated_tres_holds_what_it_asked_for(read_text: ReadText) -> None:
-    header = "JobID|State|Start|End|NodeList|AllocTRES|ReqTRES"
-    (job,) = read_text(f"{header}\n7|RUNNING|2026-01-01T00:00:00|Unknown|n1||cpu=1,gres/gpu=2\n").jobs
-    assert job["gpus"] == 2
-
-
 @pytest.mark.parametrize(
     ("cluster", "partition", "qos", "line", "exclusive"),
     [
@@ -301,14 +224,6 @@ def test_the_memory_tier_is_in_constraints_or_submit_line(
     assert (job["constraints"], job["hbm_request"]) == expected
 
 
-def test_steps_are_rows_of_their_own(read_text: ReadText) -> None:
-    steps = [row(jobid=f"7.{step}", jobidraw=f"7.{step}") for step in ("batch", "extern", "0")]
-    reading = read_text(text(GOOD, *steps))
-    assert (len(reading.jobs), reading.rows_read, reading.rejected) == (1, 4, [])
-    assert [(step["job_id"], step["step"]) for step in reading.steps] == [("7", "batch"), ("7", "extern"), ("7", "0")]
-    assert {(step["node_list"], step["gpus"], step["state"]) for step in reading.steps} == {("n[1-2]", 4, "COMPLETED")}
-
-
 def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text: ReadText) -> None:
     content = (
         "JobID,step,Start,End,NNodes,Account,Partition,SubmitLine\n"
@@ -329,13 +244,6 @@ def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text
     assert (jobs["606"]["end"], jobs["607"]["end"]) == (None, datetime(2026, 1, 1, 11, tzinfo=UTC))
     (noted,) = reading.rejects()
     assert (noted.reason, noted.count) == ("job_of_steps", 2)
-
-
-def test_tasks_without_raw_id_are_counted(read_text: ReadText) -> None:
-    content = "JobID|State|Start|End\n" + "".join(f"{name}|COMPLETED|Unknown|Unknown\n" for name in ("7", "8_1", "9+0"))
-    reading = read_text(content)
-    assert [job["job_id"] for job in reading.jobs] == ["7", "8_1", "9+0"]
-    assert reading.rejects() == (Reject("no_raw_job_id", "job_id", 2, "8_1"),)
 
 
 @pytest.mark.parametrize(
@@ -367,11 +275,6 @@ def test_a_file_that_is_no_accounting_is_an_error_that_says_what_to_do(
     assert caught.value.do
 
 
-def test_fields_without_a_job_id_are_an_error(read_text: ReadText) -> None:
-    with pytest.raises(InputError, match="no JobID"):
-        read_text("a|b\n", fields="user,state")
-
-
 def chunks(path: Path, configuration: Configuration, now: datetime) -> list[Chunk]:
     parser = argparse.ArgumentParser()
     sacct.add_options(parser)
@@ -380,6 +283,8 @@ def chunks(path: Path, configuration: Configuration, now: datetime) -> list[Chun
 
 def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) -> None:
     path = write(text(GOOD, row(jobid="x", jobidraw="x")))
+    (chunk,) = chunks(path, Configuration(site=SiteOptions(cluster="alpha")), now)
+    assert set(chunk.parts[0].frame["cluster"]) | set(chunk.parts[2].frame["cluster"]) == {"alpha"}
     (chunk,) = chunks(path, Configuration(), now)
     assert (chunk.source, chunk.origin, chunk.rows_read) == ("sacct", str(path), 2)
     jobs, steps, allocations = chunk.parts
@@ -396,30 +301,6 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
     assert chunks(path, Configuration(slurm=SlurmOptions(exclusive=("a",))), now)[0].id != chunk.id
 
 
-def test_the_configured_cluster_stands_in_for_one_that_is_not_told(write: Write, now: datetime) -> None:
-    (chunk,) = chunks(write(text(GOOD)), Configuration(site=SiteOptions(cluster="alpha")), now)
-    assert chunk.parts[0].frame["cluster"].to_list() == ["alpha"]
-    assert chunk.parts[2].frame["cluster"].to_list() == ["alpha", "alpha"]
-
-
-def test_long_files_come_in_several_readings(write: Write) -> None:
-    path = write(text(*(row(jobid=str(n), jobidraw=str(n), jobname="caf\xe9") for n in range(1, 8))).encode("latin-1"))
-    readings = list(sacct.read_file(path, cluster=SlurmCluster(), rows_per_chunk=3, trusted=True))
-    assert [[job["job_id"] for job in reading.jobs] for reading in readings] == [
-        ["1", "2", "3"],
-        ["4", "5", "6"],
-        ["7"],
-    ]
-    assert sum(reading.replaced["jobname"] for reading in readings) == 7
-
-
-def test_a_folder_is_read_in_order_of_name(tmp_path: Path, now: datetime) -> None:
-    for day in ("b", "a"):
-        (tmp_path / f"{day}.txt").write_text(text(row(jobname=day)))
-    names = [chunk.parts[0].frame["name"].item() for chunk in chunks(tmp_path, Configuration(), now)]
-    assert names == ["a", "b"]
-
-
 @settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40), st.binary(max_size=60))
 def test_whatever_people_write_every_record_is_accounted_for(name: str, line: str, garbage: bytes) -> None:
@@ -432,18 +313,3 @@ def test_whatever_people_write_every_record_is_accounted_for(name: str, line: st
     assert all((entry.fields is None) != (entry.reason is None) for entry in entries)
     assert [entry.place for entry in entries] == sorted({entry.place for entry in entries})
     assert sum(entry.text.count("\n") + 1 for entry in entries) <= content.count(b"\n") + 1
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_rows_are_read_in_time(write: Write) -> None:
-    path = write(text(*(row(jobid=str(n), jobidraw=str(n)) for n in range(1, 100_001))))
-    frames: list[pl.DataFrame] = []
-
-    def read() -> None:
-        (reading,) = sacct.read_file(path, cluster=SlurmCluster(), trusted=True)
-        frames.append(frame_of(reading.jobs, JOBS))
-
-    assert own_seconds(read, enough=30) < 30  # 3 s where this was written
-    frame = frames[0]
-    assert frame["gpus"].sum() == 400_000
-    assert frame.filter(pl.col("start").is_null()).height == 0

@@ -83,24 +83,6 @@ def test_what_is_no_state_is_refused(written: str) -> None:
         base_state(written)
 
 
-@pytest.mark.parametrize(
-    ("written", "count", "kind"),
-    [
-        ("cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=32G,node=1", 4, "a100"),  # the same four, typed and untyped
-        ("cpu=8,gres/gpu=4", 4, None),
-        ("gres/gpu:h100=4,gres/gpu:h200=2", 6, "h100+h200"),
-        ("gres/gpu=6,gres/gpu:h100=4,gres/gpu:h200=2", 6, "h100+h200"),
-        ("gres/gpu:1g.5gb=3", 3, "1g.5gb"),
-        ("gres/gpumem=80G,gres/gpuutil=50,gres/gpu_mem=3,cpu=1", None, None),
-        ("gres/gpu=0,cpu=1", 0, None),
-        ("gres/shard=8,cpu=1", None, None),
-        ("", None, None),
-    ],
-)
-def test_gpus_of_tres(written: str, count: int | None, kind: str | None) -> None:
-    assert gpus(tres(written)) == (count, kind)
-
-
 @pytest.mark.parametrize("written", ["gpu01", "gres/gpu=x", "cpu=", "cpu=1,,node=1", "gres/gpu=-1"])
 def test_broken_tres_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_tres"):
@@ -114,7 +96,8 @@ def test_broken_tres_is_refused(written: str) -> None:
 )
 def test_typed_gpus_are_never_added_to_untyped_ones(typed: dict[str, int], untyped: bool, cpus: int) -> None:
     total = sum(typed.values())
-    parts = [f"cpu={cpus}", *(f"gres/gpu:{kind}={count}" for kind, count in typed.items())]
+    parts = [f"cpu={cpus},gres/gpumem=80G,gres/shard=8"]
+    parts += [f"gres/gpu:{kind}={count}" for kind, count in typed.items()]
     if untyped:
         parts.append(f"gres/gpu={total}")
     count, kind = gpus(tres(",".join(parts)))
@@ -122,19 +105,16 @@ def test_typed_gpus_are_never_added_to_untyped_ones(typed: dict[str, int], untyp
     assert kind == ("+".join(sorted(typed)) or None)
 
 
-def test_exit_codes() -> None:
-    assert exit_status("3:0") == (3, None)
-    assert exit_status("0:15") == (0, 15)
-    assert exit_status("255:0") == (127, None)
+def test_numbers_of_other_fields() -> None:
+    codes = ("3:0", "0:15", "255:0")
+    assert [exit_status(written) for written in codes] == [(3, None), (0, 15), (127, None)]
+    assert [whole(written, "nodes") for written in ("4.0", "Unknown")] == [4, None]
     with pytest.raises(BadRowError, match="bad_exit_code"):
         exit_status("three")
-
-
-def test_counts() -> None:
-    assert whole("4.0", "nodes") == 4
-    assert whole("Unknown", "nodes") is None
     with pytest.raises(BadRowError, match="bad_count"):
         whole("4.5", "nodes")
+    with pytest.raises(BadRowError, match="bad_duration"):
+        seconds("", "soon", "elapsed_s")
 
 
 @given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
@@ -148,11 +128,6 @@ def test_a_duration_survives_slurms_notation(days: int, hours: int, minutes: int
 @pytest.mark.parametrize("written", ["UNLIMITED", "Partition_Limit", "", "NOT_SET", "INVALID"])
 def test_a_limit_that_is_none(written: str) -> None:
     assert seconds("", written, "timelimit_s") is None
-
-
-def test_what_is_no_duration_is_refused() -> None:
-    with pytest.raises(BadRowError, match="bad_duration"):
-        seconds("", "soon", "elapsed_s")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +150,7 @@ def test_node_lists(expression: str, nodes: list[str]) -> None:
     expanded = expand_nodes(expression)
     assert sorted(expanded) == sorted(nodes)
     assert count_nodes(expression) >= len(expanded)
-
-
-def test_nodes_come_in_the_order_of_the_list() -> None:
-    assert expand_nodes("z[3-4],a1,m[1,5]") == ("z3", "z4", "a1", "m1", "m5")
+    assert expand_nodes("z[3-4],a1,m[1,5]") == ("z3", "z4", "a1", "m1", "m5")  # in the order of the list
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.catalog.units import zone
-from tachograph.sources.slurm.fields import BadRowError, from_epoch, instants, settle
+from tachograph.sources.slurm.fields import BadRowError, instants, settle
 
 NEW_YORK = "America/New_York"  # 2026: clocks forward on 8 March at 2:00, back on 1 November at 2:00
 
@@ -18,23 +18,23 @@ def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second:
     return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
 
 
-def test_a_summer_and_a_winter_time() -> None:
-    assert instants("2026-07-01T12:00:00", NEW_YORK) == (utc(2026, 7, 1, 16),)
-    assert instants("2026-12-01T12:00:00", NEW_YORK) == (utc(2026, 12, 1, 17),)
-
-
-def test_an_hour_that_occurs_twice_has_two_instants() -> None:
-    assert instants("2026-11-01T01:30:00", NEW_YORK) == (utc(2026, 11, 1, 5, 30), utc(2026, 11, 1, 6, 30))
-
-
-def test_an_hour_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(BadRowError, match="time_does_not_exist"):
-        instants("2026-03-08T02:30:00", NEW_YORK)
-
-
 @pytest.mark.parametrize("written", ["Unknown", "None", "N/A", "", "0", "4294967294"])
 def test_nothing_written(written: str) -> None:
     assert instants(written, "UTC") == ()
+
+
+@given(st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)))  # noqa: DTZ001
+@example(datetime(2026, 3, 8, 2, 30))  # noqa: DTZ001
+@example(datetime(2026, 11, 1, 1, 30))  # noqa: DTZ001
+def test_a_wall_clock_time_is_each_instant_that_shows_it(wall: datetime) -> None:
+    wall = wall.replace(microsecond=0)
+    passes = {wall.replace(tzinfo=zone(NEW_YORK), fold=fold).astimezone(UTC) for fold in (0, 1)}
+    shown = tuple(sorted(t for t in passes if t.astimezone(zone(NEW_YORK)).replace(tzinfo=None) == wall))
+    if shown:
+        assert instants(wall.isoformat(), NEW_YORK) == shown
+    else:
+        with pytest.raises(BadRowError, match="time_does_not_exist"):
+            instants(wall.isoformat(), NEW_YORK)
 
 
 def test_other_notations() -> None:
@@ -47,12 +47,6 @@ def test_other_notations() -> None:
 def test_what_is_no_time_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_time"):
         instants(written, "UTC")
-
-
-def test_marks_for_not_set() -> None:
-    assert [from_epoch(seconds) for seconds in (0, 4294967294, 4294967295)] == [None, None, None]
-    with pytest.raises(BadRowError, match="bad_time"):
-        from_epoch(10**15)
 
 
 @pytest.mark.parametrize(

@@ -159,13 +159,6 @@ def test_a_server_error_is_tried_again(server: Faulty, token: Path) -> None:
     assert landing.jobs.height == 18
 
 
-def test_what_is_no_slurmrestd_says_so(token: Path) -> None:
-    with faulty(lambda request: Reply(b"not here", 404)) as server:
-        landing = Landing()
-        with pytest.raises(InputError, match="this is no slurmrestd that is known; check url, or give api"):
-            landing.take(feed_of(server, token).poll(landing.watermark, now=NOW))
-
-
 def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
     raw = {"source": "slurm-live", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
     feed = slurm_live.connect(convert_settings(raw, slurm_live.SETTINGS, where="test"), configuration=Configuration())

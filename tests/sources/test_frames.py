@@ -47,10 +47,6 @@ def test_quoted_cells_may_hold_delimiters_and_line_breaks(tmp_path: Path) -> Non
     assert [(r.reason, r.count, r.example) for r in frame.rejects] == [("ragged_row", 1, '5,"open')]
 
 
-def test_header_again_in_the_middle(tmp_path: Path) -> None:
-    assert _reasons(_write(tmp_path, "a.csv", "a,b\n1,2\na,b\n3,4\n")) == [("repeated_header", 1)]
-
-
 def test_lines_that_are_no_text(tmp_path: Path) -> None:
     path = _write(tmp_path, "a.csv", b"a,b\n1,2\n\xff\xfe,3\n\0\0\0\n3,4\n")
     (frame,) = read_csv(path)

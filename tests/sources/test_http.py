@@ -129,22 +129,6 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
         read_json(answer, dict[str, int], expected="a Prometheus")
 
 
-def test_shape_is_told(server: Faulty) -> None:
-    one = HttpServer(settings(server.url))
-    with pytest.raises(RequestError, match="has another shape: Expected 'int'"):
-        read_json(one.get("/api"), dict[str, int], expected="a Prometheus")
-    assert read_json(one.get("/api"), dict[str, str], expected="a Prometheus") == {"hello": "world"}
-    one.close()
-
-
-def test_words_of_the_server_are_told() -> None:
-    with faulty(lambda request: Reply(b"no  such\nthing", 400)) as server:
-        one = HttpServer(settings(server.url), own_words=bytes.decode)
-        with pytest.raises(RequestError, match="answered 400 Bad Request: no such thing; fix the query"):
-            one.get("/api")
-        one.close()
-
-
 def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret-word-1\n")
@@ -168,14 +152,6 @@ def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Pat
     token.unlink()
     with pytest.raises(RequestError, match="token: token_file cannot be read: No such file or directory"):
         one.get("/api")
-    one.close()
-
-
-def test_a_user_with_a_password(server: Faulty, tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("open sesame")
-    one = HttpServer(settings(server.url, user="aladdin", password_file=str(tmp_path / "password")))
-    one.get("/api")
-    assert server.requests[0].headers["authorization"] == "Basic YWxhZGRpbjpvcGVuIHNlc2FtZQ=="  # RFC 7617, section 2
     one.close()
 
 

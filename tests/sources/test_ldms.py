@@ -113,26 +113,12 @@ def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
     }  # fmt: skip
 
 
-def test_both_clocks_of_the_same_samples_agree(recorded: Path) -> None:
-    """One export writes UTC without saying so, the other milliseconds since 1970."""
-    folder = recorded / "nersc_perlmutter"
-    (iso,), (epoch,) = _read([folder / "job_51911473.json"]), _read([folder / "pmt-data-export-2.json"])
-    keys = ["t", "node", "gpu"]
-    assert iso.parts[0].frame.select(keys).sort(keys).equals(epoch.parts[0].frame.select(keys).sort(keys))
-
-
 def test_the_folder_of_exports(recorded: Path) -> None:
     chunks = {Path(chunk.origin).name: chunk for chunk in _read([recorded / "nersc_perlmutter"])}
     assert chunks.keys() == {*TELEMETRY, *JOB_RECORDS, "metrics-data.json"}
     passed_over = {name: chunk.parts[0].rejects[0].reason for name, chunk in chunks.items() if not chunk.rows_read}
     assert passed_over == {**dict.fromkeys(JOB_RECORDS, "job_records"), "metrics-data.json": "no_job_start"}
     assert all(not _conformed(part).rejects for chunk in chunks.values() for part in chunk.parts)
-
-
-@pytest.mark.parametrize("name", JOB_RECORDS)
-def test_job_records_are_no_samples(recorded: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"job records.*tachograph ingest sacct"):
-        _read([recorded / "nersc_perlmutter" / name])
 
 
 def test_means_of_a_job_need_its_start(recorded: Path) -> None:
@@ -295,20 +281,6 @@ def test_damaged_files_end_the_reading_even_in_a_folder(tmp_path: Path) -> None:
         _read([tmp_path / "absent.csv"])
     with pytest.raises(InputError, match="empty"):
         _read([_csv(tmp_path, "", "empty.csv")])
-
-
-def test_ragged_rows_reach_the_part(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "ts,node,gpu,power_w\n1776204532,n,0,1\n1776204542,n,0\n")
-    (chunk,) = _read([path])
-    assert chunk.rows_read == 2
-    assert [(r.reason, r.count, r.example) for r in chunk.parts[0].rejects] == [("ragged_row", 1, "1776204542,n,0")]
-
-
-def test_two_columns_for_one_counter(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "ts,node,gpu,power_usage,DCGM_FI_DEV_POWER_USAGE\n1776204532,n,0,1,2\n")
-    (part,) = _read([path])[0].parts
-    assert part.frame.get_column("power_w").to_list() == ["1"]
-    assert part.rejects == (Reject("repeated_column", "DCGM_FI_DEV_POWER_USAGE", 1),)
 
 
 def test_power_of_the_node_beside_the_gpus(tmp_path: Path) -> None:

@@ -67,36 +67,6 @@ def _time(step: int, *, us: int = 0) -> datetime:
     return datetime.fromtimestamp(START_S + 10 * step, UTC).replace(microsecond=us)
 
 
-def test_procstat_gives_seconds_of_all_cores(tmp_path: Path) -> None:
-    """Jiffies become seconds; the cores' own values are part of the sum and are not added to it."""
-    rows = []
-    for step in range(3):
-        cores = [(1000 + 7 * step + core, 5 + core, 300 + step) for core in range(4)]
-        modes = ("user", "nice", "sys")
-        per_core = {f"per_core_{name}{core}": cores[core][at] for at, name in enumerate(modes) for core in range(4)}
-        total = {name: sum(core[at] for core in cores) for at, name in enumerate(modes)}
-        more = {"idle": 90_000 + step, "iowait": 12, "irq": 3, "cores_up": 4, "cpu_enabled": 0}
-        rows.append({**_base(step, "nid001"), **total, **more, **per_core})
-    found = _rows(_csv(tmp_path / "csv" / "procstat", rows))
-    assert [row["t"] for row in found] == [_time(step) for step in range(3)]
-    assert {row["node"] for row in found} == {"nid001"}
-    for step, row in enumerate(found):
-        assert row["cpu_user_s"] == pytest.approx(sum(1000 + 7 * step + core for core in range(4)) / 100)
-        assert row["cpu_nice_s"] == pytest.approx((5 + 6 + 7 + 8) / 100)
-        assert row["cpu_system_s"] == pytest.approx(4 * (300 + step) / 100)
-        assert row["cpu_idle_s"] == pytest.approx((90_000 + step) / 100)
-        assert row["cpu_iowait_s"] == pytest.approx(0.12)
-
-
-def test_cores_alone_are_added_up(tmp_path: Path) -> None:
-    """Where the sum is not in the file, it is made."""
-    rows = [
-        {**_base(step, "n1"), **{f"per_core_user{core}": 100 * core + step for core in range(8)}} for step in (0, 1)
-    ]
-    found = _rows(_csv(tmp_path / "procstat.csv", rows))
-    assert [row["cpu_user_s"] for row in found] == [pytest.approx(28.0), pytest.approx(28.08)]
-
-
 def test_interfaces_are_added_up_without_the_loopback(tmp_path: Path) -> None:
     """`rx_bytes#hsn0`; an interface that a node does not have is empty, and no reason to know nothing."""
     rows = []
@@ -160,16 +130,6 @@ def test_a_row_per_cpu_beside_the_sum_takes_the_sum(tmp_path: Path) -> None:
     assert [row["cpu_system_s"] for row in without] == [1.0, 1.0, 1.0]
 
 
-def test_interfaces_in_rows_leave_out_the_loopback(tmp_path: Path) -> None:
-    """`procnetdev2`: a record per interface."""
-    rows = [
-        {**_base(step, "n1"), "name": name, "rx_bytes": count + step, "tx_bytes": 1}
-        for step in range(2)
-        for name, count in (("lo", 10**6), ("hsn0", 100), ("hsn1", 1000))
-    ]
-    assert [row["network_rx_bytes"] for row in _rows(_csv(tmp_path / "procnetdev2.csv", rows))] == [1100, 1102]
-
-
 def test_lustre2_counts_the_mount_and_not_what_is_below_it(tmp_path: Path) -> None:
     """An OSC counts the same bytes again."""
     names = {"#llite.scratch": 10, "#llite.home": 5, "#osc.scratch-OST0000": 10, "#mdc.scratch-MDT0000": 1}
@@ -224,15 +184,6 @@ def test_host_columns_beside_gpus_count_once_per_node(tmp_path: Path) -> None:
     assert [row["cpu_user_s"] for row in found] == [7.0, 7.0, 7.01, 7.01]
 
 
-def test_rows_without_a_time_are_counted_once(tmp_path: Path) -> None:
-    """A row that has lost its time is given up; its neighbours' sums are whole."""
-    rows = [{**_base(step, "n1"), "rx_bytes#a": step, "rx_bytes#b": 10} for step in range(3)]
-    rows[1]["#Time"] = "never"
-    part = _node_part(_csv(tmp_path / "procnetdev", rows))
-    assert [(reject.reason, reject.count) for reject in part.rejects] == [("unreadable_time", 1)]
-    assert part.frame["network_rx_bytes"].to_list() == [10.0, 12.0]
-
-
 def test_the_file_s_name_is_part_of_what_was_read(tmp_path: Path) -> None:
     """The same bytes under the sampler's name mean more: they are another chunk, and the same name the same chunk."""
     rows = [{**_base(0, "n1"), "user": 100, "MemTotal": 1024}]
@@ -240,16 +191,6 @@ def test_the_file_s_name_is_part_of_what_was_read(tmp_path: Path) -> None:
     again = _csv(tmp_path / "other" / "procstat.csv", rows)
     ids = [_chunks(file)[0].id for file in (plain, named, again)]
     assert ids[0] != ids[1] == ids[2]
-
-
-def test_parquet_reads_what_it_needs(tmp_path: Path) -> None:
-    """Columns of instances are read from Parquet, too."""
-    frame = pl.DataFrame(
-        {"timestamp": [_time(0)] * 2, "hostname": "n1", "llite": ["a", "b"], "read_bytes_sum": [3, 4], "junk": 1}
-    )
-    file = tmp_path / "lustre_client.parquet"
-    frame.write_parquet(file)
-    assert [row["fs_read_bytes"] for row in _rows(file)] == [7]
 
 
 def test_every_counter_of_a_sampler_is_recognised_by_its_name() -> None:

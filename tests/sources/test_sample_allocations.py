@@ -68,18 +68,9 @@ def test_a_fraction_is_a_step_only_beside_others() -> None:
     assert named_jobs(pl.Series(["7.0", "8.1", "8.batch"])).step.to_list() == ["0", "1", "batch"]
 
 
-def test_a_stretch_lasts_until_one_period_after_its_last_sample() -> None:
-    assert stretches(samples(["5", "5", "5"])) == [("5", None, 0, 0, 30)]
-
-
 def test_another_job_ends_a_stretch_and_a_sample_of_none_does_not() -> None:
     rows = samples(["5", None, "5", "0", "5", "6", "6", "5", "5"])
     assert stretches(rows) == [("5", None, 0, 0, 50), ("6", None, 0, 50, 70), ("5", None, 0, 70, 90)]
-
-
-def test_steps_are_stretches_of_their_own() -> None:
-    rows = samples(["5"] * 4, step=["0", "0", "1", "1"])
-    assert stretches(rows) == [("5", "0", 0, 0, 20), ("5", "1", 0, 20, 40)]
 
 
 def test_the_order_of_rows_does_not_matter() -> None:

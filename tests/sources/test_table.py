@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 
 from tachograph.catalog.config import Configuration, SiteOptions
-from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
 from tachograph.sources.table import add_options, read, read_file
-from tachograph.sources.table.mapping import numbers, parse
+from tachograph.sources.table.mapping import parse
 from tachograph.sources.table.suggest import suggest
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -115,13 +115,6 @@ def test_cells_with_units_hexadecimal_and_marks(tmp_path: Path) -> None:
     }
 
 
-def test_scale_does_not_turn_marks_into_values() -> None:
-    given = pl.Series("p", ["2147483632", "1500"])
-    cells = numbers(given, wanted="W", scale=0.001)
-    assert cells.values.to_list() == [None, 1.5]
-    assert [(r.reason, r.count) for r in cells.rejects] == [("missing_mark", 1)]
-
-
 def test_one_column_per_gpu(tmp_path: Path) -> None:
     path = _csv(
         tmp_path, "t,n,gpu0_util,gpu1_util,gpu10_util,gpu1_w,total\n1776204532,a,10,20,30,100,1\n1776204542,a,,,50,,1\n"
@@ -146,26 +139,6 @@ def test_one_column_per_gpu(tmp_path: Path) -> None:
         (1776204542, 10, 0.5, None),
     ]
     assert (reasons, read_rows) == ({("unmapped_column", "total", 2)}, 2)
-
-
-def test_units_may_differ_between_the_columns_of_one_counter(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "t,a,b,c\n1776204532,50,0.5,50 %\n")
-    for order in ("a b c", "b a c", "c b a"):
-        entries = {
-            "a": "{ to = 'gpu_util', unit = 'percent', gpu = 0 }",
-            "b": "{ to = 'gpu_util', gpu = 1 }",
-            "c": "{ to = 'gpu_util', gpu = 2 }",
-        }
-        columns = "\n".join(f"columns.{name} = {entries[name]}" for name in order.split())
-        frame, reasons, _ = _made(path, f"time.column = 't'\nnode.constant = 'n'\n{columns}")
-        assert frame.get_column("gpu_util").to_list() == [pytest.approx(0.5)] * 3
-        assert reasons == set()
-
-
-def test_node_and_gpu_in_the_name(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "t,n1/0,n1/1,n2/0\n1776204532,1,2,3\n")
-    frame, _, _ = _made(path, "time.column = 't'\n[columns]\n'{node}/{gpu}' = 'power_w'")
-    assert sorted(frame.select("node", "gpu", "power_w").rows()) == [("n1", 0, 1.0), ("n1", 1, 2.0), ("n2", 0, 3.0)]
 
 
 LONG = """
@@ -214,17 +187,6 @@ def test_rows_of_metrics_without_a_mapping_are_named_and_all_rows_add_up(tmp_pat
     assert counts["unmapped_metric", None] == sum(range(1, 11)), "of the ten rarest"
     assert (part.frame.height, part.rows_used) == (1, None)
     assert chunk.rows_read == 1 + sum(counts.values())
-
-
-def test_rows_of_a_wide_file_add_up(tmp_path: Path) -> None:
-    """Each line behind the header is a row of the table, or rejected for one reason."""
-    text = "ts,n,g,w\n1776204532,a,0,5\nnever,a,x,5\nts,n,g,w\n1776204532,a\nnever,a,0,1\n99999999999,a,0,4\n"
-    mapping = "time.column='ts'\nnode.column='n'\ngpu={column='g',pattern='^(\\d)$'}\ncolumns.w='power_w'"
-    frame, reasons, read_rows = _made(_csv(tmp_path, text), mapping)
-    assert {reason for reason, _, _ in reasons} == {
-        "no_match", "repeated_header", "ragged_row", "unreadable_time", "time_in_future",
-    }  # fmt: skip
-    assert read_rows == 6 == frame.height + sum(count for _, _, count in reasons)
 
 
 def test_facts_of_gpus_beside_their_samples(tmp_path: Path) -> None:
@@ -323,24 +285,6 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path: Path) -> None:
         _made(path, "time.column = 't'\nnode.column = 'a'\n[columns]\n'gpu{gpu}' = 'power_w'")
 
 
-def test_mapping_and_files_are_needed(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    with pytest.raises(UsageError, match="--suggest"):
-        list(read(parser.parse_args(["x.csv"]), configuration=Configuration(), now=NOW))
-    with pytest.raises(UsageError, match="no file"):
-        list(read(parser.parse_args(["--mapping", "m.toml"]), configuration=Configuration(), now=NOW))
-
-
-def test_the_chunk_changes_with_the_mapping(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "t,u\n1776204532,1\n")
-    text = "time.column = 't'\nnode.constant = 'n'\ngpu.constant = 0\ncolumns.u = "
-    one, same, other = (
-        next(iter(read_file(path, parse(text + to)))).id for to in ("'power_w'", "'power_w'", "'gpu_util'")
-    )
-    assert one == same != other
-
-
 NAMED_JOBS = """time,host,gpu,JobID,step,metric,value
 1741082400,n1,0,7.0,0,gpu_util,50
 1741082400,n1,0,7.0,0,power_w,200
@@ -364,13 +308,6 @@ def test_jobs_and_steps_that_samples_name(tmp_path: Path) -> None:
     ]
 
 
-def test_a_recording_of_one_job(tmp_path: Path) -> None:
-    text = 'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\n[columns]\nu = "gpu_util"\n'
-    mapping = parse(text, settings=["job.constant=123"])
-    (chunk,) = read_file(_csv(tmp_path, "t,u\n1741082400,50\n1741082410,60\n"), mapping)
-    assert chunk.parts[1].frame.get_column("job_id").to_list() == ["123"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -384,9 +321,3 @@ def test_a_recording_of_one_job(tmp_path: Path) -> None:
 def test_a_job_where_there_is_none(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(text)
-
-
-def test_a_job_id_that_is_not_mapped_is_named(tmp_path: Path) -> None:
-    mapping = 'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\n[columns]\nu = "gpu_util"\n'
-    (chunk,) = read_file(_csv(tmp_path, "t,u,job_id\n1741082400,50,7\n"), parse(mapping))
-    assert [(reject.reason, reject.column) for reject in chunk.parts[0].rejects] == [("unmapped_column", "job_id")]

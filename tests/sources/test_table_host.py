@@ -12,7 +12,6 @@ from tachograph.catalog.tables import NODE_SAMPLES
 from tachograph.lake.conform import conform
 from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import load
-from tachograph.sources.table.names import host_counter_meaning
 from tachograph.sources.table.suggest import suggest
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -59,16 +58,6 @@ def test_units_are_those_of_the_mapping_or_of_the_cell(tmp_path: Path) -> None:
     assert (other["network_rx_bytes"], other["fs_read_bytes"]) == (512 * 1024, 3.5e9)
 
 
-def test_counters_stay_as_they_count(tmp_path: Path) -> None:
-    """Neither a restart nor a large count changes a value."""
-    counts = [2**53, 0, 17, 10**15]
-    file = tmp_path / "n.csv"
-    lines = [f"{1741082400 + 10 * step},n1,{count}" for step, count in enumerate(counts)]
-    file.write_text("\n".join(["time,host,rx", *lines]))
-    mapping = 'table = "node_samples"\ntime.column = "time"\nnode.column = "host"\ncolumns.rx = "network_rx_bytes"\n'
-    assert [row["network_rx_bytes"] for row in _rows(file, mapping)] == counts
-
-
 def test_a_proposal_can_be_used_as_it_is(tmp_path: Path) -> None:
     """What is proposed for a table of nodes reads it; units come from the names."""
     file = tmp_path / "host.csv"
@@ -96,27 +85,3 @@ def test_percentages_are_not_proposed_for_counters(tmp_path: Path) -> None:
     assert '"load1" = "load_average"' in proposed
     assert "cpu_user_s" not in proposed
     assert "cpu_user (it falls: no counter)" in proposed
-
-
-def test_tables_of_gpus_stay_tables_of_gpus(tmp_path: Path) -> None:
-    """`load` and `memory total` may be a GPU's, where there is a GPU, or another of its counters."""
-    file = tmp_path / "gpu.csv"
-    file.write_text("time,host,gpu,load,mem_total\n1741082400,n1,0,93,81920\n")
-    assert 'table = "gpu_samples"' in suggest(file).text
-    file.write_text("time,host,utilization.gpu,power.draw,load1\n1741082400,n1,0,93,1\n")
-    assert 'table = "gpu_samples"' in suggest(file).text
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("cpu_user_s", ("cpu_user_s", "s")),
-        ("procstat_iowait", ("cpu_iowait_s", "jiffy")),
-        ("Net RX [MiB]", ("network_rx_bytes", "MiB")),
-        ("rx_bytes#hsn0", None),  # one interface is not the node
-        ("node_power", ("node_power_w", "")),
-        ("users", None),
-    ],
-)
-def test_words_for_host_counters(name: str, known: tuple[str, str] | None) -> None:
-    assert host_counter_meaning(name) == known

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tachograph.catalog.errors import ConfigError, UsageError
-from tachograph.sources.table.mapping import MappingKey, MappingTarget, load, parse, placeholders
+from tachograph.sources.table.mapping import MappingKey, MappingTarget, load, parse
 
 GOOD = """
 time.column = "t"
@@ -15,12 +15,6 @@ node.column = "n"
 gpu.column = "g"
 columns.u = "gpu_util"
 """
-
-
-def test_a_mapping_and_its_defaults() -> None:
-    mapping = parse(GOOD)
-    assert (mapping.table, mapping.delimiter, mapping.decimal, mapping.time.format) == ("gpu_samples", ",", ".", "auto")
-    assert mapping.targets["u"].to == "gpu_util"
 
 
 @pytest.mark.parametrize(
@@ -102,21 +96,3 @@ def test_the_node_of_a_file_that_names_none() -> None:
     with pytest.raises(UsageError, match=r"reads the node from column 'n'.*--set node\.constant"):
         parse(GOOD, node="n7")
     assert parse(GOOD, settings=["node.constant=n7"]).node == MappingKey(constant="n7")
-
-
-def test_a_mapping_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        load(tmp_path / "absent.toml")
-    (tmp_path / "latin.toml").write_bytes(b"# \xe4")
-    with pytest.raises(ConfigError, match="UTF-8"):
-        load(tmp_path / "latin.toml")
-
-
-def test_placeholders_match_whole_names() -> None:
-    pattern = placeholders("{node}.gpu{gpu} [%]")
-    assert pattern is not None
-    found = pattern.fullmatch("n01.gpu12 [%]")
-    assert found is not None
-    assert found.groupdict() == {"node": "n01", "gpu": "12"}
-    assert pattern.fullmatch("n01.gpu [%]") is None
-    assert placeholders("util") is None

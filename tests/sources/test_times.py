@@ -51,13 +51,6 @@ def test_every_spelling_of_one_moment(written: object) -> None:
     assert times.rejects == ()
 
 
-def test_fractions_of_a_second_survive() -> None:
-    times = read_times(pl.Series(["1681396820.001893"]))
-    assert times.values.to_list() == [datetime(2023, 4, 13, 14, 40, 20, 1893, tzinfo=UTC)]
-    nanoseconds = read_times(pl.Series([1681396820001893111]))
-    assert nanoseconds.values.to_list() == times.values.to_list()
-
-
 def test_what_is_no_time_is_counted_and_blanks_are_null() -> None:
     times = read_times(pl.Series(["2026-04-14 22:08:52", "yesterday", "", None, "N/A"]))
     assert times.values.to_list() == [MOMENT, None, None, None, None]
@@ -98,13 +91,6 @@ def test_wrong_types_formats_and_zones_say_so() -> None:
         read_times(pl.Series("t", ["2026-01-01"]), zone_name="Mars/Olympus")
 
 
-def test_a_time_that_does_not_exist_is_counted() -> None:
-    times = read_times(pl.Series(["2026-03-29 01:59:59", "2026-03-29 02:30:00"]), zone_name="Europe/Berlin")
-    assert times.values.to_list() == [datetime(2026, 3, 29, 0, 59, 59, tzinfo=UTC), None]
-    assert times.bad.to_list() == [False, True]
-    assert [(r.reason, r.count) for r in times.rejects] == [("nonexistent_time", 1)]
-
-
 def test_an_ambiguous_time_alone_or_out_of_order_is_the_first() -> None:
     first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
     alone = read_times(pl.Series(["2026-10-25 02:30:00"]), zone_name="Europe/Berlin")
@@ -112,14 +98,6 @@ def test_an_ambiguous_time_alone_or_out_of_order_is_the_first() -> None:
     minutes = (30, 10, 50, 0, 40, 5)
     times = read_times(pl.Series([f"2026-10-25 02:{m:02}:00" for m in minutes]), zone_name="Europe/Berlin")
     assert times.values.to_list() == [first + timedelta(minutes=m - 30) for m in minutes]
-
-
-def test_each_gpu_is_followed_on_its_own() -> None:
-    """Two GPUs written one behind the other: the second one's jump back is no second hour."""
-    wall = ["2026-10-25 02:10:00", "2026-10-25 02:50:00"] * 2
-    order = pl.DataFrame({"gpu": [0, 0, 1, 1]})
-    times = read_times(pl.Series(wall), zone_name="Europe/Berlin", order=order)
-    assert times.values.dt.hour().to_list() == [0, 0, 0, 0]
 
 
 @given(
