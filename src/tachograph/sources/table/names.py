@@ -217,34 +217,17 @@ def host_counter_meaning(name: str) -> tuple[str, str] | None:
     return None if "#" in name else _known(name, _host_counters())
 
 
-GPU_IN_NAME = re.compile(r"(?i)(?:gpu|card|device)[ _.\-\[]?(\d+)\]?|(?<=\w)[ _.\-\[](\d+)\]?$")
+GPU_IN_NAME = re.compile(r"(?i)(?:gpu|card|device)[ _.\-\[]?(\d+)\]?")
 
 
 def wide_template(name: str) -> str | None:
     """Return a column's name with `{gpu}` in place of the index in it, or None.
 
-    >>> wide_template("gpu3_power_w"), wide_template("util[0]"), wide_template("fp16_active")
-    ('gpu{gpu}_power_w', 'util[{gpu}]', None)
+    >>> wide_template("gpu3_power_w"), wide_template("fp16_active")
+    ('gpu{gpu}_power_w', None)
     """
     found = None if "{" in name else GPU_IN_NAME.search(name[:_LONGEST])
-    if found is None:
-        return None
-    group = 1 if found[1] else 2
-    return name[: found.start(group)] + "{gpu}" + name[found.end(group) :]
-
-
-def wide_meaning(template: str) -> tuple[str, str] | None:
-    """Return the (counter, unit) of a column name in which `{gpu}` stands for the index, or None.
-
-    >>> wide_meaning("gpu{gpu}_power_w"), wide_meaning("util[{gpu}]")
-    (('power_w', 'W'), ('gpu_util', ''))
-    """
-    before, _, behind = re.sub(r"(?i)(?:gpu|card|device)?[ _.\-\[]?\{gpu\}\]?", "\0", template, count=1).partition("\0")
-    parts = [part for part in (before.strip(_SIGNS), behind.strip(_SIGNS)) if part]
-    for rest in dict.fromkeys(("_".join(parts), *reversed(parts))):  # `system.gpu.0.power` is the power, too
-        if known := counter_meaning(rest) or counter_meaning(f"gpu_{rest}"):
-            return known
-    return None
+    return name[: found.start(1)] + "{gpu}" + name[found.end(1) :] if found else None
 
 
 _DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
@@ -255,8 +238,6 @@ _DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
         "hbm_mib": "memory.total,mem total,memory total,total memory,fb total,hbm total,vram total",
     }
 )
-# a model where the values are models
-MAYBE_MODELS = frozenset({"name", "type", "product", "gpu", "card"})
 
 
 @cache
@@ -272,28 +253,6 @@ def device_meaning(name: str) -> tuple[str, str] | None:
     (('model', ''), ('hbm_mib', 'MiB'), ('pci', ''))
     """
     return _known(name, _device_facts())
-
-
-_JOBS: Mapping[str, str] = MappingProxyType(
-    {
-        "job_id": "jobid,job id,jobidraw", "name": "jobname,job name,name", "user": "user,username,user name",
-        "account": "account,project", "partition": "partition,queue", "submit": "submit,submit time",
-        "start": "start,start time", "end": "end,end time", "elapsed_s": "elapsed,elapsed secs,elapsed s",
-        "node_list": "nodelist,node list,nodes list", "nodes": "no. of nodes allocated,nnodes,nodes",
-        "gpus": "gpus,ngpus,no. of gpus", "qos": "qos", "state": "state", "cluster": "cluster",
-    }
-)  # fmt: skip
-_JOB_INDEX = MappingProxyType(_index(_JOBS))
-
-
-def job_meaning(name: str) -> str | None:
-    """Return the column of `jobs` that a column name means, or None.
-
-    >>> job_meaning("JobIDRaw"), job_meaning("No. of GPUs"), job_meaning("comment")
-    ('job_id', 'gpus', None)
-    """
-    found = _JOB_INDEX.get(_key(name))
-    return found[0] if found else None
 
 
 # in order of preference
