@@ -1,4 +1,4 @@
-"""A minute and a half of a cluster: jobs of every kind, run by a real Slurm, and all that it reports about them."""
+"""Most of a minute of a cluster: jobs of every kind, run by a real Slurm, and all that it reports about them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,19 @@ def _busy(seconds: int) -> str:
 
 
 WANTED = {
-    "whole": Wanted("--exclusive --gres=gpu:4 -w gpu01 -t 5", _busy(30)),
-    "left": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(30), "games"),
-    "right": Wanted("--gres=gpu:1 -w gpu02 -t 5", _busy(40)),
-    "again": Wanted("--gres=gpu:1 -w gpu02 -t 5 --requeue", _busy(25)),
-    "sweep": Wanted("--gres=gpu:1 -w gpu03 -t 5 -a 0-3%2", _busy(18), "mail"),
-    "pair": Wanted("-N2 -w gpu03,gpu04 --gres=gpu:1 -t 5", f"srun sh -c '{_busy(30)}'", "games"),
-    "broken": Wanted("--gres=gpu:1 -w gpu03 -t 5", f"{_busy(22)}; exit 3"),
+    "whole": Wanted("--exclusive --gres=gpu:4 -w gpu01 -t 5", _busy(16)),
+    "left": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(18), "games"),
+    "right": Wanted("--gres=gpu:1 -w gpu02 -t 5", _busy(24)),
+    "again": Wanted("--gres=gpu:1 -w gpu02 -t 5 --requeue", f"{_TELL}; sleep $((SLURM_RESTART_COUNT ? 12 : 600))"),
+    "sweep": Wanted("--gres=gpu:1 -w gpu03 -t 5 -a 0-3%2", _busy(12), "mail"),
+    "pair": Wanted("-N2 -w gpu03,gpu04 --gres=gpu:1 -t 5", f"srun sh -c '{_busy(16)}'", "games"),
+    "broken": Wanted("--gres=gpu:1 -w gpu03 -t 5", f"{_busy(12)}; exit 3"),
     "mixed": Wanted(
-        "-p cpu -n1 -t 5 : -p gpu -n1 --gres=gpu:1 -w gpu04 -t 5", f"srun --het-group=1 sh -c '{_busy(25)}'"
+        "-p cpu -n1 -t 5 : -p gpu -n1 --gres=gpu:1 -w gpu04 -t 5", f"srun --het-group=1 sh -c '{_busy(16)}'"
     ),
-    "endless": Wanted("--gres=gpu:1 -w gpu04 -t 1", _busy(600), "mail"),
     "stopped": Wanted("--gres=gpu:1 -w gpu04 -t 5", _busy(600), "games"),
-    "successor": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(20)),
-    "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5", _busy(5), "games"),
+    "successor": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(12)),
+    "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5 --begin=now+1hour", _busy(5), "games"),
 }
 
 
@@ -66,11 +65,11 @@ class Deed:
 # and calls neither prolog nor epilog, so no one would write down its GPUs: the run is put off until that is over.
 DONE_TO = {
     "again": (
-        Deed("RUNNING", 14.0, "scontrol requeue {}"),
-        Deed("PENDING", 1.0, "scontrol update JobId={} StartTime=now+25"),
+        Deed("RUNNING", 8.0, "scontrol requeue {}"),
+        Deed("PENDING", 1.0, "scontrol update JobId={} StartTime=now+17"),
     ),
-    "stopped": (Deed("RUNNING", 20.0, "scancel {}"),),
-    "hopeless": (Deed("PENDING", 20.0, "scancel {}"),),
+    "stopped": (Deed("RUNNING", 12.0, "scancel {}"),),
+    "hopeless": (Deed("PENDING", 10.0, "scancel {}"),),
 }
 
 

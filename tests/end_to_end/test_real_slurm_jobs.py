@@ -39,7 +39,6 @@ STATES = {name: ["COMPLETED"] for name in WANTED} | {
     "sweep": ["COMPLETED"] * 4,
     "broken": ["FAILED"],
     "mixed": ["COMPLETED"] * 2,
-    "endless": ["TIMEOUT"],
     "stopped": ["CANCELLED"],
     "hopeless": ["CANCELLED"],
 }

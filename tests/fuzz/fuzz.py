@@ -2,8 +2,7 @@
 
 A mutation is decided by seed, reader and number alone, so any can be made again: `--reader NAME --number N`.
 Failed means: any error that is not a TachographError, a process that died, more than a second of processor time (of
-rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is reported once, with its bytes made as few as still
-show it.
+rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is reported once, with its reader and number.
 
     python tests/fuzz/fuzz.py --mutations 10000 --recorded DIR
 """
@@ -24,8 +23,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,18 @@ HANGS_S = 30.0  # on the wall: a process that is still at it is killed
 MEMORY_MIB = 500
 ADDRESSES = 8 << 30  # bytes a process may map: an absurd allocation fails instead of eating the machine
 LIFE = 5000  # mutations per process
-SMALLER_TRIES = 400
 WHOLE_EVERY = 8
 _PROGRESS = struct.Struct("<qd")  # number at work, since when
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One kind of failure: the mutation that showed it first, and the fewest bytes that still do."""
+    """One kind of failure: the mutation that showed it first."""
 
     reader: str
     number: int
     kind: str  # error, died, slow, memory
     what: str
-    bytes: str = ""  # repr, shortened
 
 
 @dataclass(slots=True)
@@ -246,8 +243,6 @@ def fuzz(
             number += _one_life(chosen, numbers, outcome, seed=seed, folder=Path(name))
             if progress:
                 progress(outcome)
-        for kind, failure in outcome.failures.items():
-            outcome.failures[kind] = _smallest(failure, chosen, seed=seed, folder=Path(name))
     return outcome
 
 
@@ -272,44 +267,6 @@ def _one_life(chosen: Sequence[Target], numbers: range, outcome: Outcome, *, see
     outcome.note(Failure(chosen[at % len(chosen)].name, at, "died", why))
     outcome.mutations += at + 1 - numbers.start
     return at + 1 - numbers.start
-
-
-def _smallest(failure: Failure, chosen: Sequence[Target], *, seed: int, folder: Path) -> Failure:
-    """Return the failure with the fewest bytes that still show it; of errors only, others keep what they had."""
-    target = next(one for one in chosen if one.name == failure.reader)
-    whole = is_whole(failure.number, chosen)
-
-    def work() -> object:
-        content = mutation(target, failure.number, seed)
-        if failure.kind == "error":
-            for shorter in _shorter(content, lambda tried: _fails_alike(failure, target, tried, folder, whole=whole)):
-                content = shorter
-        shown = repr(content)
-        return shown if len(shown) < 600 else f"{shown[:280]} ... {shown[-280:]}"
-
-    reported, _ = Child(work).reported()
-    return replace(failure, bytes=reported or "")
-
-
-def _fails_alike(failure: Failure, target: Target, tried: bytes, folder: Path, *, whole: bool) -> bool:
-    found, _, _ = failure_of(target, failure.number, tried, folder, whole=whole)
-    return found is not None and found.what == failure.what
-
-
-def _shorter(content: bytes, shows: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Yield shorter and shorter contents that still show the failure: stretches are left out, halves first."""
-    step, tries = len(content) // 2, 0
-    while step and tries < SMALLER_TRIES:
-        at = 0
-        while at < len(content) and tries < SMALLER_TRIES:
-            tries += 1
-            tried = content[:at] + content[at + step :]
-            if shows(tried):
-                content = tried
-                yield content
-            else:
-                at += step
-        step //= 2
 
 
 def main() -> int:

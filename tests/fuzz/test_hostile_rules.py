@@ -30,18 +30,18 @@ def run_soon(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
 def test_hostile_rules_do_no_harm() -> None:
     verdicts: Counter[str] = Counter()
     run_rules(SEEDS[0])  # the parser is made once
-    for number in range(250):
+    for number in range(60):
         content = hostile_rule(SEEDS, Random(f"test/{number}"))
         loaded, outcomes = run_soon(content)
         verdicts["refused"] += not loaded.rules
         verdicts.update(outcome.verdict for outcome in outcomes)
-    assert all(verdicts[name] > 10 for name in ("refused", "yes", "no", "unknown")), verdicts
+    assert all(verdicts[name] > 2 for name in ("refused", "yes", "no", "unknown")), verdicts
 
 
 @pytest.mark.parametrize("maker", [deep, growing, cyclic, odd, huge, dense])
 def test_shapes_of_ill_intent_are_what_they_are_for(maker: object) -> None:
     """Each of them makes rules that differ, most of which are refused with a reason."""
-    made = [maker(Random(number)) for number in range(30)]  # type: ignore[operator]
+    made = [maker(Random(number)) for number in range(12)]  # type: ignore[operator]
     assert len({str(one) for one in made}) > 5
 
 

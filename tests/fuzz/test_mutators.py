@@ -14,11 +14,11 @@ def mutations(first: int, last: int) -> list[bytes]:
 
 
 def test_a_mutation_is_the_same_whatever_came_before() -> None:
-    assert mutations(0, 600)[400:] == mutations(400, 600)
+    assert mutations(0, 150)[100:] == mutations(100, 150)
 
 
 def test_nearly_every_mutation_is_a_new_one_and_none_is_too_long() -> None:
-    made = mutations(0, 600)
-    assert len(set(made)) > 500
-    assert sum(one in SEEDS for one in made) < 30
+    made = mutations(0, 200)
+    assert len(set(made)) > 160
+    assert sum(one in SEEDS for one in made) < 10
     assert max(map(len, made)) <= LARGEST

@@ -34,7 +34,6 @@ from tachograph.sources.registry import settings_of
 
 pytestmark = pytest.mark.slow
 
-PARTIAL = b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}'
 START, END = moment(T0).isoformat(), moment(T0 + 1500).isoformat()
 GARBAGE = b"<html><body>502 from somebody in between</body></html>"
 
@@ -78,30 +77,21 @@ def refused(url: str, folder: Path, *more: str) -> str:
     return done.stderr.strip()
 
 
-ANSWERS: list[tuple[Fault, str]] = [
+PARTIAL = b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}'
+REFUSED = b'{"status":"error","errorType":"execution","error":"no such thing"}'
+ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_http.py
     (Status(503, body=GARBAGE), "answered 503 Service Unavailable (2 attempts); see the server's log"),
-    (Status(429), "answered 429 Too Many Requests (2 attempts); poll less often"),
-    (Status(401), "answered 401 Unauthorized; give token_file, or user and password_file"),
-    (Status(404), "answered 404 Not Found; check the path of the url"),
     (CutOff(), "the answer broke off (2 attempts); see the server's log"),
-    (CutOff(chunked=True), "the answer broke off (2 attempts); see the server's log"),
-    (HangUp(), "the answer broke off (2 attempts); see the server's log"),
-    (Silence(5), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
-    (
-        Garbage(),
-        "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer of Prometheus?",
-    ),
+    (Silence(3), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
+    (Garbage(), "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer of Prometheus?"),
     (Garbage(b'{"status":1}', "application/json"), "the answer has another shape: Expected 'str', got 'int'"),
     (Garbage(b'{"status":"success"}', "application/json"), "the answer has neither a success status nor an error"),
-    (Garbage(b"RESP 1.0\r\n\r\n", http=False), "the answer is not HTTP"),
     (
-        Status(422, body=b'{"status":"error","errorType":"execution","error":"no such thing"}'),
+        Status(422, body=REFUSED),
         "answered 422 Unprocessable Entity: execution: no such thing; request less at a time",
     ),
     (
-        Garbage(
-            b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}', "application/json"
-        ),
+        Garbage(PARTIAL, "application/json"),
         "the answer is partial: a part of its storage did not answer (2 attempts); fix its storage",
     ),
 ]

@@ -186,6 +186,7 @@ def test_certificates(tmp_path: Path) -> None:
         ({"url": "ftp://user:secret@host"}, "invalid url"),
         ({"url": "http://user:secret@host"}, "host: url holds a user or a password"),
         ({"url": "http://host:port"}, "invalid url: Invalid port"),
+        *(({"url": f"http://host:{port}"}, f"invalid url: no port {port}") for port in (0, 65536, 74936)),
         ({"token_file": "/nowhere/token"}, "/nowhere/token: token_file is not a file"),
         ({"password_file": os.devnull}, "password_file is given without user"),
         ({"user": "a", "password_file": "/nowhere"}, "/nowhere: password_file is not a file"),

@@ -537,6 +537,8 @@ def _address(url: str) -> tuple[str, str | None]:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         what = "invalid url" if url else "url is missing"
         raise ConfigError(what, do="write it as https://host:port")
+    if parsed.port is not None and not 0 < parsed.port < 1 << 16:
+        raise ConfigError(f"invalid url: no port {parsed.port}", do="write it as https://host:port")
     if parsed.userinfo:
         raise ConfigError("url holds a user or a password", where=parsed.host, do="use user and password_file")
     return str(parsed.copy_with(query=None, fragment=None)).rstrip("/"), None
