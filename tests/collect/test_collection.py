@@ -328,3 +328,21 @@ def test_two_collections_of_one_lake_commit_each_row_once(tmp_path: Path) -> Non
         until(lambda: len(lying(plans[0].lake)) >= 200)
         time.sleep(0.1)
     assert lying(plans[0].lake) == all_of(NAME, 200)
+
+
+def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
+    first = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
+    with collecting(first):
+        until(lambda: read_status(first.folder) is not None)
+        until(lambda: len(lying(first.lake)) == 5)
+        until(lambda: status_of(first).last_success is not None and status_of(first).watermarks)
+    before = status_of(first)
+    again = Scripted([fails("again")])
+    second = plan_of(tmp_path / "lake", [PolledSource(NAME, 3600, again)])
+    with collecting(second) as reported:
+        until(lambda: reported)
+    after = status_of(second)
+    assert before.last_success is not None
+    assert after.last_success == before.last_success
+    assert after.watermarks == before.watermarks == {NAME: chunk_of(NAME, 0, 5).watermark}
+    assert (after.rows, after.errors) == ({}, {"input": 1})

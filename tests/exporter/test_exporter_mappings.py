@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from in_process import run_here
+from servers.faulty import Reply, faulty
 from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, LakeTable
@@ -215,10 +213,10 @@ def answer(page: str) -> str:
 def test_a_page_a_poll_and_a_saved_answer_are_the_same_rows(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.prom").write_text(page, encoding="utf-8")
     (tmp_path / "answer.json").write_text(answer(page), encoding="utf-8")
-    with serving(page) as url:
+    with faulty(lambda request: Reply(page.encode(), headers={"Content-Type": "text/plain"})) as server:
         ways = {
             "page": ["dcgm-exporter", "page.prom", "--node", "n1"],
-            "poll": ["dcgm-exporter", "--url", url],
+            "poll": ["dcgm-exporter", "--url", server.url],
             "answer": ["prometheus", "answer.json"],
         }
         for lake, words in ways.items():
@@ -228,30 +226,6 @@ def test_a_page_a_poll_and_a_saved_answer_are_the_same_rows(page: str, tmp_path:
     assert tables[0].height
     assert tables[0].drop("node").equals(tables[1].drop("node"))
     assert tables[0].equals(tables[2])
-
-
-@contextmanager
-def serving(page: str) -> Iterator[str]:
-    """An exporter that answers with a page; its address."""
-
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(page.encode())
-
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Nothing is printed."""
-
-    server = HTTPServer(("127.0.0.1", 0), Answering)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def samples(lake: Path) -> pl.DataFrame:

@@ -198,3 +198,20 @@ def test_indices_of_the_controller_are_minor_numbers(order: tuple[str, ...], lak
     found = analyzed()
     assert {name: row["attribution"] for name, row in found.items()} == {"7": "live_index", "8": "live_index"}
     assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {"7": 0.9, "8": 0.1}
+
+
+def test_a_replaced_gpu_keeps_its_place() -> None:
+    known = devices_of(("n", 0, "GPU-a", 0, 0), ("n", 1, "GPU-b", 1, 1))
+    assert new_indices([NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")], known) == {}
+
+
+def test_a_node_that_counts_anew() -> None:
+    """GPU 0 fell off the bus: the other is 0 from now on, for maps and accounting too."""
+    known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
+    assert new_indices([NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")], known) == {}
+
+
+def test_labels_without_a_uuid_follow_those_with_one() -> None:
+    known = devices_of(("n", 0, "GPU-b", 1, 0), ("n", 1, "GPU-a", 0, 1))
+    labels = [NumberedGpu("n", gpu, None, None, None, "nvml_index") for gpu in (0, 1)]
+    assert new_indices(labels, known) == {("n", 0): 1, ("n", 1): 0}

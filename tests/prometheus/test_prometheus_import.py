@@ -206,3 +206,10 @@ def test_errors_of_an_entry_name_the_file_and_the_key(entry: dict[str, object], 
     with pytest.raises(ConfigError) as caught:
         list(source.read(options(*given, "--config", "own.toml"), configuration=configuration, now=NOW))
     assert str(caught.value).startswith(error)
+
+
+@pytest.mark.parametrize(("server", "way"), [("prometheus", "raw"), ("victoria", "export")])
+def test_auto_takes_the_best_way_and_says_which(servers: Servers, server: str, way: str) -> None:
+    asked = options("--url", servers.url(server), "--from", START, "--to", END)
+    chunks = source.read(asked, configuration=Configuration(), now=NOW)
+    assert fetched(next(chunks)).origin == f"{servers.url(server)} ({way})"

@@ -205,3 +205,19 @@ def test_half_a_surrogate_pair_is_replaced(read_text: ReadText) -> None:
 def test_a_number_no_column_holds_is_not_taken(read_job: ReadJob) -> None:
     reading = read_job(put("array", value={"job_id": 7, "task_id": 10**30}))
     assert (reading.jobs[0]["array_job_id"], reading.jobs[0]["array_task_id"]) == ("7", None)
+
+
+def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:
+    def change(job: Job) -> None:
+        job.update(job_id=77, nodes="None assigned", state={"current": ["PENDING"]})
+        job["array"] = {"job_id": 77, "task_id": {"set": False, "number": 0}, "task": "0-5%4"}
+        job["time"].update(start=1_800_000_000, end=0)
+
+    (job,) = read_job(change).jobs
+    assert (job["job_id"], job["display_id"], job["array_job_id"], job["array_task_id"]) == (
+        "77",
+        "77_[0-5%4]",
+        "77",
+        None,
+    )
+    assert (job["state"], job["start"], job["end"], job["exit_code"]) == ("PENDING", None, None, None)

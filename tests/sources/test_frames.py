@@ -184,3 +184,7 @@ def test_records_keep_what_they_cannot_type() -> None:
     assert frame.get_column("c").to_list() == [None, json.dumps({"d": 1}), "[1]", "7"]
     with pytest.raises(InputError, match="here: not a list of records"):
         records([1, 2], origin="here")
+
+
+def test_header_again_in_the_middle(tmp_path: Path) -> None:
+    assert _reasons(_write(tmp_path, "a.csv", "a,b\n1,2\na,b\n3,4\n")) == [("repeated_header", 1)]

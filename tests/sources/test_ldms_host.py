@@ -245,3 +245,24 @@ def test_sums_are_those_of_last_known_values(counts: list[list[int | None]]) -> 
     one = {"network_rx_bytes": HostColumns(("rx_bytes",), "B")}
     found = host_values(long.select("t", "node", "rx_bytes"), one, long["which"])
     assert found["network_rx_bytes"].to_list() == expected
+
+
+def test_procstat_gives_seconds_of_all_cores(tmp_path: Path) -> None:
+    """Jiffies become seconds; the cores' own values are part of the sum and are not added to it."""
+    rows = []
+    for step in range(3):
+        cores = [(1000 + 7 * step + core, 5 + core, 300 + step) for core in range(4)]
+        modes = ("user", "nice", "sys")
+        per_core = {f"per_core_{name}{core}": cores[core][at] for at, name in enumerate(modes) for core in range(4)}
+        total = {name: sum(core[at] for core in cores) for at, name in enumerate(modes)}
+        more = {"idle": 90_000 + step, "iowait": 12, "irq": 3, "cores_up": 4, "cpu_enabled": 0}
+        rows.append({**_base(step, "nid001"), **total, **more, **per_core})
+    found = _rows(_csv(tmp_path / "csv" / "procstat", rows))
+    assert [row["t"] for row in found] == [_time(step) for step in range(3)]
+    assert {row["node"] for row in found} == {"nid001"}
+    for step, row in enumerate(found):
+        assert row["cpu_user_s"] == pytest.approx(sum(1000 + 7 * step + core for core in range(4)) / 100)
+        assert row["cpu_nice_s"] == pytest.approx((5 + 6 + 7 + 8) / 100)
+        assert row["cpu_system_s"] == pytest.approx(4 * (300 + step) / 100)
+        assert row["cpu_idle_s"] == pytest.approx((90_000 + step) / 100)
+        assert row["cpu_iowait_s"] == pytest.approx(0.12)

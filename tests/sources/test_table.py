@@ -321,3 +321,23 @@ def test_jobs_and_steps_that_samples_name(tmp_path: Path) -> None:
 def test_a_job_where_there_is_none(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(text)
+
+
+def test_units_may_differ_between_the_columns_of_one_counter(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "t,a,b,c\n1776204532,50,0.5,50 %\n")
+    for order in ("a b c", "b a c", "c b a"):
+        entries = {
+            "a": "{ to = 'gpu_util', unit = 'percent', gpu = 0 }",
+            "b": "{ to = 'gpu_util', gpu = 1 }",
+            "c": "{ to = 'gpu_util', gpu = 2 }",
+        }
+        columns = "\n".join(f"columns.{name} = {entries[name]}" for name in order.split())
+        frame, reasons, _ = _made(path, f"time.column = 't'\nnode.constant = 'n'\n{columns}")
+        assert frame.get_column("gpu_util").to_list() == [pytest.approx(0.5)] * 3
+        assert reasons == set()
+
+
+def test_node_and_gpu_in_the_name(tmp_path: Path) -> None:
+    path = _csv(tmp_path, "t,n1/0,n1/1,n2/0\n1776204532,1,2,3\n")
+    frame, _, _ = _made(path, "time.column = 't'\n[columns]\n'{node}/{gpu}' = 'power_w'")
+    assert sorted(frame.select("node", "gpu", "power_w").rows()) == [("n1", 0, 1.0), ("n1", 1, 2.0), ("n2", 0, 3.0)]
