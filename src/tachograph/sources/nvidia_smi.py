@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.chunks import TEXT_BLANKS, Chunk, ChunkPart, Reject, counted
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import parse_time
-from tachograph.sources.files import fingerprint, listed, read_unpacked
+from tachograph.sources.files import FilePiece, fingerprint, listed, read_unpacked
 from tachograph.sources.metrics import short_node
+from tachograph.sources.table import mapped_parts
+from tachograph.sources.table.mapping import MappingKey, MappingTarget, MappingTime, TableMapping, stripped
 from tachograph.sources.times import local_to_utc, read_times
 
 NAME = "nvidia-smi"
 SUFFIXES = (".csv", ".txt", ".log", ".csv.gz", ".txt.gz", ".log.gz")
 _QUERY_TIME = "%Y/%m/%d %H:%M:%S%.f"
 _ROW = "number of the row"
+_TIME = "time of the row"
 _MIDNIGHT_S = 43_200  # a time of day that falls by more than half a day is of the next day
 
 # {field: (column, unit without a header)}; of two fields for one column the first here counts
@@ -89,7 +92,6 @@ _KEYS: Mapping[str, str] = MappingProxyType(
     }
 )
 _FACTS = ("uuid", "pci", "model", "hbm_mib")
-_NUMBER = r"^([-+]?\d+(?:\.\d+)?)\s*(?:%|[A-Za-z]+(?:/s)?)?$"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -115,9 +117,11 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         path = Path(name)
         text = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
         table = _table(text, options.fields, str(path))
-        rows, rejects = _keyed(table, options, str(path))
-        times = _times(rows, given_t, day, zone_name, str(path))
-        parts = _parts(rows, times, table.meanings, [*table.rejects, *rejects])
+        mapping = _mapping(table, options, str(path))
+        times, rejects = _times(table, mapping, given_t, day, zone_name, str(path))
+        rows = table.rows.with_columns(times.alias(_TIME)).filter(times.is_not_null())
+        piece = FilePiece(rows, 0, table.lines, (*table.rejects, *rejects))
+        parts = tuple(map(_without_marks, mapped_parts(piece, mapping, origin=str(path))))
         chunk_id = f"{fingerprint(path, NAME, *settings)}:0"
         yield Chunk(chunk_id, NAME, str(path), parts, table.lines)
 
@@ -207,7 +211,12 @@ def _split(
                 unread[name] = unread.get(name, 0) + cells.len()
         order = numbers.filter(mask).filter(whole)
         frames.append(
-            pl.DataFrame({_ROW: order, **{n: cells.list.get(p).str.strip_chars() for n, p in wanted.items()}})
+            pl.DataFrame(
+                {
+                    _ROW: order,
+                    **{n: cells.list.get(p).str.strip_chars().str.replace(r"^\[.*", "") for n, p in wanted.items()},
+                }
+            )
         )
     rows = pl.concat(frames, how="diagonal").sort(_ROW).drop(_ROW)
     meanings: dict[str, tuple[str, str]] = {}
@@ -221,44 +230,50 @@ def _split(
     return _SmiTable(rows, meanings, rejects, body.len())
 
 
-def _keyed(table: _SmiTable, options: argparse.Namespace, where: str) -> tuple[pl.DataFrame, list[Reject]]:
-    """The rows with `node` and `gpu`; what names none is counted."""
+def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> TableMapping:
+    """What the columns mean: counters in the units of nvidia-smi, host and index of a GPU, facts of it."""
     by_key = {_KEYS[name]: name for name in reversed(table.rows.columns) if name in _KEYS}
-    rows = table.rows.with_columns(
-        pl.when(~_missing(pl.col(name))).then(pl.col(name)).alias(f"key:{key}") for key, name in by_key.items()
-    )
-    if "node" in by_key:
-        names = rows.get_column("key:node").drop_nulls().unique().to_list()
-        hosts = pl.col("key:node").replace_strict({name: short_node(name) for name in names}, return_dtype=pl.String)
-        rows = rows.with_columns(node=hosts.fill_null(pl.lit(options.node, dtype=pl.String)))
-    elif options.node:
-        rows = rows.with_columns(node=pl.lit(short_node(options.node)))
-    else:
+    if "node" not in by_key and not options.node:
         raise InputError("the host of these GPUs is unknown", where=where, do="name it with --node")
-    if "gpu" in by_key:
-        rows = rows.with_columns(gpu=pl.col("key:gpu").cast(pl.Int16, strict=False))
-    elif options.gpu is not None:
-        rows = rows.with_columns(gpu=pl.lit(options.gpu, dtype=pl.Int16))
-    else:
+    if "gpu" not in by_key and options.gpu is None:
         raise InputError("no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0")
-    missing = rows.get_column("gpu").is_null()
-    return rows.filter(~missing), list(counted("no_gpu", None, missing, rows.to_series(0)))
+    node = MappingKey(column=by_key["node"]) if "node" in by_key else MappingKey(constant=short_node(options.node))
+    gpu = MappingKey(column=by_key["gpu"]) if "gpu" in by_key else MappingKey(constant=options.gpu)
+    return TableMapping(
+        columns={name: MappingTarget(column, unit) for name, (column, unit) in table.meanings.items()},
+        time=MappingTime(column=_TIME),
+        node=node,
+        gpu=gpu,
+        devices={by_key[name]: name for name in _FACTS if name in by_key},
+    )
+
+
+def _without_marks(part: ChunkPart) -> ChunkPart:
+    """A field that a GPU does not have is marked on every row: nothing to report."""
+    return replace(part, rejects=tuple(reject for reject in part.rejects if reject.reason != "missing_mark"))
 
 
 def _times(
-    rows: pl.DataFrame, given_t: datetime | None, day: datetime | None, zone_name: str, where: str
+    table: _SmiTable,
+    mapping: TableMapping,
+    given_t: datetime | None,
+    day: datetime | None,
+    zone_name: str,
+    where: str,
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
     """Times of rows: `timestamp`, dmon's date and time, its time alone from a first day on, or one for all."""
-    order = rows.select("node", "gpu")
-    if "key:t" in rows.columns:
-        stamps = rows.get_column("key:t")
+    rows = table.rows
+    order = rows.select([key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0))
+    written = {_KEYS[name]: stripped(rows.get_column(name)) for name in rows.columns if name in _KEYS}
+    if "t" in written:
+        stamps = written["t"]
         form = _QUERY_TIME if stamps.str.contains(r"^\d{4}/").any() else "auto"
         read_as = read_times(stamps, form=form, zone_name=zone_name, order=order)
         return read_as.values, read_as.rejects
-    if "key:time" in rows.columns:
-        clock = rows.get_column("key:time").str.to_time("%H:%M:%S", strict=False)
-        if "key:date" in rows.columns:
-            days = rows.get_column("key:date").str.to_datetime("%Y%m%d", strict=False)
+    if "time" in written:
+        clock = written["time"].str.to_time("%H:%M:%S", strict=False)
+        if "date" in written:
+            days = written["date"].str.to_datetime("%Y%m%d", strict=False)
         elif day is not None:
             seconds = clock.dt.hour().cast(pl.Int32) * 3600 + clock.dt.minute().cast(pl.Int32) * 60
             later = (seconds.forward_fill().diff().fill_null(0) < -_MIDNIGHT_S).cum_sum()
@@ -268,48 +283,9 @@ def _times(
             raise InputError("the rows have times without a date", where=where, do=do)
         both = pl.DataFrame({"day": days, "clock": clock})
         naive = both.select(pl.col("day").dt.combine(pl.col("clock"))).to_series()
-        unread = counted("unreadable_time", None, naive.is_null(), rows.get_column("key:time"))
+        unread = counted("unreadable_time", None, naive.is_null(), written["time"])
         local = local_to_utc(naive.alias("t"), zone_name, order)
         return local.values, (*unread, *local.rejects)
     if given_t is None:
         raise InputError("the rows have no time", where=where, do="query timestamp (dmon: -o DT), or give --time")
     return pl.repeat(given_t, rows.height, dtype=TIME, eager=True), ()
-
-
-def _missing(cell: pl.Expr) -> pl.Expr:
-    """No value: `-`, `N/A`, and what nvidia-smi writes in brackets, such as `[Not Supported]`."""
-    text = cell.str.strip_chars()
-    blank = text.is_in([*TEXT_BLANKS, "-", "Not Supported", "ERR!", "Unknown Error"])
-    return text.is_null() | blank | text.str.starts_with("[")
-
-
-def _parts(
-    rows: pl.DataFrame,
-    times: tuple[pl.Series, tuple[Reject, ...]],
-    meanings: Mapping[str, tuple[str, str]],
-    rejects: Sequence[Reject],
-) -> tuple[ChunkPart, ...]:
-    values, of_times = times
-    columns: dict[str, pl.Series] = {"t": values, "node": rows.get_column("node"), "gpu": rows.get_column("gpu")}
-    unread: list[Reject] = []
-    for field, (column, _) in meanings.items():
-        text = rows.get_column(field)
-        written = rows.select(pl.when(~_missing(pl.col(field))).then(pl.col(field))).to_series()
-        number = written.str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
-        if written.str.starts_with("0x").any():
-            mask = written.str.strip_prefix("0x").str.to_integer(base=16, strict=False).cast(pl.Float64)
-            number = pl.select(pl.coalesce(number, mask)).to_series()
-        unread += counted("not_a_number", column, number.is_null() & written.is_not_null(), text)
-        columns[column] = number
-    units = dict(meanings.values())
-    known = values.is_not_null()
-    samples = pl.DataFrame(columns).filter(known)
-    facts = [name for name in _FACTS if f"key:{name}" in rows.columns]
-    found = rows.select("node", "gpu", **{name: pl.col(f"key:{name}") for name in facts})
-    if "hbm_mib" in facts:
-        found = found.with_columns(pl.col("hbm_mib").str.extract(_NUMBER, 1).cast(pl.Float64, strict=False))
-    devices = found.drop_nulls(facts).unique(["node", "gpu"], keep="last", maintain_order=True) if facts else None
-    parts = [ChunkPart("gpu_samples", samples, units, (*rejects, *of_times, *unread))]
-    if devices is not None and devices.height:
-        parts.append(ChunkPart("devices", devices, overlaps=True))
-    return tuple(parts)

@@ -24,7 +24,7 @@ from tachograph.sources.times import AUTO
 # the catalogue's marks, nvidia-smi's, and those of spreadsheets and databases
 MARKS = (
     *TEXT_BLANKS, "[N/A]", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU requires reset]",
-    "Not Supported", "n/a", "NA", "-", "null", "NULL", "None", "Unknown", "NaT",
+    "Not Supported", "n/a", "NA", "-", "null", "NULL", "None", "Unknown", "NaT", "ERR!",
 )  # fmt: skip
 _NUMBER = r"^([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s.].*)?$"
 
