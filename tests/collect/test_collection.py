@@ -318,18 +318,6 @@ def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
     assert broken.closed
 
 
-@pytest.mark.slow
-def test_two_collections_of_one_lake_commit_each_row_once(tmp_path: Path) -> None:
-    """The lock keeps them apart on one host; without it the marks and the lake's transactions do."""
-    plans = [
-        plan_of(tmp_path / "lake", [PolledSource(NAME, 0.03, Tape(NAME, 200, 0.004, size=size))]) for size in (7, 30)
-    ]
-    with collecting(plans[0]), collecting(plans[1]):
-        until(lambda: len(lying(plans[0].lake)) >= 200)
-        time.sleep(0.1)
-    assert lying(plans[0].lake) == all_of(NAME, 200)
-
-
 def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
     first = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
     with collecting(first):

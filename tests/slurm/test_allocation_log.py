@@ -147,17 +147,6 @@ def test_a_file_that_is_emptied_is_read_from_its_beginning(tmp_path: Path) -> No
     assert held(landing) == {("1", "n1", 0, 1, 5), *(("22", "n1", gpu, 6, None) for gpu in range(4))}
 
 
-def test_a_line_counts_once_it_is_complete(tmp_path: Path) -> None:
-    file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path), Landing()
-    file.write_text(line(1, "prolog", 1, gpus=0) + f"{T0 + 2} prolog job=2 node=n1 gpus=1", encoding="utf-8")
-    poll(feed, landing)
-    assert held(landing) == {("1", "n1", 0, 1, None)}
-    with file.open("a", encoding="utf-8") as growing:
-        growing.write("5\n")  # it was GPU 15
-    poll(feed, landing)
-    assert held(landing) == {("1", "n1", 0, 1, None), ("2", "n1", 15, 2, None)}
-
-
 def test_lines_that_cannot_be_read_are_counted_once(tmp_path: Path) -> None:
     file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path), Landing()
     ugly = "nonsense\n\xff\n" + line(1, "prolog", 1, gpus="GPU-x") + line(2, "prolog", 3, mig="MIG-1")

@@ -20,7 +20,9 @@ HEADER = (
     "clocks_throttle_reasons.active, fan.speed [%]"
 )
 FIRST = "2026/03/01 10:00:00.123, 0, NVIDIA A100-SXM4-40GB, GPU-a, 45 %, 1024 MiB, 40960 MiB, 71.5 W, 0x04, [N/A]"
-SECOND = "2026/03/01 10:00:00.124, 1, NVIDIA A100-SXM4-40GB, GPU-b, [Not Supported], N/A, 40960 MiB, 61.5 W, 0x0, [of a later driver]"
+SECOND = (
+    "2026/03/01 10:00:00.124, 1, NVIDIA A100-SXM4-40GB, GPU-b, [Not Supported], N/A, 40960 MiB, 61.5 W, 0x0, [of later]"
+)
 DMON = """\
 #Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk     fb
 #YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz     MB
