@@ -15,8 +15,8 @@ from slurm_reading import ReadText, Write
 from in_memory import owners
 from tachograph.sources import allocation_map
 from tachograph.sources.allocation_map import AllocationMapReading, read_map_content
-from tachograph.sources.sacct import read_content
 from tachograph.sources.slurm.allocations import held_gpus
+from tachograph.sources.slurm.exports import read_content
 from tachograph.sources.slurm.fields import BadRowError, job_state
 from tachograph.sources.slurm.gres import gpus, gres_counts, read_gres, shares, tres
 from tachograph.sources.slurm.records import SlurmCluster

@@ -13,12 +13,13 @@ from typing import Final
 import pytest
 
 from in_process import run_here
-from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX
+from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, NODE_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.sources.exporters import exporter_mappings
 from tachograph.sources.nvidia_smi import DMON_COLUMNS, QUERY_FIELDS
 
+BOTH: Final[tuple[Counter | HostCounter, ...]] = (*COUNTERS, *HOST_COUNTERS)
 NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STAMP: Final = int(NOON.timestamp())
 # what a producer writes for one of the unit of the column, counted by hand
@@ -46,16 +47,15 @@ class WrittenCounter:
 
 def value_of(column: str) -> float:
     """A valid value of a column, in its unit; exact in single precision."""
-    counters = [*COUNTERS, *HOST_COUNTERS]
-    place = next(number for number, counter in enumerate(counters, 1) if counter.name == column)
-    unit = counters[place - 1].unit
+    place = next(number for number, counter in enumerate(BOTH, 1) if counter.name == column)
+    unit = BOTH[place - 1].unit
     if column == "load_average":  # LDMS writes hundredths where it is whole
         return place + 0.5
     return {"fraction": place / 64, "flag": 1.0, "C": 20.0 + place}.get(unit, 64.0 * place)
 
 
 def written(entry: WrittenCounter) -> str:
-    unit = next(counter.unit for counter in (*COUNTERS, *HOST_COUNTERS) if counter.name == entry.column)
+    unit = next(counter.unit for counter in BOTH if counter.name == entry.column)
     number = value_of(entry.column) * WRITTEN_PER_UNIT.get((entry.unit, unit), 1.0)
     return repr(int(number) if number == int(number) else number)
 
@@ -96,8 +96,8 @@ def page(entries: list[WrittenCounter]) -> str:
 
 def answer(entries: list[WrittenCounter]) -> str:
     """The same as a saved answer of Prometheus."""
-    series = [
-        {"metric": {"__name__": entry.name, **labels_of(entry)}, "value": [STAMP, written(entry)]} for entry in entries
+    series: list[dict[str, object]] = [
+        {"metric": labels_of(entry) | {"__name__": entry.name}, "value": [STAMP, written(entry)]} for entry in entries
     ]
     none = {"__name__": "nvidia_gpu_jobId", "gpu": "4", "Hostname": "n1.example.org"}
     series.append({"metric": none, "value": [STAMP, "0"]})
@@ -188,7 +188,7 @@ def test_counters_are_named_by_a_format() -> None:
     named = {entry.column for given in FORMATS.values() for entry in given.entries}
     named |= {column for mapping in exporter_mappings() for column, *_ in mapping.metrics.values()}
     power = {"cpu_power_w", "memory_power_w", "node_power_w"}  # NERSC's exports, recorded in test_ldms
-    assert {counter.name for counter in (*COUNTERS, *HOST_COUNTERS)} - named <= power
+    assert {counter.name for counter in BOTH} - named <= power
 
 
 def test_a_statistic_of_what_was_never_measured_is_null(tmp_path: Path) -> None:
