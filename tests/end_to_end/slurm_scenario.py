@@ -48,7 +48,7 @@ WANTED = {
     ),
     "stopped": Wanted("--gres=gpu:1 -w gpu04 -t 5", _busy(600), "games"),
     "successor": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(12)),
-    "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5 --begin=now+1hour", _busy(5), "games"),
+    "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5", _busy(5), "games"),
 }
 
 
@@ -68,8 +68,8 @@ DONE_TO = {
         Deed("RUNNING", 8.0, "scontrol requeue {}"),
         Deed("PENDING", 1.0, "scontrol update JobId={} StartTime=now+17"),
     ),
-    "stopped": (Deed("RUNNING", 12.0, "scancel {}"),),
-    "hopeless": (Deed("PENDING", 10.0, "scancel {}"),),
+    "stopped": (Deed("RUNNING", 20.0, "scancel {}"),),
+    "hopeless": (Deed("PENDING", 6.0, "scancel {}"),),
 }
 
 
