@@ -17,7 +17,6 @@ from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, LakeTable
 from tachograph.lake.delta import Lake
-from tachograph.live.sources.series import LivePageReader, wanted_metrics
 from tachograph.sources.exporter_mapping import MAPPED_FACTS, MetricKey
 from tachograph.sources.exporters import exporter_mappings
 from tachograph.sources.exposition import labels_of, parse_page
@@ -249,15 +248,13 @@ def test_a_saved_answer_has_the_names_of_the_only_entry(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "lake", ALLOCATIONS).get_column("job_id").to_list() == ["77"]
 
 
-def test_live_views_read_the_same_and_leave_out_what_other_series_complete() -> None:
-    def live(page: str) -> Mapping[str, list[float]]:
-        reading = LivePageReader(SeriesVocabulary(), wanted_metrics(NO_SITE_METRICS), "n1").read(page.encode())
-        names = list(COUNTERS_BY_NAME)
-        return {names[column]: reading.table[column].tolist() for column in reading.layout.counters.tolist()}
-
-    assert live(INFO + NVIDIA_SMI)["gpu_util"] == [0.97, 0.42]
-    assert live(slurm_page(0, 1))["fp64_active"][0] == 0.125
-    assert live(DEVICE_METRICS)["power_w"] == [130.0]
-    assert "sm_clock_mhz" not in live(DEVICE_METRICS)  # of several dies
-    assert live(OMNISTAT)["gpu_util"] == [0.8, 0.81]
-    assert "hbm_used_mib" not in live(OMNISTAT)
+def test_devices_are_counted_as_devices_not_as_rows(tmp_path: Path) -> None:
+    for number, model in enumerate(("NVIDIA H100", "NVIDIA H100 80GB HBM3")):
+        text = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="n1",modelName="{model}"}} {number}\n'
+        (tmp_path / f"{number}.prom").write_text(text, encoding="utf-8")
+    environment = {"HOME": str(tmp_path)}
+    done = run_here(["ingest", "dcgm-exporter", "0.prom", "1.prom", "--lake", "lake"], tmp_path, environment)
+    assert "2 gpu_samples, 1 device committed" in done.stdout
+    tables = run_here(["lake", "--json", "--lake", "lake"], tmp_path, environment)
+    (devices,) = [table for table in json.loads(tables.stdout)["tables"] if table["table"] == "devices"]
+    assert devices["rows"] == 1

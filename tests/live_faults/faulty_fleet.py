@@ -8,16 +8,18 @@ fleet.source                # a live source: the exporter's own reading of these
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from servers.exporter import Gpu, Node, page
+from tachograph.catalog.chunks import Chunk
 from tachograph.live.snapshot import Snapshot, SourceInfo
-from tachograph.live.sources.exporter import ExporterSource
-from tachograph.sources.endpoints import ExporterEndpoint, ExporterSettings
-from tachograph.sources.http import HttpAnswer, RequestError
+from tachograph.live.sources.feeds import FeedSource, PolledFeed
+from tachograph.sources.registry import PollOutcome, Watermark
+from tachograph.sources.series import SeriesMemory, SeriesRereads
+from tachograph.sources.series_rows import SeriesRows
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
 NODES = 4
@@ -73,47 +75,58 @@ JUNK = (
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>\x00 }{ nginx</body></html>\n"
 
 
+@dataclass(slots=True)
 class FaultyServer:
-    """Stands in for the server of one exporter: answers what it is given, fails, or does not answer yet."""
+    """Stands in for one exporter: what it answers next, or why not, and whether it answers at all."""
 
-    def __init__(self, number: int) -> None:
-        self.where, self.skew_s = f"http://n{number}:9400/metrics", None
-        self.next: bytes | RequestError = b""
-        self.answers = threading.Event()
-        self.answers.set()
+    node: str
+    next: bytes | str = b""
+    answers: bool = True
 
-    def get(self, path: str) -> HttpAnswer:
-        """Answer, when it is allowed to."""
-        self.answers.wait()
-        if isinstance(self.next, RequestError):
-            raise self.next
-        return HttpAnswer(self.next, self.where)
+
+class FaultyFeed:
+    """Polls the exporters that answer: what comes then is the same in every run."""
+
+    def __init__(self, servers: list[FaultyServer]) -> None:
+        self.outcome = PollOutcome()
+        self._servers = servers
+        self._memory = SeriesMemory(rereads=SeriesRereads(30.0))
+
+    @property
+    def exporters(self) -> frozenset[str]:
+        return frozenset(self._memory.vocabulary.exporters)
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield the pages of all as one chunk."""
+        self.outcome = PollOutcome()
+        rows = SeriesRows(self._memory)
+        for server in self._servers:
+            if not server.answers or isinstance(server.next, str):
+                why = server.next if isinstance(server.next, str) else "is still answering since the round before"
+                self.outcome.unreachable[f"{server.node}:9400"] = why
+            else:
+                rows.add_page(server.next, t=now, node=server.node)
+        yield Chunk("faulty", "dcgm-exporter", "faulty", rows.parts(), rows.known)
 
     def close(self) -> None:
-        """Release every waiting poll."""
-        self.answers.set()
+        """Nothing is held."""
 
 
-class Patient:
-    """The exporters' source, read until all have answered that do: what comes then is the same in every run."""
+class PolledSource:
+    """A source that polls where it is read, not in a thread."""
 
-    def __init__(self, source: ExporterSource, servers: list[FaultyServer]) -> None:
-        self._source, self._servers = source, servers
+    def __init__(self, feed: PolledFeed, source: FeedSource) -> None:
+        self._feed, self._source = feed, source
 
     @property
     def about(self) -> SourceInfo:
-        """What the source is."""
         return self._source.about
 
     def read(self) -> Snapshot:
-        """Return the newest snapshot."""
-        snapshot = self._source.read()
-        while any(self._servers[number].answers.is_set() for number in self._source._poller._open):
-            snapshot = self._source.read()
-        return snapshot
+        self._feed.poll()
+        return self._source.read()
 
     def close(self) -> None:
-        """Let go."""
         self._source.close()
 
 
@@ -132,25 +145,28 @@ class FaultyFleet:
 
     def __init__(self, random_: random.Random, *, recorded: bytes = b"") -> None:
         self.random = random_
-        self.now, self.steady = BEGIN, 1000.0
+        self.now = BEGIN
         self.faults: Counter[str] = Counter()
         self.sound: dict[int, str] = {}  # pages that were answered undamaged, by number
         self._recorded = recorded
         self._hosts = [self._host(number) for number in range(NODES)]
-        self._servers = [FaultyServer(number) for number in range(NODES + bool(recorded))]
-        exporters = [
-            (ExporterEndpoint(f"n{number}:9400", f"n{number}", server), ExporterSettings(source="dcgm-exporter"))  # type: ignore[arg-type]
-            for number, server in enumerate(self._servers)
-        ]
-        source = ExporterSource(exporters, clock=lambda: self.now, steady=lambda: self.steady, wait_s=0.02)
-        self.source = Patient(source, self._servers)
+        self._servers = [FaultyServer(f"n{number}") for number in range(NODES + bool(recorded))]
+        feed = PolledFeed(FaultyFeed(self._servers), where="faulty", every_s=1.0, kept_s=90.0, clock=lambda: self.now)
+        source = FeedSource(
+            "dcgm-exporter",
+            [feed],
+            sentence=lambda source: f"{NODES} exporters",
+            refresh_s=30.0,
+            stuck_s=120.0,
+            clock=lambda: self.now,
+        )
+        self.source = PolledSource(feed, source)
         self._write()
 
     def go_on(self) -> None:
         """Let time pass and something happen, then write the pages anew."""
         step = self.random.choice([0.1, 1.0, 1.0, 1.0, 1.0, 2.0, 10.0, 35.0])
         self.now += step
-        self.steady += step
         for host in self._hosts:
             for unit in host.units:
                 if self.random.random() < 0.7:
@@ -160,11 +176,6 @@ class FaultyFleet:
                 self.faults[kind] += 1
                 happen()
         self._write()
-
-    def close(self) -> None:
-        """Release every waiting poll."""
-        for server in self._servers:
-            server.close()
 
     # --- what lasts until something else happens
 
@@ -280,11 +291,11 @@ class FaultyFleet:
         self.now += self.random.choice([3600.0, 86400.0])
 
     def _slow(self) -> None:
-        self.random.choice(self._servers).answers.clear()
+        self.random.choice(self._servers).answers = False
 
     def _answer(self) -> None:
         for server in self._servers:
-            server.answers.set()
+            server.answers = True
 
     # --- pages
 
@@ -295,7 +306,7 @@ class FaultyFleet:
             text = self._recorded if number == NODES else self._page(self._hosts[number])
             if self.random.random() < 0.02:
                 self.faults["exporter down"] += 1
-                server.next = RequestError("answered 500", where=server.where, do="look at its log")
+                server.next = "answered 500"
                 continue
             server.next = self._damaged(text)
             if server.next is text:

@@ -153,7 +153,6 @@ def run(screens: int, *, seed: int = SEED, recorded: bytes = b"", life: int = LI
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one would be written over the screen
         _live_again_and_again(fleet, outcome, memory, screens=screens, life=life)
-    fleet.close()
     fleet.source.close()
     outcome.faults = fleet.faults
     outcome.seconds, outcome.cpu_seconds = time.monotonic() - begun, time.process_time() - cpu

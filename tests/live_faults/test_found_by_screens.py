@@ -9,12 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.fleet_rows import FleetRows, matching, natural, parse_filter
 from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
-from tachograph.live.sources.series import KEPT_S, SeriesLayout, SeriesTable
+from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import GpuHistory
 from tachograph.tui import job_table
@@ -87,25 +85,6 @@ def test_what_single_precision_does_not_hold_is_missing_in_the_history() -> None
     kept = GpuHistory(2)
     kept.add(Snapshot(1.0, (GpuId("n1", 0),), np.ones(1), {"energy_j": np.array([1e300])}))
     assert np.isnan(kept.series("energy_j", 0)).all()
-
-
-def test_gpus_that_nobody_tells_of_lose_their_rows() -> None:
-    gathered = SeriesTable()
-    for place in range(50):
-        gpus = (GpuId(f"broken-{place}", 0),)
-        layout = SeriesLayout(gpus, counters=np.arange(len(COUNTER_NAMES)), devices={gpus[0]: GpuDevice("m")})
-        table = layout.table(np.empty(0))
-        table[: len(COUNTER_NAMES)] = 1.0
-        gathered.put(0, layout, table, 1.0)
-        reported = gathered.snapshot(place * 600.0, ())
-        assert reported.gpus[-1].node == max(gpu.node for gpu in reported.gpus)
-        assert len(reported.gpus) <= KEPT_S / 600.0 + 2
-        assert set(reported.devices) == set(reported.gpus)
-        assert {
-            gpu.node: value == value
-            for gpu, value in zip(reported.gpus, reported.column("power_w").tolist(), strict=True)
-        } == {gpu.node: gpu == gpus[0] for gpu in reported.gpus}
-    assert GpuId("broken-0", 0) not in reported.gpus
 
 
 @pytest.mark.parametrize("key", ["x", "enter", "j"])

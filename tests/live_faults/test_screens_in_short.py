@@ -38,7 +38,6 @@ def test_a_fleet_is_the_same_again_and_has_what_its_pages_tell() -> None:
         assert all(first.column(name).tobytes() == second.column(name).tobytes() for name in first.values)
     assert len(one.faults) > 8
     for fleet in (one, two):
-        fleet.close()
         fleet.source.close()
 
 

@@ -80,13 +80,13 @@ def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveS
     """The exporter of this node, with the names of metrics and labels of the configuration."""
     import msgspec
 
-    from tachograph.live.sources import exporter
+    from tachograph.live.sources.feeds import connect_exporters
 
     url = configuration.watch.exporter
     _probe(url)
     usual = next((raw for raw in configuration.sources if raw.get("source") == _EXPORTER), {"source": _EXPORTER})
     here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
-    return exporter.connect(msgspec.structs.replace(configuration, sources=(here,)))
+    return connect_exporters(msgspec.structs.replace(configuration, sources=(here,)))
 
 
 def _probe(url: str) -> None:
@@ -101,10 +101,10 @@ def _probe(url: str) -> None:
 
 
 def _exporters(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
-    from tachograph.live.sources import exporter
+    from tachograph.live.sources.feeds import connect_exporters
 
     try:
-        return exporter.connect(configuration, urls=wanted.urls)
+        return connect_exporters(configuration, urls=wanted.urls)
     except ConfigError as problem:
         if not wanted.urls or _EXPORTER in _configured(configuration, OPENERS.beyond):
             raise
@@ -124,11 +124,11 @@ def _pm_sampling(configuration: Configuration, wanted: SourceRequest) -> LiveSou
 
 
 def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
-    from tachograph.live.sources import prometheus
+    from tachograph.live.sources.feeds import connect_server
 
     if len(wanted.urls) > 1:
         raise UsageError("several Prometheus addresses", do="give one --url")
-    return prometheus.connect(configuration, url=wanted.urls[0] if wanted.urls else None)
+    return connect_server(configuration, url=wanted.urls[0] if wanted.urls else None)
 
 
 def _recording(configuration: Configuration, wanted: SourceRequest) -> LiveSource:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from tachograph.sources.registry import PollOutcome, Watermark, settings_in
 from tachograph.sources.series import SeriesMemory, SeriesRereads, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
+_ABORT_ROUNDS = 1.5  # after which an answer that is still under way is broken off
 _PAGE_KINDS = ("", "text/plain", "application/openmetrics-text")  # content types
 
 
@@ -46,7 +46,10 @@ class _ScrapedPage:
 
 
 class ScrapeFeed:
-    """Exporters that are polled in rounds; a round is committed as one chunk of the stream."""
+    """Exporters that are polled in rounds; a round is committed as one chunk of the stream.
+
+    round_s: how long a round waits for answers; one that comes later is taken in the next round.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class ScrapeFeed:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.outcome = PollOutcome()
+        self.round_s = settings.round_s
         self._settings = settings
         self._endpoints = endpoints_of(settings)
         self._cluster = cluster
@@ -66,7 +70,7 @@ class ScrapeFeed:
         self._pins = {} if settings.many_nodes else {label: NodePin(pins, label) for label in pins.hosts}
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
         self._late: dict[str, Future[_ScrapedPage]] = {}
-        self._waited: Counter[str] = Counter()  # rounds in which a late one was still answering
+        self._late_since: dict[str, float] = {}
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
@@ -93,10 +97,17 @@ class ScrapeFeed:
         mark = next_watermark(now, before=watermark(self._settings.stream))
         yield replace(_chunk(self._settings.stream, origin, parts, rows), watermark=mark)
 
+    @property
+    def exporters(self) -> frozenset[str]:
+        """Names of the exporters that wrote the pages, as far as known."""
+        return frozenset(self._memory.vocabulary.exporters)
+
     def close(self) -> None:
         """Close connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for endpoint in self._endpoints:
+            if endpoint.label in self._late:
+                endpoint.server.abort()
             endpoint.server.close()
 
     def _pages(self, began: float) -> Iterator[tuple[ExporterEndpoint, _ScrapedPage]]:
@@ -106,30 +117,32 @@ class ScrapeFeed:
             late = self._late.get(endpoint.label)
             if late is not None and not late.done():
                 self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
-                self._waited[endpoint.label] += 1
-                if self._waited[endpoint.label] > 1:
+                if began - self._late_since[endpoint.label] > _ABORT_ROUNDS * self._settings.round_s:
                     endpoint.server.abort()
-            else:
-                self._waited.pop(endpoint.label, None)
-                self._late.pop(endpoint.label, None)
-                waiting[self._pool.submit(self._fetch, endpoint.server)] = endpoint
+                continue
+            self._late.pop(endpoint.label, None)
+            if late is None or late.exception() is not None:
+                late = self._pool.submit(self._fetch, endpoint.server)
+            waiting[late] = endpoint
         try:
-            for answered in as_completed(tuple(waiting), timeout=self._settings.round_s):
+            for answered in as_completed(tuple(waiting), timeout=self.round_s):
                 endpoint = waiting.pop(answered)
                 try:
                     yield endpoint, answered.result()
                 except RequestError as problem:
                     self.outcome.unreachable[endpoint.label] = problem.what
         except TimeoutError:
-            self._leave(waiting, self._steady() - began)
+            self._leave(waiting, began)
 
-    def _leave(self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], after_s: float) -> None:
+    def _leave(self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], began: float) -> None:
+        after_s = self._steady() - began
         for future, endpoint in waiting.items():
             if future.cancel():
                 why = f"its turn did not come within {after_s:.0f} s; raise parallel, or lower timeout_s"
             else:
                 why = f"no whole answer within {after_s:.0f} s"
                 self._late[endpoint.label] = future
+                self._late_since[endpoint.label] = began
             self.outcome.unreachable[endpoint.label] = why
 
     def _fetch(self, server: HttpServer) -> _ScrapedPage:

@@ -271,6 +271,11 @@ class PrometheusFeed:
         self.querying.server.close()
 
     @property
+    def exporters(self) -> frozenset[str]:
+        """Names of the exporters that wrote the series, as far as known."""
+        return frozenset(self.memory.vocabulary.exporters)
+
+    @property
     def _late(self) -> str:
         return f"{self.settings.stream}:late"
 

@@ -1,7 +1,7 @@
 """Labelled series: what their metrics and labels mean, which jobs they name, which values were read again.
 
 `SeriesVocabulary` identifies a series by its metric and labels: counter, node, GPU, MIG slice, job. Prometheus answers,
-saved pages, polled exporters (`series_rows`) and live views use it alike. This module imports no table library.
+saved pages and polled exporters (`series_rows`) use it alike.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tachograph.sources.metrics import (
     SeriesLocation,
     SiteMetrics,
     UnusableLabels,
+    exporter_of,
     locate,
     metric_names,
     metric_target,
@@ -104,6 +105,7 @@ class SeriesVocabulary:
     """Meaning of metrics and labels at a site; remembers labels, which are the same in every scrape.
 
     `names`, `wanted`: every metric that is read. `indices`: of GPUs by UUID and PCI address.
+    `exporters`: names of those that wrote the series seen so far, as far as known.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class SeriesVocabulary:
         self._most_characters = characters
         self.names = (*metric_names(own=metrics), NODE_INFO)
         self.wanted = frozenset(self.names)
+        self.exporters: set[str] = set()
         self._identities: dict[bytes, SeriesIdentity | UnusableLabels | None] = {}
         self._targets: dict[tuple[str, str], MetricTarget | None] = {}
         self._locations: dict[tuple[LabelNames, str, str], SeriesLocation | UnusableLabels] = {}
@@ -158,6 +161,11 @@ class SeriesVocabulary:
             self._locations[key] = self.location(labels_of(block), target)
         return self._locations[key]
 
+    def note_exporter(self, metric: str) -> None:
+        """Remember who writes a metric."""
+        if exporter := exporter_of(metric):
+            self.exporters.add(exporter)
+
     def _make_room(self, characters: int) -> None:
         """Forget all labels where those of one more series are too many."""
         self._kept += 1
@@ -197,6 +205,7 @@ class SeriesVocabulary:
                 return UnusableLabels(OTHER_QUANTITY, f"{metric}: {unread}")
             known = metric in self.wanted
             return None if known else UnusableLabels("unknown_metric", metric or "a series without a name")
+        self.note_exporter(metric)
         location = self.location(labels, target)
         return (
             location

@@ -131,6 +131,8 @@ class SeriesRows:
             begin, end = end, end + len(list(same))
             target = metric_target_of_all(metric, own=vocabulary.metrics)
             unread = why_unread(metric) if target is None else None
+            if unread is None:
+                vocabulary.note_exporter(metric)
             if target is not None:
                 scrape.add(target, range(begin, end))
             elif unread is not None:

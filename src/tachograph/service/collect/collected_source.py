@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -13,24 +12,15 @@ import numpy as np
 import polars as pl
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.counters import COUNTER_NAMES
-from tachograph.catalog.tables import GPU_KEY
 from tachograph.catalog.units import plural
+from tachograph.lake.newest_rows import ALLOCATIONS, JOBS, SAMPLES, SLURM_LIVE
 from tachograph.live.allocations import AllocatedSource, SlurmAllocations, allocation_poller
+from tachograph.live.newest_snapshot import newest_snapshot
 from tachograph.live.selection import SelectedSource
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.snapshot import GpuAllocation, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.unsupported import unsupported_counters
-from tachograph.service.collect.newest import (
-    ALLOCATIONS,
-    DEVICES,
-    HOLDING,
-    JOBS,
-    SAMPLES,
-    SLURM_LIVE,
-    NewestFiles,
-    NewestPoll,
-)
-from tachograph.service.collect.status import late_s, state_folder
+from tachograph.service.collect.newest import NewestFiles, NewestPoll
+from tachograph.service.collect.status import state_folder
 from tachograph.sources.metrics import short_node
 
 COLLECT: Final = "collect"  # its name
@@ -56,19 +46,19 @@ class CollectedSource:
     def is_current(self) -> bool:
         """Whether a collector runs that has new values of GPUs."""
         now = self._clock()
-        return any(poll.is_current(now) and poll.table(SAMPLES).height for poll in self._files.polls())
+        return any(poll.is_current(now) and poll.tables.table(SAMPLES).height for poll in self._files.polls())
 
     def read(self) -> Snapshot:
         """Return the newest values."""
         now = self._clock()
-        polls = [poll for poll in self._files.polls() if SAMPLES in poll.tables]
-        current = tuple(poll for poll in polls if poll.is_current(now) and poll.table(SAMPLES).height)
+        polls = [poll for poll in self._files.polls() if SAMPLES in poll.tables.rows]
+        current = tuple(poll for poll in polls if poll.is_current(now) and poll.tables.table(SAMPLES).height)
         if not current:
             ended = SourceProblem("the collector has no new values: its sources are polled by this server", fatal=True)
             return replace(self._snapshot, t=now, problems=(ended,))
         if current != self._shown:
             self._shown = current
-            self._snapshot = snapshot_of(current, now)
+            self._snapshot = newest_snapshot([poll.tables for poll in current], now)
             self._about = _about(current, self._snapshot)
         missing = (poll.file for poll in polls if poll not in current)
         problems = tuple(
@@ -101,37 +91,6 @@ def open_collected(configuration: Configuration, lake: str) -> SelectedSource | 
     return SelectedSource(AllocatedSource(source, lambda: source.slurm(own, minor_numbers=minor_numbers)), None)
 
 
-def snapshot_of(polls: Sequence[NewestPoll], now: float) -> Snapshot:
-    """Return the values of several sources: of a GPU that two of them have, the later value of each counter."""
-    late = {poll.file.name: now - late_s(poll.file.every_s) for poll in polls}
-    current = [
-        poll.table(SAMPLES).filter(pl.col("t") > datetime.fromtimestamp(late[poll.file.name], UTC)) for poll in polls
-    ]
-    samples = pl.concat(current).sort("t", maintain_order=True)
-    samples = samples.group_by(GPU_KEY).agg(pl.all().drop_nulls().last()).sort(*GPU_KEY, nulls_last=False)
-    gpus = tuple(GpuId(*key) for key in samples.select(*GPU_KEY).iter_rows())
-    columns = {name: samples[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in COUNTER_NAMES}
-    values = {name: column for name, column in columns.items() if not np.isnan(column).all()}
-    measured = samples["t"].dt.timestamp("us").cast(pl.Float64).to_numpy() / 1e6
-    devices = {
-        GpuId(row["node"], row["gpu"], row["mig"]): GpuDevice(
-            row["model"], row["uuid"], row["pci"], row["hbm_mib"], minor_number=row["minor_number"]
-        )
-        for poll in polls
-        for row in poll.table(DEVICES).iter_rows(named=True)
-    }
-    return Snapshot(now, gpus, measured, values, devices, _labelled(polls))
-
-
-def _labelled(polls: Sequence[NewestPoll]) -> Mapping[GpuId, GpuAllocation]:
-    """Jobs that labels of samples name."""
-    jobs: dict[GpuId, list[str]] = {}
-    for poll in polls:
-        for node, gpu, mig, job in poll.table(ALLOCATIONS).select(*HOLDING).iter_rows():
-            jobs.setdefault(GpuId(node, gpu, mig), []).append(job)
-    return {gpu: GpuAllocation(",".join(dict.fromkeys(names))) for gpu, names in jobs.items()}
-
-
 def _about(polls: Sequence[NewestPoll], snapshot: Snapshot) -> SourceInfo:
     names = ", ".join(poll.file.name for poll in polls)
     nodes = plural(len({gpu.node for gpu in snapshot.gpus}), "node")
@@ -142,7 +101,7 @@ def _about(polls: Sequence[NewestPoll], snapshot: Snapshot) -> SourceInfo:
 
 def _names_users(poll: NewestPoll) -> bool:
     """Whether every job that holds a GPU has a user: an answer of Slurm as text names none."""
-    allocations, jobs = poll.table(ALLOCATIONS), poll.table(JOBS).filter(pl.col("user").is_not_null())
+    allocations, jobs = poll.tables.table(ALLOCATIONS), poll.tables.table(JOBS).filter(pl.col("user").is_not_null())
     return allocations.join(jobs, on="job_id", how="anti").is_empty()
 
 
@@ -152,13 +111,13 @@ def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
     jobs: dict[str, GpuAllocation] = {}
     complete = True
     for answer in answers:
-        rows = answer.table(JOBS)
+        rows = answer.tables.table(JOBS)
         of_answer = {
             job: GpuAllocation(shown or job, user, None if start is None else start.timestamp())
             for job, shown, user, start in rows.select("job_id", "display_id", "user", "start").iter_rows()
         }
         placed: dict[str, int] = {}
-        for job, node, gpu in answer.table(ALLOCATIONS).select("job_id", "node", "gpu").iter_rows():
+        for job, node, gpu in answer.tables.table(ALLOCATIONS).select("job_id", "node", "gpu").iter_rows():
             if gpu is not None and job in of_answer:
                 gpus[short_node(node), gpu] = of_answer[job]
                 placed[job] = placed.get(job, 0) + 1

@@ -10,29 +10,25 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.durable import make_folder, mode_within, set_mode
-from tachograph.catalog.errors import LakeError, SchemaError
-from tachograph.catalog.tables import GPU_KEY, TABLES
-from tachograph.lake.conform import conform
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.newest_rows import NewestRows, NewestTables
 from tachograph.service.collect.lock import CollectLock
 from tachograph.service.collect.status import AHEAD_S, late_s
 
 NEWEST_FOLDER: Final = "newest"  # beside the status
 SUFFIX: Final = ".newest"
-SAMPLES, DEVICES, ALLOCATIONS, JOBS = "gpu_samples", "devices", "allocations", "jobs"
-SLURM_LIVE = "slurm-live"
-HOLDING = ("node", "gpu", "mig", "job_id")
 
 
 class NewestFile(msgspec.Struct, frozen=True):
@@ -55,37 +51,17 @@ def clear_newest(folder: Path) -> None:
 class NewestPublisher:
     """Keeps the newest rows of one source, and writes them. Used by the thread of the source.
 
-    Samples are kept until they are late. Of a GPU the last value of each counter counts, in the order in which values
-    came, so that a clock that was ahead for a moment hides nothing. An answer of Slurm is all that runs; labels that
-    name jobs come as changes.
+    Samples are kept until they are late.
     """
 
     def __init__(self, folder: Path, name: str, every_s: float) -> None:
         self._path = folder / NEWEST_FOLDER / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}{SUFFIX}"
         self._name, self._every_s = name, every_s
-        self._source = ""
-        self._tables: dict[str, pl.DataFrame] = {}
+        self._rows = NewestRows(late_s(every_s))
 
     def add(self, chunk: Chunk, now: datetime) -> None:
         """Take over the rows of a chunk."""
-        if chunk.source == SLURM_LIVE:
-            self._source, self._tables = chunk.source, dict(_conformed(chunk, now))
-            return
-        oldest = now - timedelta(seconds=late_s(self._every_s))
-        if chunk.watermark is not None and chunk.watermark <= oldest:  # a history that is read up
-            chunk = replace(chunk, parts=tuple(part for part in chunk.parts if part.table != SAMPLES))
-        for table, rows in _conformed(chunk, now):
-            known = self._tables.get(table)
-            merged = rows if known is None else pl.concat([known, rows])
-            if table == SAMPLES:
-                self._source = chunk.source
-                merged = merged.filter(pl.col("t") > oldest)
-            elif table == DEVICES:
-                merged = merged.unique(GPU_KEY, keep="last", maintain_order=True)
-            elif table == ALLOCATIONS:
-                merged = merged.unique(HOLDING, keep="last", maintain_order=True)
-                merged = merged.filter(pl.col("end").is_null() & pl.col("gpu").is_not_null())
-            self._tables[table] = merged
+        self._rows.add(chunk, now)
 
     def publish(self, polled: datetime) -> None:
         """Write the file, of a source that has samples or running jobs.
@@ -93,10 +69,11 @@ class NewestPublisher:
         On a full disk, say, the file stays as it is, and is late before long. It is not synced: it is of no use after
         a power cut.
         """
-        if not self._source:
+        source = self._rows.source
+        if not source:
             return
-        tables = {name: _ipc(rows) for name, rows in self._reduced().items()}
-        content = msgspec.msgpack.encode(NewestFile(self._source, self._name, self._every_s, polled, tables))
+        tables = {name: _ipc(rows) for name, rows in self._rows.tables().rows.items()}
+        content = msgspec.msgpack.encode(NewestFile(source, self._name, self._every_s, polled, tables))
         beside = self._path.with_suffix(".part")
         with suppress(OSError):
             make_folder(self._path.parent)
@@ -106,32 +83,6 @@ class NewestPublisher:
                 set_mode(stream.fileno(), mode_within(self._path.parent))
                 stream.write(content)
             beside.replace(self._path)
-
-    def _reduced(self) -> Mapping[str, pl.DataFrame]:
-        """One row per GPU, and what belongs to these GPUs."""
-        samples = self._tables.get(SAMPLES)
-        if samples is None:
-            return self._tables
-        newest = samples.group_by(GPU_KEY, maintain_order=True).agg(pl.all().drop_nulls().last())
-        of_gpus = {
-            table: self._tables[table].join(newest, on=GPU_KEY, how="semi", nulls_equal=True)
-            for table in (DEVICES, ALLOCATIONS)
-            if table in self._tables
-        }
-        # what is left out here stays known: labels do not name again who holds a GPU that comes back
-        return self._tables | of_gpus | {SAMPLES: newest}
-
-
-def _conformed(chunk: Chunk, now: datetime) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The rows of a chunk by table, in the contract's units; a part that does not fit is reported by the writer."""
-    for part in chunk.parts:
-        if part.table in (SAMPLES, DEVICES, ALLOCATIONS, JOBS):
-            with suppress(SchemaError):
-                yield part.table, _rows(part, chunk.origin, now)
-
-
-def _rows(part: ChunkPart, origin: str, now: datetime) -> pl.DataFrame:
-    return conform(part.frame, TABLES[part.table], now=now, units=part.units, origin=origin).frame
 
 
 def _ipc(rows: pl.DataFrame) -> bytes:
@@ -151,15 +102,11 @@ class NewestPoll:
     """A file that was read; each reading is another one."""
 
     file: NewestFile
-    tables: Mapping[str, pl.DataFrame]
+    tables: NewestTables
 
     def is_current(self, now: float) -> bool:
         """Whether it is no older than a poll may be, and not ahead of our clock."""
         return -AHEAD_S <= now - self.file.polled.timestamp() <= late_s(self.file.every_s)
-
-    def table(self, name: str) -> pl.DataFrame:
-        """Its rows of a table."""
-        return self.tables.get(name, TABLES[name].empty())
 
 
 @dataclass(slots=True)
@@ -191,4 +138,4 @@ class NewestFiles:
             tables = {name: _read_ipc(rows, name) for name, rows in file.tables.items() if name in TABLES}
         except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):
             return (0, 0), None
-        return version, NewestPoll(file, tables)
+        return version, NewestPoll(file, NewestTables(tables, late_s(file.every_s)))
