@@ -138,11 +138,6 @@ def test_a_job_that_shares_a_gpu_is_found() -> None:
     assert matching(rows, parse_filter("user=bo")).tolist() == [True, True, False, False]
 
 
-def test_one_simulated_gpu_is_no_gpus() -> None:
-    message = [SimulatedSource(count).about.sentence for count in (1, 2)]
-    assert message == ["simulated: 1 GPU", "simulated: 2 GPUs"]
-
-
 def test_a_wrong_name_is_refused_before_anything_was_read() -> None:
     async def used() -> list[str]:
         app = app_of(source=Changed(4, Clock()))

@@ -9,13 +9,12 @@ import sys
 from dataclasses import fields
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.catalog.arrays import Floats
 from tachograph.judge.health import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
-from tachograph.judge.workload.arrays import COUNTERS, MinuteLabeller, classify_rows
+from tachograph.judge.workload.arrays import MinuteLabeller, classify_rows
 from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.explained import explained
 from tachograph.judge.workload.rules import GpuReading, classify
@@ -51,63 +50,6 @@ def columns(readings: list[GpuReading]) -> dict[str, Floats]:
         name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float64)
         for name in NAMES
     }
-
-
-def holds(parts: list[bool | None]) -> bool | None:
-    return False if False in parts else None if None in parts else True
-
-
-def plain(r: GpuReading, weights: Weights) -> tuple[str, float | None]:
-    """Class and real utilisation by the table, each part true, false or None; a range stands in for the latter."""
-
-    def least(value: float | None, edge: float) -> bool | None:
-        return None if value is None else value >= edge
-
-    def below(value: float | None, edge: float) -> bool | None:
-        return None if value is None else value < edge
-
-    def either(*parts: bool | None) -> bool | None:
-        return True if True in parts else None if None in parts else False
-
-    gr = r.gpu_util if r.gr_engine_active is None else r.gr_engine_active
-    sm, tensor, dram, dfma = r.sm_active, r.tensor_active, r.dram_active, r.tensor_dfma_active
-    low, gap = 0.0, 0.0
-    for value, weight in zip((sm, tensor, dram, gr), weights, strict=True):
-        low, gap = (low, gap + weight) if value is None else (low + weight * value, gap)
-    rest = False if min(low, 1.0) >= 0.05 else True if min(low + gap, 1.0) < 0.05 else None
-    io = either(least(r.pcie_tx_bytes_per_s, 1e9), least(r.pcie_rx_bytes_per_s, 1e9))
-    other = tensor if dfma is None or tensor is None else tensor - dfma
-    matrix = least(dfma, 0.2) if dfma is not None else False if tensor is not None and tensor < 0.2 else None
-    parts: list[list[bool | None]] = [
-        [rest, below(gr, 0.05), below(dram, 0.05), None if io is None else not io],
-        [least(other, 0.5), least(sm, 0.6)],
-        [least(other, 0.15), least(sm, 0.4)],
-        [either(least(r.fp64_active, 0.2), matrix), least(sm, 0.5)],
-        [io, below(sm, 0.3)],
-        [least(dram, 0.5), below(sm, 0.5)],
-        [least(sm, 0.8)],
-        [least(sm, 0.5)],
-        [least(dram, 0.4)],
-        [least(gr, 0.4), below(sm, 0.25)],
-        [below(gr, 0.15), below(sm, 0.15), below(dram, 0.15)],
-    ]
-    lacking = any(v is None and w for v, w in zip((sm, tensor, dram, gr), weights, strict=True))
-    real = None if lacking else min(max(low, 0.0), 1.0)
-    for place, verdict in enumerate(map(holds, parts)):
-        if verdict is not False:
-            return (UNKNOWN if verdict is None else WORKLOAD_CLASSES[place]), real
-    return WORKLOAD_CLASSES[11], real
-
-
-@given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS)
-def test_rows_are_what_plain_python_and_single_readings_say(readings: list[GpuReading], weights: Weights) -> None:
-    how, values = WorkloadSettings(weights), columns(readings)
-    rows = classify_rows(values, len(readings), how)
-    for place, reading in enumerate(readings):
-        one, (name, real) = classify(reading, how), plain(reading, weights)
-        assert WORKLOAD_CLASSES[rows.labels[place]] == one.name == name
-        for value in (float(rows.real[place]), math.nan if one.real_utilisation is None else one.real_utilisation):
-            assert value == pytest.approx(math.nan if real is None else real, abs=1e-12, nan_ok=True)
 
 
 @given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS, st.booleans())
@@ -199,7 +141,3 @@ def test_live_judging_is_imported_without_tables_and_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) in ((0, ""), (1, "")), done.stderr
-
-
-def test_counters_are_those_of_a_reading() -> None:
-    assert set(COUNTERS) == set(NAMES)

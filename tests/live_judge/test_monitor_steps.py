@@ -190,34 +190,6 @@ def test_views_stay_as_they_were() -> None:
         assert repr(now) == repr(before)
 
 
-@pytest.mark.slow
-def test_faults_at_random() -> None:
-    """GPUs, counters, clocks and values come and go as they please: every view is whole, and nothing is invented."""
-    rng = np.random.default_rng(11)
-    made, gpus, t = monitor(), [GpuId(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
-    for _ in range(200):
-        t += float(rng.choice([0.0, 1.0, 1.0, 5.0, 400.0, -50.0], p=[0.05, 0.4, 0.4, 0.1, 0.02, 0.03]))
-        here = [gpu for gpu in gpus if rng.random() < 0.9]
-        rng.shuffle(here)
-        reported = {
-            gpu: {name: float(rng.choice([value, math.nan, 0.0, 1.0, 64.0])) for name, value in BUSY.items()
-                  if rng.random() < 0.9}
-            if rng.random() < 0.8 else {}
-            for gpu in here
-        }  # fmt: skip
-        view = made.step(snapshot(t, reported, problems=[SourceProblem("x", "y")] if rng.random() < 0.3 else []))
-        size = len(view.snapshot.gpus)
-        assert set(here) <= set(view.snapshot.gpus)
-        assert {len(array) for array in (view.labels, view.real, view.health, view.reported)} == {size}
-        assert all(len(column) == size for column in view.snapshot.values.values())
-        for row, gpu in enumerate(view.snapshot.gpus):
-            has_values = any(value == value for value in reported.get(gpu, {}).values())
-            assert view.reported[row] == has_values
-            if not has_values:
-                assert (view.label(row), view.state(row), math.isnan(view.real[row])) == (UNKNOWN, "unknown", True)
-            gpu_reasons(view, row)
-
-
 def test_history_is_a_ring_of_single_precision() -> None:
     history = GpuHistory(4)
     for t in range(10):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pynvml
 import pytest
 from plain_numbers import (
     BOTTLENECKS,
@@ -25,7 +22,6 @@ from plain_numbers import (
     PRESETS,
     RAW,
     SLICES,
-    WHOLE_GPU,
     Values,
     kind,
     percent,
@@ -37,11 +33,6 @@ from servers.exporter import Gpu as Unit
 from servers.exporter import Node, exporter, page
 from servers.faulty import Reply, SeenRequest, faulty
 from tachograph.cli import main
-from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import Monitor
-from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows
-from tachograph.live.sources.nvml import NvmlSource
-from tachograph.live.view import GpuHistory
 
 FAKE = Path(__file__).parents[1] / "live_sources" / "fake_dcgmi.py"
 Key = tuple[int, int | None]
@@ -140,14 +131,6 @@ def assert_table(printed: str, expected: Mapping[Key, Values]) -> None:
         assert named == name or (name == "idle" and named in ("idle, held", "free")), cells
 
 
-def test_the_expected_values_hold_what_is_missing_and_what_is_not() -> None:
-    missing = {name for name, value in EXPECTED[1, None].items() if value is None}
-    assert missing == {"gpu_util", "sm_active", "mem_temp_c", "energy_j", "hbm_used_mib", "power_w", "dram_active",
-                       "tensor_active"}  # fmt: skip
-    assert len({kind(values, PRESETS["ai"]) for values in EXPECTED.values()}) >= 4
-    assert EXPECTED[0, None]["energy_j"] == pytest.approx(987654.321)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("names", ["old", "new"])
 def test_an_exporters_page_comes_out_in_every_form(watch: Watch, names: str) -> None:
@@ -225,119 +208,3 @@ def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_pa
 
 
 # --- NVML: percent, mW, mJ, B, MiB/s on the way in
-
-_GPM = {1: 95.3, 2: 81.25, 3: 43.75, 5: 58.75, 6: 1.25, 7: 56.25, 9: 0.0, 10: 36.25, 11: 1.25, 12: 12.5, 13: 6.25,
-        20: 117.5, 21: 2237.0, 60: 42000.5, 61: 43000.25}  # fmt: skip
-_MIB = 1024.0 * 1024.0
-_OF_GPM = {"gr_engine_active": (1, 0.01), "sm_active": (2, 0.01), "sm_occupancy": (3, 0.01), "tensor_active": (5, 0.01),
-           "tensor_dfma_active": (6, 0.01), "tensor_hmma_active": (7, 0.01), "tensor_imma_active": (9, 0.01),
-           "dram_active": (10, 0.01), "fp64_active": (11, 0.01), "fp32_active": (12, 0.01), "fp16_active": (13, 0.01),
-           "pcie_tx_bytes_per_s": (20, _MIB), "pcie_rx_bytes_per_s": (21, _MIB), "nvlink_rx_bytes_per_s": (60, _MIB),
-           "nvlink_tx_bytes_per_s": (61, _MIB)}  # fmt: skip
-
-
-class Nvml:
-    """One GPU's answers in NVML's own units; everything else is the real pynvml."""
-
-    def __init__(self, **answers: Any) -> None:
-        self._answers = answers
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._answers:
-            return self._answers[name]
-        if name.startswith("nvml") and name != "nvmlMemory_v2":
-            return self._refused
-        return getattr(pynvml, name)
-
-    def _refused(self, *_: Any, **__: Any) -> Any:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-
-def _metrics(request: Any) -> None:
-    for place in range(request.numMetrics):
-        metric = request.metrics[place]
-        metric.nvmlReturn = 0
-        metric.value = _GPM.get(metric.metricId, math.nan)
-
-
-def _clock(_: Any, which: int) -> int:
-    return {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 2619}[which]
-
-
-def _of(value: Any) -> Callable[..., Any]:
-    return lambda *_, **__: value
-
-
-def _fields(_: Any, ids: Sequence[Any]) -> list[Any]:
-    plain = [one[0] if isinstance(one, tuple) else one for one in ids]
-    return [
-        SimpleNamespace(
-            fieldId=one,
-            nvmlReturn=0 if one == pynvml.NVML_FI_DEV_MEMORY_TEMP else pynvml.NVML_ERROR_NOT_SUPPORTED,
-            valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_INT,
-            value=SimpleNamespace(uiVal=71, ullVal=71, dVal=71.0, siVal=71, ulVal=71, sllVal=71),
-        )
-        for one in plain
-    ]
-
-
-def test_nvmls_units_become_ours() -> None:
-    moments = iter(range(10_000))
-    nvml = Nvml(
-        nvmlInit=_of(None),
-        nvmlShutdown=_of(None),
-        nvmlSystemGetDriverVersion=_of("570"),
-        nvmlDeviceGetCount=_of(1),
-        nvmlDeviceGetHandleByIndex=_of(1),
-        nvmlDeviceGetUUID=_of("GPU-0"),
-        nvmlDeviceGetName=_of("NVIDIA H100 80GB HBM3"),
-        nvmlDeviceGetPciInfo=_of(SimpleNamespace(busId="0000:01:00.0")),
-        nvmlDeviceGetUtilizationRates=_of(SimpleNamespace(gpu=97, memory=41)),
-        nvmlDeviceGetMemoryInfo=_of(
-            SimpleNamespace(used=60928 * 2**20, free=20480 * 2**20, total=81559 * 2**20, reserved=151 * 2**20)
-        ),
-        nvmlDeviceGetPowerUsage=_of(512_250),
-        nvmlDeviceGetTotalEnergyConsumption=_of(987_654_321),
-        nvmlDeviceGetTemperature=_of(63),
-        nvmlDeviceGetTemperatureV=_of(63),
-        nvmlDeviceGetTemperatureThreshold=_of(89),
-        nvmlDeviceGetClockInfo=_clock,
-        nvmlDeviceGetCurrentClocksEventReasons=_of(4),
-        nvmlDeviceGetCurrentClocksThrottleReasons=_of(4),
-        nvmlDeviceGetPcieReplayCounter=_of(7),
-        nvmlDeviceGetRemappedRows=_of((2, 0, 0, 0)),
-        nvmlDeviceGetFieldValues=_fields,
-        nvmlGpmSampleAlloc=lambda *_: pynvml.c_nvmlGpmSample_t(),
-        nvmlGpmSampleFree=_of(None),
-        nvmlGpmSampleGet=_of(None),
-        nvmlGpmMetricsGet=_metrics,
-    )
-    source = NvmlSource(
-        nvml,
-        node="n1",
-        clock=lambda: 1000.0 + next(moments),
-        monotonic=lambda: float(next(moments)),
-        sleep=lambda _: None,
-    )
-    source.start()
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(4))
-    view = monitor.step(source.read(), source.about)
-    (one,) = json_rows(view)
-    expected: Values = {name: _GPM[number] * factor for name, (number, factor) in _OF_GPM.items()}
-    expected |= {"gpu_util": 0.97, "mem_copy_util": 0.41, "hbm_used_mib": 60928, "hbm_free_mib": 20480,
-                 "power_w": 512.25, "energy_j": 987654.321, "gpu_temp_c": 63, "mem_temp_c": 71, "sm_clock_mhz": 1755,
-                 "mem_clock_mhz": 2619, "throttle_reasons": 4, "pcie_replays": 7, "remapped_rows_correctable": 2,
-                 "remapped_rows_uncorrectable": 0, "row_remap_failure": 0}  # fmt: skip
-    assert {name: one[name] for name in expected} == {name: pytest.approx(value) for name, value in expected.items()}
-    assert {name: one[name] for name in COUNTERS if name not in expected} in ({"xid": None}, {"xid": 0})
-    assert_judged(one, {**dict.fromkeys(COUNTERS), **expected})
-    (cells,) = rows_of(csv_header(ALL_COLUMNS) + csv_row(view, 0, ALL_COLUMNS))
-    assert (cells["mem_total_mib"], cells["nvlink_gbps"]) == ("81559", f"{(42000.5 + 43000.25) * _MIB / 1e9:.3f}")
-    assert cells["mem_used_pct"] == f"{100 * 60928 / 81559:.2f}"
-    assert view.snapshot.devices[view.snapshot.gpus[0]].slowdown_c == 89
-    source.close()
-
-
-def test_slices_tell_nothing_of_the_whole_gpu() -> None:
-    for key in SLICES:
-        assert all(EXPECTED[key][FIELDS[field][1]] is None for field in WHOLE_GPU)

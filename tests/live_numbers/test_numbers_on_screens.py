@@ -8,7 +8,7 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -20,7 +20,7 @@ from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
 from tachograph.live.monitor import Monitor
 from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows, text_table
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import FleetView, GpuHistory
 from tachograph.tui.fleet_table import fit, pieces
@@ -199,65 +199,6 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
 
 
 # --- one job: imbalance and stragglers, redone from the samples
-
-
-def job_view(activity: Mapping[int, Sequence[float]], *, since: float, polls: int) -> FleetView:
-    gpus = tuple(GpuId("n1", place) for place in activity)
-    monitor = Monitor(SourceInfo("made", "made for tests"), settings=WorkloadSettings(), history=GpuHistory(600))
-    held = {gpu: GpuAllocation("4711", "ana", since) for gpu in gpus}
-    devices = dict.fromkeys(gpus, GpuDevice("NVIDIA H200"))
-    view = None
-    for poll in range(polls):
-        t = BEGIN + poll
-        column = np.array([activity[gpu.gpu][poll] for gpu in gpus])
-        values = {"gpu_util": column, "power_w": np.where(column == column, 200 + 400 * column, np.nan)}
-        measured = np.where(column == column, t, np.nan)
-        view = monitor.step(Snapshot(t, gpus, measured, values, devices, held))
-    assert view is not None
-    return view
-
-
-def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
-    rng = np.random.default_rng(3)
-    polls, since = 400, BEGIN - 37
-    activity = {gpu: np.clip(rng.normal(0.85, 0.05, polls), 0, 1) for gpu in range(6)}
-    activity[2] = np.clip(rng.normal(0.45, 0.05, polls), 0, 1)  # far behind
-    activity[4][150:170] = np.nan  # not reported for a while: 0 there, as stored
-    activity[5][:] = 0.0  # never used
-    stored = {gpu: column.astype(np.float32).astype(float).tolist() for gpu, column in activity.items()}
-    view = job_view({gpu: column.tolist() for gpu, column in activity.items()}, since=since, polls=polls)
-    now = BEGIN + polls - 1
-
-    windows: dict[int, dict[int, float]] = {}  # of the last 6 minutes, {window: {GPU: sum}}
-    for gpu, column in stored.items():
-        for poll, value in enumerate(column):
-            t = BEGIN + poll
-            if t > now - 360:
-                sums = windows.setdefault(int((t - since) // 60), dict.fromkeys(stored, 0.0))
-                sums[gpu] += 0.0 if value != value else value
-    first_t = next(BEGIN + poll for poll in range(polls) if BEGIN + poll > now - 360)
-    whole = {w: sums for w, sums in windows.items() if since + 60 * w >= first_t and w < max(windows)}
-    assert len(whole) == 5
-    imbalance = statistics.fmean(1 - sum(sums.values()) / (6 * max(sums.values())) for sums in whole.values())
-    lags = {g: statistics.fmean(1 - sums[g] / max(sums.values()) for sums in whole.values()) for g in stored}
-    behind = [g for g, lag in lags.items() if lag - statistics.median(lags.values()) >= 0.25]
-    assert behind == [2, 5]
-
-    job = job_facts(view, "4711")
-    assert job is not None
-    assert job.spread.imbalance == pytest.approx(imbalance, abs=1e-6)
-    drawn = job_lines(view, job, "by index", 0, width=120)
-    text = "\n".join(written(drawn[place]) for place in range(len(drawn)))
-    message = re.search(r"spatial imbalance (\d\.\d\d) over (\d+) windows of 60 s \(gpu_util\)", text)
-    assert message is not None
-    assert (message[1], int(message[2])) == (f"{imbalance:.2f}", 5)
-    marked = {line[2:6].strip(): line[0] for line in text.splitlines() if re.match(r"[<>0! ] n1:\d", line)}
-    assert marked == {"n1:0": " ", "n1:1": " ", "n1:2": "<", "n1:3": " ", "n1:4": " ", "n1:5": "0"}
-    assert "< far behind the others: n1:2" in text
-    total = sum(200 + 400 * activity[gpu][-1] for gpu in activity)
-    reported = re.search(r"Σ power ([\d.,]+) (k?W)", text)
-    assert reported is not None
-    assert float(reported[1].replace(",", "")) * (1000 if reported[2] == "kW" else 1) == pytest.approx(total, rel=0.01)
 
 
 def test_means_of_a_job_leave_out_what_is_missing() -> None:

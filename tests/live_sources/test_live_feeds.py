@@ -185,10 +185,16 @@ def test_an_exporter_that_fails_is_reported_its_values_grow_old_and_it_recovers(
         assert problem.do
         assert failing.column("gpu_util").tolist() == [0.9, 0.15, 0.05, 0.15]
         assert failing.measured[2] == before.measured[2], "its age shows"
-        assert {gpu.node for gpu in polled.poll(60.0).gpus} == {"n1"}, "in the end its values are gone"
+        silent = polled.poll(60.0)
+        assert (silent.gpus, silent.devices) == (before.gpus, before.devices)
+        assert np.isnan(silent.measured).tolist() == [False, False, True, True]
+        assert silent.value("gpu_util", 2) is None, "in the end its values are gone"
         server.fail("n2", None)
-        assert {gpu.node for gpu in polled.poll(60.0).gpus} == {"n1", "n2"}
-        assert polled.source.read().problems == ()
+        recovered = polled.poll(60.0)
+        assert (recovered.problems, recovered.value("gpu_util", 2)) == ((), 0.05)
+        server.fail("n2", "closed")
+        polled.poll(3500.0)
+        assert len(polled.poll(200.0).gpus) == 2, "and after an hour so are its rows"
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from servers.process import program
-from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import classify, reading_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,8 +23,6 @@ sys.path.insert(0, str(PROOF))
 
 import proof as run_proof  # noqa: E402
 import proof_numbers  # noqa: E402
-import proof_rehearsal  # noqa: E402
-import workloads  # noqa: E402
 from proof_labels import BY_NAME, LABELS, Check, Label  # noqa: E402
 
 
@@ -40,15 +34,6 @@ class Counting(run_proof.Proof):
         file = Path(words[words.index("--result") + 1])
         file.write_text(json.dumps({"rate": 99.0 if "record" in words else 100.0}))
         self.environment[f"{len(self.environment)}"] = "recorded" if "record" in words else "alone"  # type: ignore[index]
-
-
-@pytest.mark.parametrize("label", LABELS, ids=lambda label: str(label.name))
-def test_labels_are_of_classes_and_counters_that_exist(label: Label) -> None:
-    assert set(label.classes) <= set(WORKLOAD_CLASSES)
-    for check in label.checks:
-        assert check.counter in COUNTERS
-        assert check.low < check.high
-    assert set(label.typical) <= set(COUNTERS)
 
 
 @pytest.mark.parametrize("label", LABELS, ids=lambda label: str(label.name))
@@ -73,17 +58,6 @@ def test_the_overhead_is_that_of_pairs() -> None:
     assert found.high == pytest.approx(math.exp(mean + half) - 1)
 
 
-def test_one_pair_is_no_overhead_and_a_failed_run_is_no_pair() -> None:
-    assert proof_numbers.overhead([1.0], [1.0]) is None
-    assert proof_numbers.overhead([1.0, 0.0, 2.0], [1.0, 1.0, 2.0]) == proof_numbers.Overhead(2, 0.0, 0.0, 0.0)
-
-
-def test_more_runs_than_the_table_has_are_told_too() -> None:
-    found = proof_numbers.overhead([1.0, 2.0] * 40, [1.0, 1.9] * 40)
-    assert found is not None
-    assert found.low < found.fraction < found.high
-
-
 def test_readings_without_a_sample_near_them_are_left_out() -> None:
     t = np.array([10.0, 10.1, 11.0])
     here = np.array([0.5, math.nan, 0.9])
@@ -100,22 +74,6 @@ def test_a_share_above_a_level_and_what_was_not_measured() -> None:
     assert proof_numbers.checked(check, None) == (None, False)
 
 
-def test_enough_looks_must_show_the_class() -> None:
-    label = BY_NAME["fp16"]
-    assert proof_numbers.verdict(label, {"tensor compute": 0.5, "tensor-heavy compute": 0.3, "idle": 0.2})
-    assert not proof_numbers.verdict(label, {"tensor compute": 0.79})
-    assert not proof_numbers.verdict(label, {})
-
-
-def test_failures_are_told() -> None:
-    reported: dict[str, Any] = {
-        "a": {"class_ok": True, "checks": [{"expected": "mean of x in 0 .. 1", "found": 2, "ok": False}]},
-        "b": {"error": "shown: no torch"},
-        "c": {"class_ok": True, "checks": []},
-    }
-    assert proof_numbers.failures(reported) == ["a: mean of x in 0 .. 1, found 2", "b: shown: no torch"]
-
-
 def test_runs_with_and_without_a_recording_take_turns(tmp_path: Path) -> None:
     ran: dict[str, str] = {}
     proof = Counting(tmp_path, 0, 60.0, 8.0, 3, 10.0, False, ran, ())
@@ -125,40 +83,6 @@ def test_runs_with_and_without_a_recording_take_turns(tmp_path: Path) -> None:
     assert found["rates_recorded"] == [99.0] * 3
     assert list(ran.values()) == ["alone", "recorded", "recorded", "alone", "alone", "recorded"]
     assert run_proof.weigh(proof, BY_NAME["hang"]) is None  # which does nothing to be counted
-
-
-def test_live_looks_are_those_of_the_time_that_is_judged() -> None:
-    moments = [datetime.fromtimestamp(t, UTC).isoformat() for t in range(4)]
-    named = zip(moments, ("idle", "fp", "fp", "idle"), strict=True)
-    lines = [json.dumps([{"t": t, "class": name}]) for t, name in named] + ['[{"cla', "[]"]
-    assert run_proof.classes(lines, 1, 2.9) == ["fp", "fp"]
-
-
-def test_work_is_counted_while_it_lasts() -> None:
-    done = workloads.work("fp32", lambda: 3, lambda: None, seconds=0.05, warm_s=0.01)
-    begin, end, units, rate = (done[name] for name in ("begin", "end", "units", "rate"))
-    assert isinstance(begin, float)
-    assert isinstance(end, float)
-    assert isinstance(units, int)
-    assert isinstance(rate, float)
-    assert 0.05 <= end - begin < 5
-    assert units % 3 == 0
-    assert 0.05 <= units / rate <= end - begin + 0.001
-
-
-@pytest.mark.slow
-def test_a_hang_works_for_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FAKE_NVML_STATE", raising=False)
-    done = workloads.work("hang", lambda: 1, lambda: None, seconds=0.3, warm_s=0)
-    begin, end, units, rate = (float(str(done[name])) for name in ("begin", "end", "units", "rate"))
-    assert end - begin >= 0.3
-    assert 0.1 <= units / rate < 0.3
-
-
-def test_what_is_pretended_is_what_the_library_says() -> None:
-    state = proof_rehearsal.state_of({"sm_active": 0.5, "pcie_rx_bytes_per_s": 2 * 1024 * 1024}, used_mib=10)
-    assert (float(state["0.gpm.2"]), float(state["0.gpm.21"])) == (50.0, 2.0)
-    assert (state["0.used"], float(state["0.gpm.5"])) == ("10485760", 0.0)
 
 
 @pytest.mark.slow

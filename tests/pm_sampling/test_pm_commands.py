@@ -104,63 +104,6 @@ def test_sample_prints_a_table_of_chosen_gpus(tmp_path: Path) -> None:
     assert rows[-1].split()[:3] == ["all", "1", "87.5"]
 
 
-def test_cycles_are_an_interval_as_published(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, [gpu(chip="GA100", model="NVIDIA A100-SXM4-80GB")])
-    done = run(node, "watch", "sample", "--json", "--duration", "1", "--interval-cycles", "50000000")
-    whole = lines(done.stdout)[-1]
-    assert whole["measured_s"] / whole["pm_samples"] == pytest.approx(50e6 / 1.41e9, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_what_is_cut_is_named(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, chips={"GH100": {"per_pass": 5}})
-    done = run(node, "watch", "sample", "--json", "--duration", "0.5")
-    assert "(GH100): not measured, as it needs a second pass: tensor_active, fp64_active, fp32_active" in done.stderr
-    assert lines(done.stdout)[-1]["pipe_tensor_cycles_active"] is None
-
-
-@pytest.mark.slow
-def test_bursts_are_printed(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"on": 20_000_000, "off": 80_000_000})])
-    done = run(node, "watch", "sample", "--json", "--duration", "1.5", "--interval", "0.005", "--bursts")
-    bursts = [one for one in lines(done.stdout) if one["kind"] == "burst"]
-    assert len(bursts) > 3
-    assert {one["pm_samples"] for one in bursts[1:-1]} == {4}  # 20 ms in samples of 5 ms
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"faults": {"enable": "PermissionError:refused"}}, "NVreg_RestrictProfilingToAdminUsers=0"),
-        ({"faults": {"enable": "ERROR_MIG_DEVICE_NOT_SUPPORTED"}}, "divided by MIG"),
-        ({"faults": {"enable": "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED"}}, "vGPU"),
-        ({"faults": {"start": "ERROR_HARDWARE_BUSY"}}, "holds the profiling counters"),
-    ],
-)
-def test_a_node_that_cannot_be_sampled_is_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    done = run(PmNode(tmp_path, [gpu(**changes)]), "watch", "sample", "--duration", "1")
-    assert (done.returncode, done.stdout) == (4, "")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_an_old_library_is_one_line(tmp_path: Path) -> None:
-    done = run(PmNode(tmp_path, version="13.0.1"), "watch", "sample", "--duration", "1")
-    assert done.returncode == 4
-    assert done.stderr == (
-        "tachograph: cupti-python 13.0.1 has no PM sampling, which came with 13.3; "
-        "pip install 'tachograph[pm-sampling]'\n"
-    )
-
-
-def test_one_gpu_of_two_that_refuses_is_reported_once(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, [gpu(0), gpu(1, faults={"enable": "PermissionError:refused"})])
-    done = run(node, "watch", "sample", "--json", "--duration", "1.2", "--every", "0.4")
-    assert {one["gpu"] for one in lines(done.stdout)} == {0}
-    assert done.stderr.count("no permission to read the counters") == 1
-    assert ":1: no permission" in done.stderr
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -202,8 +145,9 @@ def test_dcgm_is_paused_only_where_that_is_wished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("whom", ["parent", "child"])
+@pytest.mark.parametrize(
+    ("number", "whom"), [(signal.SIGINT, "parent"), (signal.SIGKILL, "parent"), (signal.SIGKILL, "child")]
+)
 def test_dcgm_is_resumed_however_sampling_ends(tmp_path: Path, number: signal.Signals, whom: str) -> None:
     node, programs = PmNode(tmp_path), dcgmi(tmp_path)
     with subprocess.Popen(
@@ -323,12 +267,3 @@ def test_a_library_that_crashes_is_started_again(tmp_path: Path) -> None:
         until(lambda: process.take().sums and not process.faults())
     finally:
         process.close()
-
-
-@pytest.mark.slow
-def test_where_nothing_can_be_sampled_record_runs_the_command(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, [gpu(faults={"enable": "PermissionError:refused"})])
-    done = recording(node, "echo", "job done")
-    out, err = done.communicate(timeout=300)
-    assert (done.returncode, out) == (0, "job done\n")
-    assert "nothing was recorded" in err

@@ -63,13 +63,6 @@ def test_every_fault_of_a_gpu_is_tested_and_says_what_to_do() -> None:
     assert all(do for _, do in FAULTS.values())
 
 
-def test_dcgm_is_named_with_both_ways_out() -> None:
-    assert str(PmSamplingError("dcgm")) == (
-        "DCGM holds the profiling counters; pause with `dcgmi profile --pause`, or take the DCGM form of the score "
-        "(docs/scores.md)"
-    )
-
-
 def test_an_unknown_error_keeps_its_text(tmp_path: Path) -> None:
     node = PmNode(tmp_path, [gpu(faults={"enable": "ERROR_UNKNOWN"})])
     with node.library() as library, pytest.raises(PmSamplingError, match=r"CUPTI: ERROR_UNKNOWN \(999\); retried"):

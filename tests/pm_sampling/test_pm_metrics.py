@@ -55,11 +55,6 @@ def test_a_single_pass_set_of_the_library_is_taken_where_it_keeps_more(tmp_path:
     assert (found.single_pass_set, found.cut) == ("large", ("fp64_active", "fp32_active"))
 
 
-def test_a_single_pass_set_that_keeps_less_is_not_taken(tmp_path: Path) -> None:
-    found = chosen(tmp_path, per_pass=6, sets={"small": EVERY[:3]})
-    assert found.single_pass_set is None
-
-
 def test_a_single_pass_set_that_the_library_cannot_open_is_not_taken(tmp_path: Path) -> None:
     sets = {"broken": EVERY, "large": EVERY[:6]}
     found = chosen(tmp_path, per_pass=4, sets=sets, broken_sets=["broken"])

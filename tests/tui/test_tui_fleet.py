@@ -145,25 +145,6 @@ def test_how_to_quit_is_always_shown(place: str) -> None:
         assert len(line) <= width
 
 
-WRONG = {
-    "sm<much": "invalid number 'much'; write sm<20, or sm=- for what is missing",
-    "powr>3": "unknown column 'powr'; did you mean power?",
-    "user<ana": "user is text and has no <; write user=ana or user!=ana",
-}
-
-
-def test_errors_of_a_filter_are_shown() -> None:
-    async def used() -> None:
-        app = app_of()
-        async with watching(app=app, size=(120, 24)) as pilot:
-            for line, message in WRONG.items():
-                app.filter_by(line)
-                await pilot.pause()
-                assert lines_of(app)[-1] == message
-
-    asyncio.run(used())
-
-
 def test_the_cursor_stays_on_its_gpu() -> None:
     async def used() -> None:
         app = app_of(64)
@@ -225,25 +206,6 @@ def test_mouse_chooses_sorts_and_opens() -> None:
             await pilot.press("escape")
             await settled(pilot)
             assert app.place == "fleet"
-
-    asyncio.run(used())
-
-
-def test_only_what_changed_is_drawn_anew() -> None:
-    async def used() -> None:
-        app = app_of(8)
-        async with watching(app=app) as pilot:
-            fleet = fleet_of(app)
-            view = app.view
-            assert view is not None
-            before = list(fleet.lines)
-            fleet.show(view)
-            assert all(one is other for one, other in zip(before, fleet.lines, strict=True))
-            app.clock.t += 1
-            app.poll()
-            await settled(pilot)
-            changed = [one is not other for one, other in zip(before, fleet.lines, strict=True)]
-            assert changed == [False] * 2 + [True] * 8 + [False] * (len(changed) - 10)
 
     asyncio.run(used())
 

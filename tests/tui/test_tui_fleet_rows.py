@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tachograph.catalog.errors import UsageError
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
+from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
 from tachograph.live.view import FleetView
-from tachograph.tui.fleet_table import COLUMNS, fit, pieces, span
+from tachograph.tui.fleet_table import COLUMNS, fit, pieces
 from tachograph.tui.header import HeaderState, header
 from tui_screens import Clock, StandIn, app_of
 
@@ -134,29 +133,6 @@ def test_columns_fill_a_width_and_no_more(width: int) -> None:
         assert len(places) == len(COLUMNS)
 
 
-def test_subtotals_are_means_sums_and_the_worst() -> None:
-    group = grouped(ROWS, sorted_rows(ROWS, "gpu"), "node")[0]
-    members = list(range(8))
-    reported = [plain("sm")[row] for row in members if not math.isnan(plain("sm")[row])]
-    by_name = {column.name: column.of_group(ROWS, group) for column in COLUMNS}
-    assert by_name["sm"] == f"{100 * sum(reported) / len(reported):.0f}%"
-    assert by_name["power"] == f"Σ{sum(plain('power')[row] for row in members) / 1e3:.1f}kW"
-    assert by_name["temp"] == f"{max(plain('temp')[row] for row in members):.0f}°"
-    assert by_name["health"] == "CRIT !!"
-    assert sum(int(part[:-1]) for part in by_name["class"].split()) == 8
-
-
-def test_at_80_columns_the_class_is_a_letter_and_health_a_word() -> None:
-    places = {place.column.name: place.width for place in fit(ROWS, 66)}
-    assert (places["class"], places["health"]) == (3, 4)
-    drawn = [cells(ROWS, row, 66) for row in range(24)]
-    assert {one["class"][0] for one in drawn} <= set("._HCIMX?")
-    assert {one["health"] for one in drawn} == {"OK", "HOT", "CRIT"}
-    group = grouped(ROWS, sorted_rows(ROWS, "gpu"), "node")[0]
-    assert cells(ROWS, group, 66)["class"] in ("X+", "C+")
-    assert cells(ROWS, group, 66)["health"] == "CRIT"
-
-
 def cells(rows: FleetRows, line: int | FleetGroup, width: int) -> dict[str, str]:
     places = fit(rows, width)
     drawn = "".join(text for text, _ in pieces(rows, line, places))
@@ -178,25 +154,3 @@ def test_free_and_held_idle_gpus_differ() -> None:
     assert matching(rows, parse_filter("job=-")).tolist() == [False, True, True]
     counts = "".join(text for text, _ in header(rows.view, HeaderState(""), width=120)[1])
     assert "_ 1 free  H 1 held idle  . 1 idle" in counts
-
-
-def test_what_users_write_does_not_steer_the_terminal() -> None:
-    gpus = (GpuId("n\x1b[2J", 0),)
-    view = StandIn(app_of(1).feed.source.about).step(
-        Snapshot(
-            0.0, gpus, np.zeros(1), {}, {gpus[0]: GpuDevice("m\x07")}, {gpus[0]: GpuAllocation("1", "u\x1b]0;x\x07")}
-        )
-    )
-    rows = FleetRows(view)
-    text = "".join(text for text, _ in pieces(rows, 0, fit(rows, 400)))
-    assert text.isprintable()
-
-
-def test_every_class_can_be_filtered_by_its_name() -> None:
-    for name in WORKLOAD_CLASSES:
-        found = matching(ROWS, parse_filter(f"class='{name}'"))
-        assert found.tolist() == [ROWS.view.label(row) == name for row in range(24)]
-
-
-def test_spans_are_short() -> None:
-    assert [span(s) for s in (0, 61, 3599, 3600, 86399, 864000)] == ["0s", "1m01", "59m59", "1h00", "23h59", "10d00h"]

@@ -53,36 +53,6 @@ def test_imbalance_is_that_of_the_formula(rows: list[list[float]], anchor: float
     assert found.lags.tolist() == pytest.approx(lags, nan_ok=True)
 
 
-@pytest.mark.parametrize("busy", [1, 2, 4, 7])
-def test_some_of_eight_busy_alike(busy: int) -> None:
-    activity = np.zeros((300, 8))
-    activity[:, :busy] = 0.8
-    found = spread(np.arange(300.0), activity, anchor=0.0)
-    assert found.imbalance == pytest.approx(1 - busy / 8)
-    assert found.windows == 4  # the fifth is not over
-    if busy == 1:
-        assert found.ahead.tolist() == [True] + [False] * 7
-    if busy == 7:
-        assert found.behind.tolist() == [False] * 7 + [True]
-
-
-def test_windows_in_which_nothing_ran_do_not_count() -> None:
-    activity = np.zeros((180, 2))
-    activity[60:120] = [0.5, 0.25]
-    found = spread(np.arange(180.0), activity, anchor=0.0)
-    assert found.imbalance == pytest.approx(0.25)
-    assert (found.windows, found.zero_windows) == (2, 1)
-
-
-def test_who_tells_nothing_is_no_straggler() -> None:
-    activity = np.full((120, 3), 0.9)
-    activity[:, 1] = _NAN
-    found = spread(np.arange(120.0), activity, anchor=0.0)
-    assert found.imbalance == pytest.approx(0.0)
-    assert not found.behind.any()
-    assert np.isnan(found.lags[1])
-
-
 def test_without_values_and_without_gpus() -> None:
     for activity in (np.full((10, 2), _NAN), np.zeros((0, 2)), np.zeros((10, 0))):
         found = spread(np.arange(float(len(activity))), activity, anchor=0.0)

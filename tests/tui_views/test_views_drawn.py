@@ -95,12 +95,6 @@ def test_a_slice_of_a_gpu(snapshot: SnapshotAssertion) -> None:
     assert text_of(focus(view, view.snapshot.gpus[5], width=79)) == snapshot
 
 
-def test_a_gpu_that_is_named_no_more() -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock), clock)
-    assert "not among the GPUs" in text_of(focus(view, GpuId("elsewhere", 0), width=79))
-
-
 def _lines(found: JobLines) -> str:
     return text_of([found[place] for place in range(len(found))])
 

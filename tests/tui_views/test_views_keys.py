@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 
-import pytest
 from scenes import JOB, Scene, body, page
 from textual.pilot import Pilot
 
@@ -99,39 +98,5 @@ def test_a_job_has_a_cursor_and_orders() -> None:
             most = max(range(8), key=app.view.snapshot.column("hbm_used_mib").__getitem__)
             assert isinstance(focus := page(app), FocusScreen)
             assert focus.gpu == G[most]
-
-    run(test)
-
-
-def test_numbers_of_a_job_are_those_of_the_view() -> None:
-    async def test() -> None:
-        clock = Clock()
-        scene = Scene(8, clock=clock, slow=(3, 5), lost=(6,))
-        async with opened("job", JOB, scene=scene, size=(160, 30)) as (pilot, app):
-            assert app.view is not None
-            lines = body(pilot)
-            values = app.view.snapshot
-            for place, gpu in enumerate(G):
-                line = next(line for line in lines if line[2:].startswith(f"{gpu.name} "))
-                for counter, unit in (("hbm_used_mib", "MiB"), ("power_w", "W")):
-                    value = values.value(counter, place)
-                    assert (text(value, unit) if value is not None else "-") in line
-                sm = values.value("sm_active", place)
-                assert "0%" not in line.split()[:9] if sm is None else f"{sm * 100:.0f}%" in line
-            used = [float(value) for value in values.column("hbm_used_mib") if value == value]
-            assert text(sum(used), "MiB") in "\n".join(lines[:4])
-
-    run(test)
-
-
-@pytest.mark.slow
-def test_every_size_is_survived() -> None:
-    async def test() -> None:
-        for name, of in (("focus", G[1]), ("job", "1001")):
-            async with opened(name, of, size=(80, 24)) as (pilot, _):
-                for size in ((20, 5), (1, 1), (300, 90), (40, 10)):
-                    await pilot.resize_terminal(*size)
-                    await settled(pilot)
-                assert any(body(pilot))
 
     run(test)

@@ -51,35 +51,15 @@ def test_every_counter_has_its_words(source: str) -> None:
             assert "{" not in message
 
 
-def test_the_line_for_the_exporter_is_the_dcgm_field() -> None:
-    for counter in ("sm_active", "fp64_active", "throttle_reasons", "gpu_util"):
-        assert f"DCGM_FI_{COUNTERS_BY_NAME[counter].dcgm_name} " in how_to_enable(counter, "dcgm-exporter") + " "
-
-
 def test_profiling_that_is_asked_for_and_gives_nothing_is_another_thing() -> None:
     assert "SYS_ADMIN" in how_to_enable("dram_active", "dcgm-exporter")
     assert "SYS_ADMIN" in how_to_enable("sm_active", "dmon")
     assert counter_fix("sm_active", "dcgm-exporter") is CounterFix.CSV
 
 
-def test_prometheus_may_have_dropped_it() -> None:
-    assert "metric_relabel_configs" in how_to_enable("sm_active", "prometheus")
-
-
 def test_of_slices_nothing_can_be_done_about_whole_gpus() -> None:
     assert how_to_enable("gpu_util", "dcgm-exporter", mig=True) == ""
     assert counter_fix("sm_active", "nvml", mig=True) is CounterFix.HOPPER
-
-
-def test_nvml_needs_newer_gpus_for_some_counters_only() -> None:
-    assert "Hopper" in how_to_enable("tensor_active", "nvml")
-    assert "dcgm-exporter" in how_to_enable("tensor_active", "nvml")
-    assert how_to_enable("power_w", "nvml") == ""
-
-
-def test_a_source_is_blind_to_what_it_does_not_tell() -> None:
-    missing = unsupported_counters(set(COUNTER_NAMES) - {"sm_active", "xid"}, "dcgm-exporter")
-    assert list(missing) == ["sm_active", "xid"]
 
 
 def test_counters_with_the_same_remedy_share_a_line() -> None:
@@ -107,28 +87,11 @@ def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: st
     assert ("does not count" in line) == (source == "dmon")
 
 
-def test_what_is_not_known_yet_says_nothing_of_profiling() -> None:
-    assert not has_profiling(SourceInfo("dmon", ""))
-
-
 def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:
     about = SourceInfo(
         "nvml", "", unsupported={"sm_active": "needs driver 535", "xid": "", "fp64_active": "needs driver 535"}
     )
     assert unsupported_lines(about) == ["unsupported: sm_active, fp64_active; needs driver 535", "unsupported: xid"]
-
-
-def stock(source: str = "dcgm-exporter") -> SourceInfo:
-    return SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - NOT_BY_DEFAULT, source))
-
-
-@pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus"])
-def test_a_stock_exporter_lacks_two_lines_that_classes_need(source: str) -> None:
-    (line,) = unsupported_summary(stock(source))
-    assert line.startswith(
-        "11 counters unsupported; for workload classes: add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to "
-    )
-    assert len(line) < 240
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -137,12 +100,6 @@ def test_the_summary_is_short(source: str, left_out: frozenset[str]) -> None:
     about = SourceInfo(source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - left_out, source))
     assert sum(map(len, unsupported_summary(about))) < 600
     assert all(len(line) < 400 for line in unsupported_summary(about))
-
-
-def test_a_source_without_gaps_has_no_summary() -> None:
-    assert unsupported_summary(SourceInfo("nvml", "")) == []
-    about = SourceInfo("nvml", "", unsupported={"xid": ""})
-    assert unsupported_summary(about) == ["1 counter unsupported, none that workload classes need"]
 
 
 @pytest.mark.parametrize("mapping", exporter_mappings(), ids=lambda mapping: mapping.name)
@@ -181,11 +138,6 @@ def test_profiling_comes_before_the_lines_that_need_it(source: str) -> None:
 def test_dcgm_has_a_metric_for_every_counter_of_a_gpu() -> None:
     for source in ("nvml", "dcgm-exporter", "dmon", "recording"):
         assert absent_counters(SourceInfo(source, "", unsupported=unsupported_counters([], source))) == frozenset()
-
-
-def test_dcgm_exporter_beside_others_is_advised() -> None:
-    missing = unsupported_counters([], "prometheus", exporters=["dcgm-exporter", "omnistat"])
-    assert "DCGM_FI_PROF_SM_ACTIVE" in missing["sm_active"]
 
 
 def test_a_field_that_is_there_is_not_to_be_added() -> None:

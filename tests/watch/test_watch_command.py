@@ -91,22 +91,6 @@ def configured(folder: Path, text: str) -> None:
     (folder / "tachograph.toml").write_text(text)
 
 
-def test_json_is_what_the_exporters_served(served: Exporter, watch: Watch) -> None:
-    urls = [option for url in served.urls for option in ("--url", url)]
-    done = watch(*urls, "--once", "--json")
-    assert done.returncode == 0, done.stderr
-    reported = {(one["node"], one["gpu"]): one for one in json.loads(done.stdout)}
-    assert sorted(reported) == [(node, gpu) for node in ("n1", "n2") for gpu in range(4)]
-    for (_, gpu), one in reported.items():
-        assert one["gpu_util"] == pytest.approx(0.2 * gpu)
-        assert one["hbm_used_mib"] == 1000 * (gpu + 1)
-        assert one["power_w"] == 100.5 + gpu
-        assert one["dram_active"] == pytest.approx(0.02 * gpu)
-        assert (one["sm_active"], one["energy_j"], one["real_utilisation"]) == (None, None, None)
-        assert (one["class"], "sm_active" in one["needs"]) == ("unknown", True)
-    assert {key for key, one in reported.items() if one["job_id"] == "4711"} == {("n1", 2), ("n2", 0)}
-
-
 def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watch: Watch, tmp_path: Path) -> None:
     configured(tmp_path, f'[watch]\nexporter = "{served.url("n1")}"\n')
     done = watch("--once")
@@ -279,12 +263,6 @@ def test_what_does_not_fit_is_refused(options: tuple[str, ...], words: str, watc
     assert words in done.stderr
 
 
-def test_the_same_fleet_is_simulated_every_time(watch: Watch) -> None:
-    one, two = (watch("--simulate", "12", "--once", "--csv", "node,gpu_id,status,job_id,user") for _ in "ab")
-    assert one.stdout == two.stdout
-    assert len(one.stdout.splitlines()) == 13
-
-
 @pytest.mark.slow
 def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
     def real(*options: str) -> list[float]:
@@ -299,16 +277,6 @@ def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
         return [one["real_utilisation"] for one in reported]
 
     assert real() != real("--weights", "sm=3,dram=1")
-
-
-@pytest.mark.slow
-def test_the_table_fits_a_terminal_of_80_columns(watch: Watch) -> None:
-    done = watch("--simulate", "20", "--once", COLUMNS="80")
-    *lines, note = done.stdout.splitlines()
-    assert len(lines) == 21
-    assert note == "hidden columns: USER, MODEL"
-    assert max(map(len, lines)) <= 80
-    assert all(words in lines[0] for words in ("REAL", "TENS", "HEALTH", "CLASS"))
 
 
 def test_the_help_imports_nothing_heavy() -> None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from watching import NAN, node_of, snapshot_of, view_of
 
-from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
+from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import UsageError
-from tachograph.cli.output import json_bytes
-from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.monitor import Monitor
 from tachograph.live.render import (
     ALL_COLUMNS,
     DEFAULT_COLUMNS,
@@ -28,9 +23,9 @@ from tachograph.live.render import (
     short_model,
     text_table,
 )
-from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import FREE, HELD_IDLE, IDLE, FleetView, GpuHistory
+from tachograph.live.view import FleetView
 
 KEMPNER_DEFAULT = (
     "timestamp gpu_id model gpu_util_pct mem_used_mib real_util_pct sm_active_pct tensor_active_pct dram_active_pct"
@@ -91,22 +86,6 @@ def test_the_columns_are_those_of_kempnerpulse_and_ours_behind() -> None:
     assert {"node", "job_id", "user", "mig", "uuid"} <= set(ALL_COLUMNS[len(expected) :])
 
 
-def test_every_cell_is_the_value_of_the_view() -> None:
-    view = every_counter(40)
-    seen = set()
-    for row, cells in enumerate(parsed(view, ALL_COLUMNS)):
-        assert float(cells["timestamp"]) == view.snapshot.t
-        assert (cells["gpu_id"], cells["model"], cells["node"]) == (str(row), "H100", "n1")
-        assert float(cells["real_util_pct"]) == pytest.approx(100 * view.real[row], abs=0.006)
-        for column, (counter, factor) in PLAIN.items():
-            value = view.snapshot.values[counter][row]
-            assert (cells[column] == "") == math.isnan(value)
-            if cells[column]:
-                assert float(cells[column]) == pytest.approx(factor * value, abs=0.51 if factor == 1 else 0.006)
-                seen.add(column)
-    assert seen == set(PLAIN)
-
-
 def test_sums_and_shares_are_missing_where_a_part_is() -> None:
     view = every_counter(60)
     complete = 0
@@ -139,11 +118,6 @@ def test_the_rate_of_replays_needs_a_look_before() -> None:
     assert [cells["pcie_replay_rate_s"] for cells in parsed(now, column, before)] == ["0.5", "0.5", "", ""]
     assert {cells["pcie_replay_rate_s"] for cells in parsed(now, column)} == {""}
     assert {cells["pcie_replay_rate_s"] for cells in parsed(now, column, now)} == {""}
-
-
-def test_what_nobody_measures_is_empty() -> None:
-    for cells in parsed(every_counter(5), ALL_COLUMNS):
-        assert cells["tc_dmma_pct"] == cells["tc_qmma_pct"] == ""
 
 
 def test_cells_with_commas_quotes_and_lines_stay_one_cell() -> None:
@@ -179,55 +153,6 @@ def test_models_are_called_shortly(model: str, short: str) -> None:
     assert short_model(model) == short
 
 
-def test_json_has_every_counter_under_its_name_and_null_where_it_is_missing() -> None:
-    view = every_counter(20)
-    allocations = {view.snapshot.gpus[3]: GpuAllocation("7", "bo", 5.0)}
-    processes = {view.snapshot.gpus[3]: (GpuProcess(12, "bo", "python", None),)}
-    view = replace(view, snapshot=replace(view.snapshot, allocations=allocations, processes=processes))
-    reported = json.loads(json_bytes(json_rows(view)))
-    assert [(one["node"], one["gpu"], one["mig"]) for one in reported] == [("n1", row, None) for row in range(20)]
-    for row, one in enumerate(reported):
-        assert one["t"] == "2027-01-15T08:00:00Z"
-        for name in COUNTER_NAMES:
-            value = view.snapshot.values[name][row]
-            assert one[name] == (None if math.isnan(value) else value)
-    assert isinstance(next(one["xid"] for one in reported if one["xid"] is not None), int)
-    assert (reported[3]["job_id"], reported[3]["user"], reported[3]["uuid"]) == ("7", "bo", "GPU-n1-0003")
-    assert reported[3]["processes"] == [{"pid": 12, "user": "bo", "command": "python", "hbm_used_mib": None}]
-    assert (reported[4]["job_id"], reported[4]["processes"]) == (None, [])
-
-
-def test_json_says_what_was_judged_and_what_is_needed_for_more() -> None:
-    snapshot = snapshot_of(node_of(2), {"gpu_util": [1.0, 1.0], "sm_active": [NAN, 0.9]})
-    view = view_of(snapshot, labels=["unknown", "compute-heavy"], states=["HOT", "unknown"], real=[NAN, 0.5])
-    unsupported, busy = json.loads(json_bytes(json_rows(view)))
-    assert (
-        unsupported["class"],
-        unsupported["bottleneck"],
-        unsupported["real_utilisation"],
-        unsupported["health"],
-    ) == (*("unknown", "unknown", None, "HOT"),)
-    assert "sm_active" in unsupported["needs"]
-    assert (busy["class"], busy["bottleneck"], busy["real_utilisation"], busy["needs"]) == (
-        *("compute-heavy", "compute", 0.5, []),
-    )
-
-
-def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
-    values = {"sm_active": [0.5, NAN], "power_w": [433.4, NAN], "hbm_used_mib": [40779.5, NAN]}
-    snapshot = replace(snapshot_of(node_of(2), values), allocations={GpuId("n1", 0): GpuAllocation("7", "bo\x1b[2J")})
-    view = view_of(snapshot, labels=["tensor-heavy compute", "unknown"], states=["OK", "unknown"], real=[0.61, NAN])
-    head, busy, unsupported = (line.split() for line in text_table(view, width=200).splitlines())
-    assert head == [
-        *("GPU", "UTIL", "MEM", "W", "TEMP", "CLASS", "REAL", "SM", "TENS", "DRAM", "JOB", "USER", "HEALTH", "MODEL"),
-    ]
-    assert busy == [
-        *("n1:0", "-", "50%", "433", "-", "tensor-heavy", "compute", "61%", "50%", "-", "-", "7", "bo\\x1b[2J"),
-        *("OK", "H100"),
-    ]
-    assert unsupported == ["n1:1", "-", "-", "-", "-", "unknown", "-", "-", "-", "-", "-", "-", "unknown", "H100"]
-
-
 def test_the_table_names_idle_gpus_that_are_held_or_free() -> None:
     gpus = node_of(3)
     snapshot = snapshot_of(gpus, {"gpu_util": [0.0, 0.0, 0.0]})
@@ -253,25 +178,6 @@ def test_the_table_fits_and_stands_straight(width: int) -> None:
     assert all(line[end - 1] == "%" for line in lines[1:])
     for needed in ("GPU", "REAL", "SM", "TENS", "DRAM", "HEALTH", "CLASS"):
         assert needed in lines[0]
-
-
-def test_some_simulated_gpus_are_hot_or_broken() -> None:
-    now = iter(np.arange(0.0, 600.0))
-    source = SimulatedSource(64, clock=lambda: float(next(now)), faults=True)
-    monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(2))
-    for _ in range(120):
-        view = monitor.step(source.read(), source.about)
-    assert Counter(view.state(row) for row in range(64)) == {"HOT": 2, "WARN": 1, "CRIT": 1, "OK": 60}
-    kinds = Counter(view.idle_kinds().tolist())
-    assert kinds[HELD_IDLE] > 0 < kinds[FREE]
-    assert kinds[IDLE] == 0
-
-
-def test_wider_terminals_see_more() -> None:
-    view = view_of(SimulatedSource(2, clock=lambda: 1.0).read(), labels=["I/O or data-loading"] * 2)
-    shown = [len(text_table(view, width=width).splitlines()[0].split()) for width in (60, 80, 110, 200)]
-    assert shown == sorted(shown)
-    assert shown[0] < shown[-1] == 14
 
 
 def test_of_no_gpu_there_is_a_table_without_lines() -> None:

@@ -16,7 +16,17 @@ from tachograph.catalog.units import plural, text
 from tachograph.judge.finding import Finding
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WORST_FIRST
 from tachograph.live.fleet_rows import FleetRows, matching, number_name, parse_filter, sorted_rows
-from tachograph.live.looks import FREE, HEALTH_SIGNS, HELD, LOOKS, SHOWN_LOOKS, looks
+from tachograph.live.looks import (
+    FREE,
+    HEALTH_SIGNS,
+    HELD,
+    LOOKS,
+    SHOWN_LOOKS,
+    count_marks,
+    known_mean,
+    known_sum,
+    looks,
+)
 from tachograph.live.snapshot import GpuAllocation, GpuId
 from tachograph.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
 
@@ -171,9 +181,7 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
 def _counts(view: FleetView) -> list[tuple[str, str, int]]:
     """(letter or sign, name, GPUs): by look, then by health that is not OK; those that there are."""
     names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
-    by_mark = dict.fromkeys(names, 0)
-    for look, count in zip(LOOKS, np.bincount(looks(view), minlength=len(LOOKS)).tolist(), strict=True):
-        by_mark[look.mark] += count
+    by_mark = count_marks(looks(view))
     by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
     states = [(HEALTH_SIGNS[state], state, by_state[STATES.index(state)]) for state in WORST_FIRST if state in _SICK]
     return [one for one in (*((mark, names[mark], count) for mark, count in by_mark.items()), *states) if one[2]]
@@ -278,8 +286,8 @@ def _groups(
                 f"{len(mine):,}",
                 _classes(rows, mine),
                 _state(_worst(rows, mine)),
-                _percent(_mean(util[mine])),
-                _percent(_mean(real[mine])),
+                _percent(known_mean(util[mine])),
+                _percent(known_mean(real[mine])),
                 _power(power[mine]),
                 *((_named_findings(findings.get(name, ())),) if by == "job" else ()),
             )
@@ -303,9 +311,7 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
 
 def _classes(rows: FleetRows, mine: Longs) -> str:
     """How many of each letter, as `3 C 1 H`."""
-    counts = dict.fromkeys((LOOKS[place].mark for place in SHOWN_LOOKS), 0)
-    for place in rows.looks[mine].tolist():
-        counts[LOOKS[place].mark] += 1
+    counts = count_marks(rows.looks[mine])
     return " ".join(f"{count} {mark}" for mark, count in counts.items() if count)
 
 
@@ -350,14 +356,11 @@ def _bounds(values: Floats, by: str) -> tuple[float, float]:
     return (0.0, 1.0) if top <= 1.0 else (0.0, top)
 
 
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
 def _power(values: Floats) -> str:
-    known = values[~np.isnan(values)]
-    return text(round(float(known.sum()), -2 if known.sum() >= 1000 else -1) if len(known) else None, "W")
+    watts = known_sum(values)
+    if watts != watts:
+        return text(None)
+    return text(round(watts, -2 if watts >= 1000 else -1), "W")
 
 
 def _percent(value: float) -> str:

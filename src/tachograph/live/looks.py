@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tachograph.catalog.arrays import Bytes
+from tachograph.catalog.arrays import Bytes, Floats
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, WARN
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
 from tachograph.live.view import FREE as UNHELD
@@ -52,3 +52,23 @@ def looks(view: FleetView) -> Bytes:
     kinds = view.idle_kinds()
     found: Bytes = np.where(kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)).astype(np.uint8)
     return found
+
+
+def count_marks(places: Bytes) -> dict[str, int]:
+    """Return {letter: number of GPUs} of places in LOOKS, in the order of counts; 0 where there are none."""
+    counts = dict.fromkeys((LOOKS[place].mark for place in SHOWN_LOOKS), 0)
+    for look, count in zip(LOOKS, np.bincount(places, minlength=len(LOOKS)).tolist(), strict=True):
+        counts[look.mark] += count
+    return counts
+
+
+def known_mean(values: Floats) -> float:
+    """Return the mean of the known values; NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def known_sum(values: Floats) -> float:
+    """Return the sum of the known values; NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(known.sum()) if len(known) else float("nan")

@@ -17,7 +17,7 @@ from tachograph.judge.health import INPUTS, STATES, health_states, limit_columns
 from tachograph.judge.workload.arrays import COUNTERS, classify_rows
 from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, spread_rows
 from tachograph.live.view import FleetView, GpuHistory
 
 _UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
@@ -309,8 +309,8 @@ class Monitor:
         return replace(
             snapshot,
             gpus=gpus,
-            measured=_put(snapshot.measured, rows, len(gpus)),
-            values={name: _put(column, rows, len(gpus)) for name, column in snapshot.values.items()},
+            measured=spread_rows(snapshot.measured, rows, len(gpus)),
+            values={name: spread_rows(column, rows, len(gpus)) for name, column in snapshot.values.items()},
             devices={**snapshot.devices, **lost},
         )
 
@@ -330,13 +330,6 @@ class Monitor:
         self._devices = snapshot.devices
         devices = [snapshot.device(row) for row in range(len(snapshot.gpus))]
         self._limits = limit_columns([limits_of(device.model, device.slowdown_c) for device in devices])
-
-
-def _put(column: Floats, rows: Longs, size: int) -> Floats:
-    """A column with places of GPUs that report nothing."""
-    found = np.full(size, np.nan)
-    found[rows] = column
-    return found
 
 
 def _with_lost_gpus(listed: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:

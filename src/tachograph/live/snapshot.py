@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tachograph.catalog.arrays import Flags, Floats
+from tachograph.catalog.arrays import Flags, Floats, Longs
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.secrets import redacted
 from tachograph.sources.pm_sampling.sums import PmSums
@@ -173,6 +173,13 @@ class Snapshot:
         for column in self.values.values():
             found |= column == column
         return found
+
+
+def spread_rows(column: Floats, rows: Longs, size: int) -> Floats:
+    """Return a column with its values at other rows, NaN between them."""
+    found = np.full(size, np.nan)
+    found[rows] = column
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -166,32 +167,12 @@ def read_result(answer: HttpAnswer) -> SeriesAnswer:
     """
     result, warnings = _decoded(answer, "matrix", "vector")
     if result.result_type == "vector":
-        vector = _vector(result, answer.where)
-        times = np.rint(vector.times * 1000).astype(np.int64)
-        runs = [SeriesRun(labels, times[i : i + 1], vector.values[i : i + 1]) for i, labels in enumerate(vector.labels)]
-        return SeriesAnswer(runs, instant=True, warnings=warnings)
+        return SeriesAnswer(_instant_runs(result, answer.where), instant=True, warnings=warnings)
     try:
         runs = [_run(series) for series in result.result]
     except ValueError as problem:
         raise _no_number(problem, answer.where) from None
     return SeriesAnswer([run for run in runs if run.t.size], warnings=warnings)
-
-
-@dataclass(frozen=True, slots=True)
-class InstantVector:
-    """The answer to an instant query: labels of each series as JSON, its time in seconds since 1970, its value."""
-
-    labels: list[bytes]
-    times: Floats
-    values: Floats
-
-
-def read_vector(answer: HttpAnswer) -> InstantVector:
-    """Return the series of an instant query.
-
-    Errors: RequestError for an error, a partial answer, or any result that is no vector.
-    """
-    return _vector(_decoded(answer, "vector")[0], answer.where)
 
 
 def _decoded(answer: HttpAnswer, *kinds: str) -> tuple[_Result, list[str]]:
@@ -209,14 +190,18 @@ def _decoded(answer: HttpAnswer, *kinds: str) -> tuple[_Result, list[str]]:
     return text.data, list(text.warnings or ())
 
 
-def _vector(result: _Result, where: str) -> InstantVector:
-    points = [one.value for one in result.result if one.value is not None]
-    try:
-        values = np.array([float(value) for _, value in points], np.float64)
-    except ValueError as problem:
-        raise _no_number(problem, where) from None
-    labels = [bytes(one.metric) for one in result.result if one.value is not None]
-    return InstantVector(labels, np.array([t for t, _ in points], np.float64), values)
+def _instant_runs(result: _Result, where: str) -> list[SeriesRun]:
+    """The series of a vector, of one point each."""
+    runs = []
+    for series in result.result:
+        if series.value is not None:
+            t, written = series.value
+            try:
+                value = np.array([float(written)])
+            except ValueError as problem:
+                raise _no_number(problem, where) from None
+            runs.append(SeriesRun(bytes(series.metric), np.rint(np.array([t * 1000])).astype(np.int64), value))
+    return runs
 
 
 def _no_number(problem: ValueError, where: str) -> RequestError:
@@ -361,7 +346,9 @@ class PrometheusQueries:
         form = {"query": query, "time": _seconds(at - 1), **_WHOLE}
         for run in self.server.post_read("/api/v1/query", form, read_result).runs:
             name = msgspec.json.decode(run.labels, type=dict[str, str]).get("__name__", "")
-            self._series[name] = int(run.values[-1])
+            count = float(run.values[-1])
+            if math.isfinite(count):
+                self._series[name] = int(count)
 
     def _batches(self, seconds: float) -> Iterator[list[str]]:
         """Metrics to query together; those of which nothing was seen in one go, as there may be something."""

@@ -34,7 +34,6 @@ from tachograph.sources.metrics import (
     short_node,
     why_unread,
 )
-from tachograph.sources.slurm.fields import BadRowError, job_id
 
 _CHARACTERS_KEPT = 1 << 27  # of all their labels: an exporter may make them up
 _KEPT = 1 << 20  # series whose identity is remembered; every pod and job adds labels
@@ -219,18 +218,6 @@ def series_labels(written: bytes) -> dict[str, str] | None:
     try:
         return msgspec.json.decode(written, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def raw_job_id(written: str | None) -> str | None:
-    """Return the raw job id of a label's value; None for none, and for what is no job id.
-
-    >>> raw_job_id("123"), raw_job_id(None), raw_job_id("what?")
-    ('123', None, None)
-    """
-    try:
-        return None if written is None else job_id(written).raw
-    except BadRowError:
         return None
 
 

@@ -11,7 +11,7 @@ from rich.style import Style
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, absent_columns
-from tachograph.live.looks import MISSING
+from tachograph.live.looks import MISSING, count_marks, known_mean, known_sum
 from tachograph.live.render import real_definition
 from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import cut, fitted_widths
@@ -153,10 +153,7 @@ def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
 
 def _marks_of_group(rows: FleetRows, group: FleetGroup) -> dict[str, int]:
     """{letter: number of GPUs}, those that occur"""
-    counts = np.bincount(rows.looks[group.rows], minlength=len(colours.LOOKS))
-    by_mark = dict.fromkeys((look.mark for look in colours.SHOWN_LOOKS), 0)
-    for look, count in zip(colours.LOOKS, counts.tolist(), strict=True):
-        by_mark[look.mark] += count
+    by_mark = count_marks(rows.looks[group.rows])
     return {mark: count for mark, count in by_mark.items() if count}
 
 
@@ -197,15 +194,11 @@ def _brief_state(state: str) -> str:
 
 
 def _mean(values: Floats, rows: Longs) -> float:
-    reported = values[rows]
-    reported = reported[~np.isnan(reported)]
-    return float(reported.mean()) if len(reported) else float("nan")
+    return known_mean(values[rows])
 
 
 def _sum(values: Floats, rows: Longs) -> float:
-    reported = values[rows]
-    reported = reported[~np.isnan(reported)]
-    return float(reported.sum()) if len(reported) else float("nan")
+    return known_sum(values[rows])
 
 
 def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:

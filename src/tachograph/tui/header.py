@@ -20,7 +20,7 @@ from textual.widgets import Input, Static
 
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.health import STATES, WORST_FIRST
-from tachograph.live.looks import looks
+from tachograph.live.looks import count_marks, looks
 from tachograph.live.snapshot import SourceProblem
 from tachograph.live.unsupported import deciding_counters
 from tachograph.live.view import FleetView
@@ -102,10 +102,7 @@ def _source(view: FleetView, reported: HeaderState, *, width: int) -> Pieces:
 
 def _counts(view: FleetView, *, width: int) -> list[Pieces]:
     """Number of GPUs by limit, and by health: in words, on two lines where one is too short; else in letters."""
-    by_look = np.bincount(looks(view), minlength=len(colours.LOOKS)).tolist()
-    counts = dict.fromkeys((look.mark for look in colours.SHOWN_LOOKS), 0)
-    for look, count in zip(colours.LOOKS, by_look, strict=True):
-        counts[look.mark] += count
+    counts = count_marks(looks(view))
     states = dict(zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True))
     healths = [(state, states[state]) for state in WORST_FIRST if states[state]]
     lost = int((~view.reported).sum())

@@ -12,7 +12,7 @@ from rich.style import Style
 from tachograph.catalog.arrays import Flags, Floats, Longs, Singles
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
-from tachograph.live.looks import MISSING
+from tachograph.live.looks import MISSING, known_mean, known_sum
 from tachograph.live.snapshot import GpuAllocation, GpuProcess, Snapshot
 from tachograph.live.view import FleetView
 from tachograph.tui import colours
@@ -135,13 +135,13 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """Processes with one user and command: how many, on how many GPUs, their device memory (None: not reported)."""
+    """Processes with one user and command: how many, on how many GPUs, their device memory (NaN: not reported)."""
 
     user: str | None
     command: str | None
     processes: int
     gpus: int
-    hbm_used_mib: float | None
+    hbm_used_mib: float
 
 
 def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
@@ -166,22 +166,6 @@ def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
     return tuple(row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id))
 
 
-def total(values: Floats) -> float | None:
-    """Return the sum of known values; None without any.
-
-    >>> total(np.array([1.0, np.nan, 2.0])), total(np.array([np.nan]))
-    (3.0, None)
-    """
-    known = values[np.isfinite(values)]
-    return float(known.sum()) if len(known) else None
-
-
-def mean(values: Floats) -> float | None:
-    """Return the mean of known values; None without any."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
-
-
 def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
     """Return the programs on some GPUs, by user and command, the one with most memory first."""
     grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
@@ -194,11 +178,11 @@ def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
             command,
             len({(view.snapshot.gpus[row].node, process.pid) for row, process in members}),
             len({row for row, _ in members}),
-            total(np.array([process.hbm_used_mib for _, process in members], np.float64)),
+            known_sum(np.array([process.hbm_used_mib for _, process in members], np.float64)),
         )
         for (user, command), members in grouped.items()
     ]
-    return sorted(found, key=lambda one: -(one.hbm_used_mib or 0.0))
+    return sorted(found, key=lambda one: -np.nan_to_num(one.hbm_used_mib))
 
 
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
@@ -221,13 +205,13 @@ def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     )
     means = join_parts(
         [
-            f"real {quantity(mean(view.real[places]), 'fraction')}",
+            f"real {quantity(known_mean(view.real[places]), 'fraction')}",
             *(
-                f"{name} {quantity(mean(snapshot.column(counter)[places]), 'fraction')}"
+                f"{name} {quantity(known_mean(snapshot.column(counter)[places]), 'fraction')}"
                 for name, counter in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
             ),
-            f"Σ memory {quantity(total(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
-            f"Σ power {quantity(total(snapshot.column('power_w')[places]), 'W')}",
+            f"Σ memory {quantity(known_sum(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
+            f"Σ power {quantity(known_sum(snapshot.column('power_w')[places]), 'W')}",
         ]
     )
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
@@ -358,7 +342,7 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
     if columns.programs:
         running = snapshot.processes.get(snapshot.gpus[row], ())
         users = ", ".join(sorted({printable(one.user or MISSING) for one in running}))
-        used = quantity(total(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB")
+        used = quantity(known_sum(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB")
         found.append(cell(f" {len(running)}: {users} {used}" if running else f" {MISSING}", columns.programs + 1))
     return found
 

@@ -18,7 +18,15 @@ from tachograph.catalog.errors import ConfigError, InputError, TachographError
 from tachograph.catalog.units import plural
 from tachograph.lake.newest_rows import SAMPLES, NewestRows, NewestTables
 from tachograph.live.newest_snapshot import newest_snapshot
-from tachograph.live.snapshot import GpuId, Snapshot, SourceInfo, SourceProblem, closed_on_failure
+from tachograph.live.snapshot import (
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+    closed_on_failure,
+    spread_rows,
+)
 from tachograph.live.unsupported import advised_source, unsupported_counters
 from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings, endpoints_of
@@ -33,6 +41,7 @@ _FIRST_S = 5.0  # wait of connecting for the first poll
 _LATE_S = 3.0  # without an end of a poll, after which a problem is reported
 _RETRY_S = 10.0  # the longest until a source that failed is polled again
 _SHARE = 0.1  # share of the time of a core for a feed, at most
+_SEEN_S = 3600.0  # a GPU without values keeps its row for so long
 _MADE_S = 2.0  # a snapshot is made anew after so long: values become too old
 _MOVING: Final = ("energy_j", "power_w")  # these always change, of a GPU that is measured
 
@@ -169,6 +178,8 @@ class FeedSource:
         self._refresh_s, self._clock = refresh_s, clock
         self._moving = None if stuck_s is None else MovingValues(stuck_s)
         self._snapshot = Snapshot(0.0, (), np.empty(0), {})
+        self._seen: dict[GpuId, float] = {}  # when each GPU had values last
+        self._devices: dict[GpuId, GpuDevice] = {}
         self._reported: set[str] = set()
         self._polls: list[int] = []
 
@@ -192,7 +203,7 @@ class FeedSource:
         return SourceInfo(self._name, self._sentence(self), self._refresh_s, unsupported, self.exporters)
 
     def read(self) -> Snapshot:
-        """Return the newest values; measured: when they were scraped. GPUs without new values are absent in the end."""
+        """Return the newest values; measured: when they were scraped. A GPU without new values stays for an hour."""
         now = self._clock()
         for feed in self._feeds:
             if feed.defect is not None:
@@ -240,9 +251,28 @@ class FeedSource:
         tables = [feed.tables for feed in self._feeds]
         if not any(SAMPLES in part.rows for part in tables):
             return Snapshot(now, (), np.empty(0), {})
-        snapshot = newest_snapshot(tables, now)
+        snapshot = self._with_silent(newest_snapshot(tables, now), now)
         unplaced = frozenset().union(*(feed.unplaced for feed in self._feeds))
         return replace(snapshot, free=unlabelled_gpus(snapshot, unplaced))
+
+    def _with_silent(self, snapshot: Snapshot, now: float) -> Snapshot:
+        """The snapshot with a row for each GPU that had values within an hour."""
+        self._seen |= dict.fromkeys(snapshot.gpus, now)
+        self._seen = {gpu: t for gpu, t in self._seen.items() if abs(now - t) < _SEEN_S}
+        devices = self._devices | dict(snapshot.devices)
+        self._devices = {gpu: device for gpu, device in devices.items() if gpu in self._seen}
+        if len(self._seen) == len(snapshot.gpus):
+            return snapshot
+        gpus = tuple(sorted(self._seen, key=GpuId.order))
+        places = {gpu: row for row, gpu in enumerate(gpus)}
+        rows = np.array([places[gpu] for gpu in snapshot.gpus], np.int64)
+        return replace(
+            snapshot,
+            gpus=gpus,
+            measured=spread_rows(snapshot.measured, rows, len(gpus)),
+            values={name: spread_rows(column, rows, len(gpus)) for name, column in snapshot.values.items()},
+            devices=self._devices,
+        )
 
 
 def unlabelled_gpus(snapshot: Snapshot, unplaced: frozenset[str]) -> frozenset[GpuId]:
