@@ -24,10 +24,10 @@ def test_screens_of_faulty_exporters(recorded: Path) -> None:
 
 def test_a_fleet_is_the_same_again_and_reports_many_faults() -> None:
     one, two = (FaultyFleet(random.Random(5)) for _ in range(2))
-    for _ in range(20):
+    for _ in range(8):
         one.go_on()
         two.go_on()
         first, second = one.source.read(), two.source.read()
         assert (first.t, first.gpus, first.allocations) == (second.t, second.gpus, second.allocations)
         assert all(first.column(name).tobytes() == second.column(name).tobytes() for name in first.values)
-    assert len(one.faults) > 8
+    assert len(one.faults) > 4

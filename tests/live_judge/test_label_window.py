@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_gpu import Smoothed, smooth
@@ -34,6 +34,7 @@ MOVE = st.sampled_from([0.0, 1.0, 1.0, 1.0, 2.0, 2.5, 4.0, 9.9, 10.0, 11.0, 0.1,
 SERIES = st.lists(st.tuples(MOVE, READING), min_size=1, max_size=40)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(
     st.lists(SERIES, min_size=1, max_size=5),
     st.sampled_from([0.0, 4.0, 10.0]),

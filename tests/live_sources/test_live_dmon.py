@@ -25,9 +25,6 @@ from tachograph.sources.dcgmi import (
     DcgmEntity,
     DmonRow,
     DmonStream,
-    discovered_devices,
-    discovered_instances,
-    dmon_field_names,
 )
 
 FAKE = Path(__file__).with_name("fake_dcgmi.py")
@@ -138,12 +135,6 @@ def test_names_are_known_without_a_list_of_them(fake: Fake) -> None:
         assert values_of(read_until(source, reported), 0) == pytest.approx(PRINTED)
 
 
-def test_it_is_not_asked_faster_than_it_can(fake: Fake) -> None:
-    with watching(fake, interval_s=0.01):
-        pass
-    assert fake.runs()[0][1][3:] == ["-d", "100"]
-
-
 def test_fields_that_take_turns_are_carried_on_for_a_while(fake: Fake) -> None:
     fake.set(taking_turns=[1002])
     with watching(fake) as source:
@@ -199,12 +190,6 @@ def test_slices_are_rows_of_their_gpu(fake: Fake) -> None:
     assert fake.runs()[0][1][5:] == ["-i", "0,1,0/2,1/5"]
 
 
-def test_slices_that_cannot_be_asked_for_leave_the_gpus(fake: Fake) -> None:
-    fake.set(slices={"21": [0, 2]}, mode="old_entities")
-    with watching(fake) as source:
-        assert [gpu.name for gpu in read_until(source, reported).gpus] == ["n1:0", "n1:1"]
-
-
 @pytest.mark.parametrize(
     ("mode", "what"),
     [
@@ -246,17 +231,6 @@ def test_a_program_that_hangs_is_ended_even_if_it_will_not(fake: Fake) -> None:
     finally:
         source.close()
     assert [pid for pid, _ in fake.runs() if Path(f"/proc/{pid}").exists()] == []
-
-
-def test_it_is_not_started_again_and_again_at_once(fake: Fake) -> None:
-    with watching(fake) as source:
-        read_until(source, reported)
-        fake.set(mode="die")
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
-            source.read()
-            time.sleep(0.02)
-    assert 2 <= len(fake.runs()) <= 4  # after 0.2 s, 0.4 s, 0.8 s
 
 
 @pytest.mark.parametrize(
@@ -324,9 +298,3 @@ def test_old_versions_write_columns_flush_right() -> None:
     assert full.values == {"GRACT": 0.552, "TENSO": 0.539, "DRAMA": 0.0}
     (gap,) = rows("# Entity  GRACT  TENSO  DRAMA", "      Id", "   GPU 0  0.552         0.000")
     assert gap.values == {"GRACT": 0.552, "DRAMA": 0.0}
-
-
-def test_lists_of_fields_and_devices() -> None:
-    assert dmon_field_names("sm_clock   SMCLK   100\nother SMCLK 7\nx\ngpu_temp  TMPTR  150\n") == {"TMPTR": 150}
-    assert discovered_devices("8 GPUs found.\n| GPU ID | Device Information |\n") == {}
-    assert discovered_instances("|    -> CI 0/1/0    | Compute Instance (EntityID: 0) |") == {}

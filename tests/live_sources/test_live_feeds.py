@@ -152,6 +152,16 @@ def test_exporters_of_one_node_complete_each_other(order: tuple[str, ...]) -> No
     assert as_dict(snapshot) == {("n1", 0, None): {"gpu_util": 0.1}, ("n1", 1, None): {"gpu_util": 0.9}}
 
 
+def test_where_a_job_holds_an_unknown_gpu_none_is_free() -> None:
+    text = page("n1", Node([Gpu(0, {UTIL: 5.0}, jobs=("7",)), Gpu(1, {UTIL: 5.0})]), 0.0)
+    unknown = 'nvidia_gpu_jobId{Hostname="n1",uuid="GPU-unknown"} 9\n'
+    for more, free in (("", {GpuId("n1", 1)}), (unknown, set())):
+        with one_page(text + more) as polled:
+            snapshot = polled.poll()
+            assert snapshot.allocations[GpuId("n1", 0)].job_id == "7"
+            assert snapshot.free == free
+
+
 def test_the_same_page_again_is_no_new_measurement() -> None:
     with exporter(TWO_NODES) as server, by_hand(server.urls) as polled:
         before = polled.poll()
@@ -329,7 +339,7 @@ def test_a_real_prometheus_that_scrapes_exporters_and_is_stopped(tmp_path: Path)
     nodes: Mapping[str, Mapping[int, Mapping[str, float]]] = {
         name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.25, SM: 0.5} for gpu in range(2)} for name in ("n1", "n2")
     }
-    with exporter(nodes) as server:  # type: ignore[arg-type]
+    with exporter(nodes) as server:
         server.hold("n1", 0, "7")
         server.hold("n2", 1, "8", "9")
         targets = [f"127.0.0.1:{node.port}" for node in server.nodes.values()]

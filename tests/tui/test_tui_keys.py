@@ -19,7 +19,7 @@ from tachograph.tui.help import ABBREVIATIONS, real_sentence
 from tui_screens import Clock, app_of, screen, settled, watching
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
-PRESSED = 60
+PRESSED = 40
 
 
 @pytest.mark.parametrize("key", keys.KEYS, ids=lambda key: f"{key.place or 'all'}-{key.shown}")
@@ -48,16 +48,15 @@ def test_help_tells_every_key() -> None:
         assert key.shown in together
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_keys_in_any_order_do_no_harm(seed: int) -> None:
+def test_keys_in_any_order_do_no_harm() -> None:
     """With the real monitor; what raises in a screen ends the app, and with it the test."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     names = [name for key in keys.KEYS for name in key.keys.split(",") if "quit" not in key.action]
     names += [*"abc0=<", "tab", "enter", "backspace", "escape"]
 
     async def used() -> None:
         clock = Clock()
-        source = SimulatedSource(24, clock=clock, seed=seed)
+        source = SimulatedSource(24, clock=clock)
         judge = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(60))
         app = app_of(clock=clock, source=source, judge=judge)
         async with watching(app=app, size=(100, 30)) as pilot:

@@ -16,7 +16,7 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import ConfigError, InputError, TachographError
 from tachograph.catalog.units import plural
-from tachograph.lake.newest_rows import SAMPLES, NewestRows, NewestTables
+from tachograph.lake.newest_rows import ALLOCATIONS, SAMPLES, NewestRows, NewestTables
 from tachograph.live.newest_snapshot import newest_snapshot
 from tachograph.live.snapshot import (
     GpuDevice,
@@ -30,6 +30,7 @@ from tachograph.live.snapshot import (
 from tachograph.live.unsupported import advised_source, unsupported_counters
 from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings, endpoints_of
+from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU
 from tachograph.sources.prometheus import connect as connect_prometheus
 from tachograph.sources.prometheus_query import PROMETHEUS, PrometheusSettings
 from tachograph.sources.registry import SourceFeed, convert_settings, entry_errors
@@ -88,6 +89,7 @@ class PolledFeed:
         self.defect: Exception | None = None
         self.tables = NewestTables({}, kept_s)
         self.unplaced: frozenset[str] = frozenset()
+        self.has_unknown_holders = False  # a job holds a GPU that has no index
 
     def poll(self) -> None:
         """Poll once, and take over the rows."""
@@ -153,6 +155,8 @@ class PolledFeed:
             if chunk.watermark is not None:
                 self._marks[chunk.id] = chunk.watermark
             for part in chunk.parts:
+                if part.table == ALLOCATIONS and any(reject.reason in (NO_GPU, AMBIGUOUS) for reject in part.rejects):
+                    self.has_unknown_holders = True
                 if part.table == SAMPLES:
                     self.named.update(name for name in COUNTER_NAMES if name in part.frame.columns)
         self.tables, self.unplaced = self._rows.tables(), self._rows.unplaced
@@ -252,6 +256,8 @@ class FeedSource:
         if not any(SAMPLES in part.rows for part in tables):
             return Snapshot(now, (), np.empty(0), {})
         snapshot = self._with_silent(newest_snapshot(tables, now), now)
+        if any(feed.has_unknown_holders for feed in self._feeds):
+            return snapshot
         unplaced = frozenset().union(*(feed.unplaced for feed in self._feeds))
         return replace(snapshot, free=unlabelled_gpus(snapshot, unplaced))
 
