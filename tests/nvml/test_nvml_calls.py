@@ -9,7 +9,7 @@ from in_process_nvml import Code, InProcessNvml, handle
 
 from tachograph.catalog.counters import COUNTERS
 from tachograph.live.sources import nvml_calls
-from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents, how_to_permit
+from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents
 
 
 def test_every_counter_of_the_catalogue_is_asked_for_once() -> None:
@@ -47,10 +47,6 @@ def test_memory_of_an_old_driver_is_told_in_the_old_way() -> None:
 
     nvml = SimpleNamespace(nvmlDeviceGetMemoryInfo=old, nvmlMemory_v2=2, NVMLError=pynvml.NVMLError)
     assert nvml_calls.memory(nvml, handle(0)) == {"total": 10, "used": 4, "free": 6}
-
-
-def test_a_profiler_in_the_way_is_named() -> None:
-    assert "Nsight" in how_to_permit(pynvml.NVML_ERROR_IN_USE, gpm=True)
 
 
 def event(index: int, code: int, instance: int = 0xFFFFFFFF, kind: int = 8) -> SimpleNamespace:

@@ -131,15 +131,6 @@ def test_metrics_that_fail_alone_are_missing_alone(node: FakeNode, reader: Reade
     assert column(answer, 1)["sm_active"] == pytest.approx(float(node.state["1.gpm.2"]) / 100)
 
 
-def test_impossible_values_are_missing(node: FakeNode, reader: Reader) -> None:
-    node.write({"0.gpm.2": "100.5", "1.gpm.2": "100", "0.util": 4294967295, "0.temp": 2147483632})
-    reader.connect()
-    answer = reader.read()
-    assert answer["values"]["sm_active"] == [None, 1.0]
-    assert answer["values"]["gpu_util"][0] is None
-    assert answer["values"]["gpu_temp_c"][0] is None
-
-
 def test_an_older_gpu_tells_what_it_can_and_how_to_see_more(node: FakeNode, reader: Reader) -> None:
     node.write({"0.gpm": "!3", "1.gpm": None})
     reader.connect()
@@ -396,8 +387,3 @@ def test_without_the_library_it_is_told_what_to_install(tmp_path: Path) -> None:
         error = alone.ask("connect-as-users")["error"]
     assert "libnvidia-ml.so.1 was not found" in error
     assert "install the NVIDIA driver" in error
-
-
-def test_users_get_what_is_measured_at_the_first_read(node: FakeNode, reader: Reader) -> None:
-    assert reader.ask("connect-as-users") is None
-    assert node.log[-1] == "shutdown starts=0 samples=0 sets=0"
