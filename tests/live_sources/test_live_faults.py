@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from live_expected import METRICS, expected
 
+from plain_numbers import FIELDS, WHOLE_NUMBERS, expected
 from servers.exporter import Gpu, Node, page
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
@@ -47,8 +47,10 @@ def made_page(random_: random.Random, *, stamped: bool = False) -> str:
         Gpu(
             gpu,
             {
-                name: round(random_.uniform(0, high if high <= 150 else 3000), 3)
-                for name, (_, _, _, high) in METRICS.items()
+                f"DCGM_FI_{name}": round(
+                    random_.uniform(0, high if high <= 150 else 3000), 0 if field in WHOLE_NUMBERS else 3
+                )
+                for field, (name, _, _, _, high) in FIELDS.items()
             },
             jobs=random_.choice([(), ("7",), ("7", "8"), ("0",)]),
             labels=random_.choice([{}, {"GPU_I_ID": "3"}, {"container": "a } b, \\n"}]),
@@ -101,7 +103,7 @@ def assert_written(values: Iterator[tuple[str, float]], numbers: set[float], fac
 
 
 FACTORS: dict[str, set[float]] = {name: {1.0} for name in COUNTER_NAMES}
-for _counter, _factor, _, _ in METRICS.values():
+for _, _counter, _factor, _, _ in FIELDS.values():
     FACTORS[_counter].add(float(_factor))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from live_expected import expected
 
+from plain_numbers import expected
 from servers.exporter import Exporter, Gpu, Node, exporter, page
 from servers.faulty import CutOff, Garbage, HangUp, Reply, Silence, Status, faulty
 from servers.process import free_port

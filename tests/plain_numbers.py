@@ -5,6 +5,7 @@ Units of producers: DCGM's fields as dcgm-exporter and dmon write them. Fraction
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 Values = dict[str, float | None]
@@ -43,6 +44,7 @@ FIELDS: dict[int, tuple[str, str, float, float, float]] = {
     1014: ("PROF_PIPE_TENSOR_HMMA_ACTIVE", "tensor_hmma_active", 1, 0, 1),
     1015: ("PROF_PIPE_TENSOR_DFMA_ACTIVE", "tensor_dfma_active", 1, 0, 1),
 }
+WHOLE_NUMBERS = (112, 202, 230, 393, 394, 395)
 COUNTERS = [counter for _, counter, *_ in FIELDS.values()]
 WHOLE_GPU = (203, 204, 1009, 1010, 1011, 1012)  # no slice tells them
 _BLANKS = {float(0x7FFFFFF0 + k) for k in range(4)} | {140737488355328.0 + k for k in range(4)}
@@ -78,6 +80,27 @@ def reported(raw: Mapping[int, float]) -> Values:
             continue
         found[counter] = min(value * factor, high)
     return found
+
+
+NUMBERS = {f"DCGM_FI_{name}": field for field, (name, *_) in FIELDS.items()}
+_LINE = re.compile(r"(\w+)\{(.*)\} ([-+.\deE]+|NaN|[-+]?Inf)( \d+)?")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def expected(page: str) -> dict[tuple[str, int, int | None], dict[str, float]]:
+    """{(node, gpu, mig): {counter: value}} of a page of dcgm-exporter whose lines are all well written."""
+    raw: dict[tuple[str, int, int | None], dict[int, float]] = {}
+    for line in page.split("\n")[:-1]:
+        match = _LINE.fullmatch(line)
+        if match and match[1] in NUMBERS:
+            labels = dict(_LABEL.findall(match[2]))
+            mig = labels.get("GPU_I_ID")
+            unit = (labels["Hostname"].partition(".")[0], int(labels["gpu"]), int(mig) if mig else None)
+            raw.setdefault(unit, {}).setdefault(NUMBERS[match[1]], float(match[3]))
+    return {
+        unit: {counter: value for counter, value in reported(fields).items() if value is not None}
+        for unit, fields in raw.items()
+    }
 
 
 PRESETS = {"ai": (0.35, 0.35, 0.20, 0.10), "hpc": (0.45, 0.15, 0.25, 0.15), "mem": (0.35, 0.10, 0.40, 0.15)}
