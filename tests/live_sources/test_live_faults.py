@@ -103,8 +103,8 @@ def assert_written(values: Iterator[tuple[str, float]], numbers: set[float], fac
 
 
 FACTORS: dict[str, set[float]] = {name: {1.0} for name in COUNTER_NAMES}
-for _, _counter, _factor, _, _ in FIELDS.values():
-    FACTORS[_counter].add(float(_factor))
+for _row in FIELDS.values():
+    FACTORS[_row[1]].add(float(_row[2]))
 
 
 def snapshot_of_page(memory: SeriesMemory, content: bytes) -> Snapshot:

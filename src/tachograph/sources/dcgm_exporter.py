@@ -114,16 +114,7 @@ class ScrapeFeed:
         """Yield answers as they arrive; exporters without one in this round are unreachable."""
         waiting: dict[Future[_ScrapedPage], ExporterEndpoint] = {}
         for endpoint in self._endpoints:
-            late = self._late.get(endpoint.label)
-            if late is not None and not late.done():
-                self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
-                if began - self._late_since[endpoint.label] > _ABORT_ROUNDS * self._settings.round_s:
-                    endpoint.server.abort()
-                continue
-            self._late.pop(endpoint.label, None)
-            if late is None or late.exception() is not None:
-                late = self._pool.submit(self._fetch, endpoint.server)
-            waiting[late] = endpoint
+            self._request(endpoint, began, waiting)
         try:
             for answered in as_completed(tuple(waiting), timeout=self.round_s):
                 endpoint = waiting.pop(answered)
@@ -133,6 +124,21 @@ class ScrapeFeed:
                     self.outcome.unreachable[endpoint.label] = problem.what
         except TimeoutError:
             self._leave(waiting, began)
+
+    def _request(
+        self, endpoint: ExporterEndpoint, began: float, waiting: dict[Future[_ScrapedPage], ExporterEndpoint]
+    ) -> None:
+        """Wait for the late answer of an exporter, else request its page; break off one that takes too long."""
+        late = self._late.get(endpoint.label)
+        if late is not None and not late.done():
+            self.outcome.unreachable[endpoint.label] = "is still answering since the round before"
+            if began - self._late_since[endpoint.label] > _ABORT_ROUNDS * self._settings.round_s:
+                endpoint.server.abort()
+            return
+        self._late.pop(endpoint.label, None)
+        if late is None or late.exception() is not None:
+            late = self._pool.submit(self._fetch, endpoint.server)
+        waiting[late] = endpoint
 
     def _leave(self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], began: float) -> None:
         after_s = self._steady() - began
