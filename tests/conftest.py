@@ -163,6 +163,17 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """An analyzed lake of four jobs to be exported, made once for all workers: to be read, or copied."""
+    from exported_lake import exported_lake
+
+    def make(folder: Path) -> None:
+        exported_lake(folder / "lake")
+
+    return Lake.open(str(made_once(tmp_path_factory, "exported", make) / "lake"))
+
+
+@pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site where every text that others write is hostile: a lake, scripts, kernels, a configuration. To be read."""
     from hostile_site import hostile_site
@@ -191,7 +202,7 @@ def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 @pytest.fixture(scope="module")
 def as_viewer(served: ServedLake) -> Callable[..., TestClient]:
     """A client as `name role`; without any as nobody."""
-    from api_client import NamedService, proof
+    from served_entries import NamedService, proof
 
     application = create_application(NamedService.of(served))
 

@@ -1,15 +1,19 @@
-"""What `tachograph serve` answers, as its registry lists it: for tests that walk every address."""
+"""What `tachograph serve` answers, as its registry lists it, and clients that name who they are."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import httpx2
 import msgspec
+from starlette.requests import Request
+from starlette.testclient import TestClient
 
+from tachograph.web.application import WebService
 from tachograph.web.endpoints import API, Endpoint
 from tachograph.web.registry import (
     DOCUMENTS,
@@ -18,10 +22,28 @@ from tachograph.web.registry import (
     PageEntry,
     load_page,
 )
+from tachograph.web.viewer import NOBODY, Role, Viewer
 
 Entry = PageEntry | Endpoint
+ApiClient = Callable[..., TestClient]
 ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *ENDPOINTS]
 _LONGEST_S = 60.0
+
+
+@dataclass(frozen=True)
+class NamedService(WebService):
+    """A service whose bearer tokens are a name and a role, with a dot between them."""
+
+    def identify(self, request: Request) -> Viewer:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        name, _, role = token.partition(".")
+        known = {each.label: each for each in Role}
+        return Viewer(name, known[role], via="test") if scheme == "Bearer" and role in known else NOBODY
+
+
+def proof(name: str, role: str) -> dict[str, str]:
+    """Headers that prove a name and a role to it."""
+    return {"Authorization": f"Bearer {name}.{role}"} if name else {}
 
 
 def struct_of(entry: Entry) -> type[msgspec.Struct]:

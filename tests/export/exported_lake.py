@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
+from in_process import run_here
 from madelake import NOW, Rows, fill, held, job, make_lake, summarized, utc
-from tachograph.cli import main
 from tachograph.export.content import ExportContent, read_content
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
+from tachograph.pipeline.run import AnalysisReport
 
 UGLY = 'bo"b\\,\x00\n{x}'  # a user's name with characters that need escaping
 START, END = utc(1, 12), utc(1, 12, 30)
@@ -54,19 +53,19 @@ def exported_lake(folder: Path) -> Lake:
     return lake
 
 
-def add_job(lake: Lake, job_id: str, *, level: float = 0.5) -> None:
-    """One more job of user zoe on a node of its own, analyzed."""
+def add_job(lake: Lake, job_id: str) -> AnalysisReport:
+    """One more job of user zoe on a node of its own, analyzed; return what the analysis did."""
     node = f"n{job_id}"
     fill(
         lake,
         {
-            "gpu_samples": busy(node, 0, level),
+            "gpu_samples": busy(node, 0, 0.5),
             "jobs": [job(job_id, START, END, cluster="c", user="zoe", gpus=1)],
             "allocations": held(job_id, node, (0,), START, END, cluster="c"),
         },
         chunk=f"job-{job_id}",
     )
-    summarized(lake)
+    return summarized(lake)[0]
 
 
 def content_of(lake: Lake, wanted: JobFilter | None = None) -> ExportContent:
@@ -84,15 +83,6 @@ def in_lake(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a command: exit code, stdout, stderr."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 def export(lake: Lake, *arguments: object) -> Any:
     """Run `tachograph export ... --json`; return what it printed."""
     done = run(lake, *arguments, "--json")
@@ -100,15 +90,12 @@ def export(lake: Lake, *arguments: object) -> Any:
     return json.loads(done.stdout)["written"]
 
 
-def run(lake: Lake, *arguments: object) -> Done:
+def run(lake: Lake, *arguments: object) -> CompletedProcess[str]:
     """Run `tachograph export` in this process, which is fast."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main(["export", *map(str, arguments), "--lake", lake.location])
-    return Done(code, out.getvalue(), err.getvalue())
+    return run_here(["export", *map(str, arguments), "--lake", lake.location], Path.cwd(), os.environ)
 
 
-def one_line(done: Done | subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+def one_line(done: CompletedProcess[str], code: int, *parts: str) -> None:
     """Assert that it ended with `code` and one line that holds `parts` and what to do."""
     assert done.returncode == code, done
     [line] = done.stderr.splitlines()

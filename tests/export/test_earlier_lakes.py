@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import shutil
 from collections.abc import Collection
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
-from exported_lake import END, START, busy, exported_lake, in_lake
+from exported_lake import add_job, in_lake
 
 import tachograph
-from madelake import NOW, fill, held, job, summarized
+from in_process import run_here
+from madelake import summarized
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.errors import TachographError
 from tachograph.catalog.tables import (
@@ -29,9 +31,9 @@ from tachograph.catalog.tables import (
     JUDGED,
     LakeTable,
 )
-from tachograph.cli import main
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.service.collect.status import STATUS_FILE, CollectStatus, read_status, write_status
 
 LATER_FINDINGS = ("kind", "verdict", "begin", "end", "checks", "needs", "covered_by")
 LATER_MINUTES = ("mem_copy_util", *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")))
@@ -48,16 +50,21 @@ EARLIER = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+@pytest.fixture
+def today(exported: Lake, tmp_path: Path) -> Lake:
+    """A copy of the lake that this version analyzed."""
+    return Lake.open(str(shutil.copytree(exported.location, tmp_path / "today")))
+
+
+@pytest.fixture
+def lake(exported: Lake, tmp_path: Path) -> Lake:
     """Tables as an earlier version left them; of findings it knew advice that holds, and no more."""
-    now = exported_lake(tmp_path_factory.mktemp("now") / "lake")
-    earlier = Path(shutil.copytree(now.location, tmp_path_factory.mktemp("earlier") / "lake"))
+    folder = Path(shutil.copytree(exported.location, tmp_path / "lake"))
     for table in (*EARLIER, ANALYSES, JOB_NODE_MINUTES):
-        shutil.rmtree(earlier / table.name, ignore_errors=True)
-    lake = Lake.open(str(earlier))
+        shutil.rmtree(folder / table.name, ignore_errors=True)
+    lake = Lake.open(str(folder))
     for table in (*EARLIER, ANALYSES):
-        rows = now.scan(COMPUTED.get(table.name, ANALYSES)).collect()
+        rows = exported.scan(COMPUTED.get(table.name, ANALYSES)).collect()
         number = rows.get_column("seq")[0]
         if table.name == FINDINGS.name:
             rows = rows.filter((pl.col("kind") == "check") & REPORTED)
@@ -65,72 +72,60 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Lake:
             rows = rows.with_columns(method=pl.lit("earlier"))
         frame = rows.select(name for name in table.schema if name != "seq")
         lake.append(table, frame, app_id=f"analysis:{number}", mark=1, seq=number)
+    delta = lake.delta(FINDINGS)
+    assert delta is not None
+    assert not {field.name for field in delta.schema().fields} & set(LATER_FINDINGS)
     return lake
 
 
-@pytest.fixture
-def lake(made: Lake, tmp_path: Path) -> Lake:
-    return Lake.open(str(shutil.copytree(made.location, tmp_path / "lake")))
-
-
-def run_command(lake: Lake, *command: object) -> tuple[str, str]:
+def printed(lake: Lake, *command: object) -> tuple[str, str]:
     """What a command writes to stdout and stderr; it must end well."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main([*map(str, command), "--lake", lake.location])
-    assert code == 0, err.getvalue()
-    return out.getvalue(), err.getvalue()
-
-
-def test_the_lake_is_an_earlier_one(lake: Lake) -> None:
-    delta = lake.delta(FINDINGS)
-    assert delta is not None
-    names = {field.name for field in delta.schema().fields}
-    assert not names & set(LATER_FINDINGS)
-    assert {"code", "severity", "seq"} <= names
+    done = run_here([*map(str, command), "--lake", lake.location], Path(lake.location).parent, os.environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
-    jobs = json.loads(run_command(lake, "jobs", "--json")[0])
+    jobs = json.loads(printed(lake, "jobs", "--json")[0])
     assert len(jobs) == 4
     some = next(job for job in jobs if job["findings"])
     assert some["score_gpu"] is None
-    found_again = json.loads(run_command(lake, "jobs", "--finding", some["findings"][0], "--json")[0])
+    found_again = json.loads(printed(lake, "jobs", "--finding", some["findings"][0], "--json")[0])
     assert some["job_id"] in [job["job_id"] for job in found_again]
-    page, _ = run_command(lake, "job", some["job_id"])
-    assert "What was looked for" not in page
-    values = json.loads(run_command(lake, "job", some["job_id"], "--json")[0])
+    assert "What was looked for" not in printed(lake, "job", some["job_id"])[0]
+    values = json.loads(printed(lake, "job", some["job_id"], "--json")[0])
     assert {(one["kind"], one["verdict"]) for one in values["verdicts"]} == {("check", "yes")}
-    run_command(lake, "job", some["job_id"], "--html", tmp_path / "job.html")
-    for form in ("csv", "parquet", "jsonl"):
-        run_command(lake, "export", form, "--to", tmp_path)
+    for words in (
+        ("job", some["job_id"], "--html", tmp_path / "job.html"),
+        *(("export", form, "--to", tmp_path) for form in ("csv", "parquet", "jsonl")),
+        ("export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9),
+        *(("lake",), ("waste",), ("classify", "--all"), ("rules", "run"), ("colocate", "--runs", "1")),
+    ):
+        assert "".join(printed(lake, *words))
     exported = pl.read_parquet(tmp_path / "findings.parquet")
     assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [("check", "yes", "[]")]
-    run_command(lake, "export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9)
     assert 'verdict="yes"' in (tmp_path / "x.prom").read_text()
-    run_command(lake, "lake")
 
 
-def test_kinds_and_verdicts_of_an_earlier_version_are_those_of_today(tmp_path: Path) -> None:
-    lake = exported_lake(tmp_path / "lake")
-    written = lake.scan(FINDINGS).collect()
+def test_kinds_and_verdicts_of_an_earlier_version_are_those_of_today(today: Lake) -> None:
+    written = today.scan(FINDINGS).collect()
     kinds, before = ("advice", "class", "rule", "score"), ("yes", "insufficient", "no", "unknown")
     codes = [f"code_{kind}" for kind in kinds]
     earlier = written.head(4).with_columns(code=pl.Series(codes), kind=pl.Series(kinds), verdict=pl.Series(before))
-    lake.append(FINDINGS, earlier.drop("seq"), app_id="analysis:9", mark=9, seq=written.get_column("seq")[0])
-    read = read_verdicts(lake, read_summaries(lake)).filter(pl.col("code").is_in(codes)).sort("code")
+    today.append(FINDINGS, earlier.drop("seq"), app_id="analysis:9", mark=9, seq=written.get_column("seq")[0])
+    read = read_verdicts(today, read_summaries(today)).filter(pl.col("code").is_in(codes)).sort("code")
     assert read.select("kind", "verdict").rows() == [
         ("check", "yes"), ("check", "unknown"), ("check", "no"), ("score", "unknown"),
     ]  # fmt: skip
 
 
 def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
-    err = run_command(lake, "jobs", "--finding", "job_hang", "--verdict", "unknown")
+    err = printed(lake, "jobs", "--finding", "job_hang", "--verdict", "unknown")
     assert err == (
         "No matching jobs; the newest of 4 jobs began 2026-04-01.\n",
         "findings of another version or configuration; run `tachograph analyze` to update\n",
     )
-    assert run_command(lake, "jobs", "--finding", "hung")[1] == err[1]
+    assert printed(lake, "jobs", "--finding", "hung")[1] == err[1]
 
 
 def test_python_reads_it(lake: Lake) -> None:
@@ -153,9 +148,13 @@ def test_the_next_analysis_brings_it_along(lake: Lake) -> None:
     assert summarized(lake)[0].jobs == 0  # nothing is left to do
 
 
-def test_python_chooses_by_verdict(lake: Lake) -> None:
-    summarized(lake)
-    opened = tachograph.open(lake.location)
+def test_new_samples_alone_bring_all_of_it_along(lake: Lake) -> None:
+    """Not only the jobs that are new: rows of two versions side by side would be compared with each other."""
+    assert add_job(lake, "9").jobs == 5
+
+
+def test_python_chooses_by_verdict(today: Lake) -> None:
+    opened = tachograph.open(today.location)
     every = opened.findings(verdict=None)
     counted = {answer: every.filter(pl.col("verdict") == answer).height for answer in ("yes", "no", "unknown")}
     holds = every.filter(pl.col("verdict") == "yes")
@@ -171,16 +170,14 @@ def test_python_chooses_by_verdict(lake: Lake) -> None:
         opened.findings(verdict="maybe")  # type: ignore[arg-type]
 
 
-def test_new_samples_alone_bring_all_of_it_along(lake: Lake) -> None:
-    """Not only the jobs that are new: rows of two versions side by side would be compared with each other."""
-    fill(
-        lake,
-        {
-            "gpu_samples": busy("n9", 0, 0.5),
-            "jobs": [job("9", START, END, cluster="c", user="zoe", gpus=1)],
-            "allocations": held("9", "n9", (0,), START, END, cluster="c"),
-        },
-        chunk="later",
-        now=NOW,
-    )
-    assert summarized(lake)[0].jobs == 5
+def test_the_status_file_of_an_earlier_collector_is_read(tmp_path: Path) -> None:
+    """Keys of that version that are named otherwise now are left out."""
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    write_status(tmp_path, CollectStatus("0", "lake", "node", 7, started=now, updated=now))
+    written = msgspec.json.decode((tmp_path / STATUS_FILE).read_bytes())
+    written["sources"] = {"one": {"name": "one", "every_s": 60.0, "polls": 3, "land_s": 1.5}}
+    written["steps"] = {"analyze": {"runs": 1, "said": "3 jobs summarized"}}
+    (tmp_path / STATUS_FILE).write_bytes(msgspec.json.encode(written))
+    status = read_status(tmp_path)
+    assert status is not None
+    assert (status.sources["one"].polls, status.steps["analyze"].runs) == (3, 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from argparse import Namespace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from exported_lake import END, START, UGLY, busy, content_of, export, exported_lake, in_lake, one_line, run
+from exported_lake import END, START, UGLY, busy, content_of, export, in_lake, one_line, run
 
 import tachograph
 from madelake import fill, held, job, make_lake, summarized
@@ -28,34 +26,25 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return exported_lake(tmp_path_factory.mktemp("exported") / "lake")
-
-
-def nothing(doing: str, done: int, total: int) -> None:
-    """No progress."""
-
-
-def test_parquet_holds_the_rows_of_the_lake(lake: Lake, tmp_path: Path) -> None:
-    written = export(lake, "parquet", "--to", tmp_path)
-    for name, rows in in_lake(lake).items():
+def test_parquet_holds_the_rows_of_the_lake(exported: Lake, tmp_path: Path) -> None:
+    written = export(exported, "parquet", "--to", tmp_path)
+    for name, rows in in_lake(exported).items():
         read = pl.read_parquet(tmp_path / f"{name}.parquet")
         assert read.schema == {column: t for column, t in COMPUTED[name].schema.items() if column != "seq"}
         key = list(COMPUTED[name].key)
         expected = pl.DataFrame(rows, schema=COMPUTED[name].schema).drop("seq").sort(key)
         assert read.sort(key).equals(expected)
-    assert {one["what"]: one["written"] for one in written} == {n: len(rows) for n, rows in in_lake(lake).items()}
+    assert {one["what"]: one["written"] for one in written} == {n: len(rows) for n, rows in in_lake(exported).items()}
 
 
-def test_csv_has_a_header_utc_and_empty_cells(lake: Lake, tmp_path: Path) -> None:
+def test_csv_has_a_header_utc_and_empty_cells(exported: Lake, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "jobs.csv"
-    export(lake, "csv", "--to", target, "--table", "job_summaries")
+    export(exported, "csv", "--to", target, "--table", "job_summaries")
     with target.open(newline="") as stream:
         rows = {row["job_id"]: row for row in csv.DictReader(stream)}
     assert list(rows["1"]) == [name for name in JOB_SUMMARIES.schema if name != "seq"]
     assert rows["2"]["user"] == printable(UGLY)
-    export(lake, "csv", "--raw", "--to", target, "--table", "job_summaries")
+    export(exported, "csv", "--raw", "--to", target, "--table", "job_summaries")
     with target.open(newline="") as stream:
         assert UGLY in {row["user"] for row in csv.DictReader(stream)}
     assert (rows["1"]["start"], rows["2"]["end"]) == ("2026-04-01T12:00:00Z", "")
@@ -78,11 +67,11 @@ def test_csv_and_parquet_tell_the_same_times(tmp_path: Path) -> None:
     assert row["end"] == "2026-04-01T12:30:00Z"
 
 
-def test_json_lines_hold_objects(lake: Lake, tmp_path: Path) -> None:
-    export(lake, "jsonl", "--to", tmp_path, "--table", "findings", "--table", "job_summaries")
+def test_json_lines_hold_objects(exported: Lake, tmp_path: Path) -> None:
+    export(exported, "jsonl", "--to", tmp_path, "--table", "findings", "--table", "job_summaries")
     findings = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
     expected = [
-        row | {name: json.loads(row[name]) for name in ("evidence", "checks")} for row in in_lake(lake)["findings"]
+        row | {name: json.loads(row[name]) for name in ("evidence", "checks")} for row in in_lake(exported)["findings"]
     ]
     for row in expected:
         del row["seq"]
@@ -93,8 +82,8 @@ def test_json_lines_hold_objects(lake: Lake, tmp_path: Path) -> None:
     assert not (tmp_path / "job_gpus.jsonl").exists()
 
 
-def test_minutes_are_written_where_they_are_asked_for(lake: Lake, tmp_path: Path) -> None:
-    [one] = export(lake, "parquet", "--to", tmp_path / "m.parquet", "--table", JOB_MINUTES.name)
+def test_minutes_are_written_where_they_are_asked_for(exported: Lake, tmp_path: Path) -> None:
+    [one] = export(exported, "parquet", "--to", tmp_path / "m.parquet", "--table", JOB_MINUTES.name)
     minutes = pl.read_parquet(tmp_path / "m.parquet")
     assert one["written"] == minutes.height
     counted = minutes.group_by("job_id").len().sort("job_id").rows()
@@ -129,41 +118,30 @@ def test_minutes_of_nodes_are_written_where_they_are_asked_for(tmp_path: Path) -
     assert opened.node_minutes(opened.jobs(user="nobody")).schema == JOB_NODE_MINUTES.schema
 
 
-def test_filters_choose_jobs_and_what_belongs_to_them(lake: Lake, tmp_path: Path) -> None:
-    export(lake, "parquet", "--to", tmp_path, "--user", "ada", "--where", "gpus>1")
+def test_filters_choose_jobs_and_what_belongs_to_them(exported: Lake, tmp_path: Path) -> None:
+    export(exported, "parquet", "--to", tmp_path, "--user", "ada", "--where", "gpus>1")
     for name in ("job_summaries", "job_gpus", "findings"):
         assert set(pl.read_parquet(tmp_path / f"{name}.parquet")["job_id"]) == {"1"}
-    export(lake, "csv", "--to", tmp_path, "--user", "nobody")
+    export(exported, "csv", "--to", tmp_path, "--user", "nobody")
     assert len((tmp_path / "job_summaries.csv").read_text().splitlines()) == 1
-
-
-def test_of_no_jobs_there_are_no_minutes(lake: Lake) -> None:
-    empty = content_of(lake, JobFilter(users=("nobody",)))
+    empty = content_of(exported, JobFilter(users=("nobody",)))
     assert outside(empty.minutes(), JOB_MINUTES).height == 0
     assert outside(empty.node_minutes(), JOB_NODE_MINUTES).height == 0
 
 
-def test_people_are_told_what_was_written(lake: Lake, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tachograph", "export", "csv", "--to", str(tmp_path / "x.csv")]
-    chosen = ["--table", "job_summaries", "--lake", lake.location]
-    done = subprocess.run([*command, *chosen], capture_output=True, text=True, timeout=300, check=True)
+def test_people_are_told_what_was_written_and_what_cannot_be(exported: Lake, tmp_path: Path) -> None:
+    done = run(exported, "csv", "--to", tmp_path / "x.csv", "--table", "job_summaries")
     assert (done.stdout, done.stderr) == (f"{tmp_path}/x.csv: 4 job_summaries written\n", "")
-
-
-def test_several_tables_do_not_go_into_one_file(lake: Lake, tmp_path: Path) -> None:
-    one_line(run(lake, "csv", "--to", tmp_path / "x.csv"), 2, "x.csv: 3 tables do not go into one file", "--table")
-
-
-def test_a_place_that_cannot_be_written_is_named(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    one_line(run(lake, "parquet", "--to", tmp_path / "file" / "x"), 7, "cannot be written: Not a directory", "--to")
+    for words, code, parts in (
+        (("csv", "--to", tmp_path / "y.csv"), 2, ("y.csv: 3 tables do not go into one file", "--table")),
+        (("parquet", "--to", tmp_path / "file" / "x"), 7, ("cannot be written: Not a directory", "--to")),
+        (("excel",), 2, ("unknown target 'excel'", *(target.name for target in TARGETS))),
+    ):
+        one_line(run(exported, *words), code, *parts)
 
 
-def test_an_unknown_target_is_named(lake: Lake) -> None:
-    one_line(run(lake, "excel"), 2, "unknown target 'excel'", *(target.name for target in TARGETS[:6]))
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(lake: Lake, tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(exported: Lake, tmp_path: Path) -> None:
     target = tmp_path / "job_summaries.parquet"
     target.write_text("old")
 
@@ -173,16 +151,15 @@ def test_a_file_is_replaced_whole_or_not_at_all(lake: Lake, tmp_path: Path) -> N
 
     options = Namespace(to=str(tmp_path), table=["job_summaries"])
     with pytest.raises(ExportError, match="No space left on device"):
-        export_tables(content_of(lake), options, ".parquet", fails)
+        export_tables(content_of(exported), options, ".parquet", fails)
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     assert target.read_text() == "old"
-    parquet.export(content_of(lake), options, nothing)
+    parquet.export(content_of(exported), options, lambda *_: None)
     assert pl.read_parquet(target).height == 4
 
 
-def test_nan_is_null(lake: Lake, tmp_path: Path) -> None:
-    content = content_of(lake)
-    odd = content.summaries.with_columns(energy_j=pl.Series([float("nan"), float("inf"), 1.0, None]))
+def test_what_is_no_number_is_null(exported: Lake) -> None:
+    odd = content_of(exported).summaries.with_columns(energy_j=pl.Series([float("nan"), float("inf"), 1.0, None]))
     frame = outside(odd, JOB_SUMMARIES)
     assert frame["energy_j"].to_list() == [None, None, 1.0, None]
     assert [json.loads(line)["energy_j"] for line in jsonl._lines(frame)] == [None, None, 1.0, None]

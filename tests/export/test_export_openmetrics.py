@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from exported_lake import START, UGLY, content_of, export, exported_lake, one_line, run
+from exported_lake import START, UGLY, content_of, export, one_line, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus_text
 
@@ -24,11 +24,6 @@ from tachograph.export.openmetrics import OF_JOBS, all_metrics, exposition
 from tachograph.lake.delta import Lake
 
 BY = ("user", "account", "partition")
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return exported_lake(tmp_path_factory.mktemp("exported") / "lake")
 
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -53,8 +48,8 @@ def page_of(content: ExportContent, *, by: tuple[str, ...] = BY, jobs: int = 0) 
     return exposition(all_metrics(content, by=by, jobs=jobs)).decode()
 
 
-def test_sums_are_those_of_a_plain_loop(lake: Lake) -> None:
-    content = content_of(lake)
+def test_sums_are_those_of_a_plain_loop(exported: Lake) -> None:
+    content = content_of(exported)
     expected: Values = defaultdict(lambda: defaultdict(float))
     for row in content.summaries.iter_rows(named=True):
         key = tuple(sorted((name, row[name]) for name in BY if row[name]))
@@ -78,27 +73,16 @@ def test_sums_are_those_of_a_plain_loop(lake: Lake) -> None:
         assert read[name] == pytest.approx(dict(series))
 
 
-def test_half_of_two_gpus_of_a_job_of_half_an_hour_is_wasted(lake: Lake) -> None:
-    read = values(page_of(content_of(lake), by=("user",)))
+def test_half_of_two_gpus_of_a_job_of_half_an_hour_is_wasted(exported: Lake) -> None:
+    read = values(page_of(content_of(exported), by=("user",)))
     ada = (("user", "ada"),)
     assert read["tachograph_gpu_seconds"][ada] == 3 * 1800
     assert read["tachograph_gpu_wasted_seconds"][ada] == pytest.approx(1800 * (0.2 + 1.0 + 0.75))
     assert (("user", "eve"),) not in read["tachograph_gpu_wasted_seconds"]  # not measured
 
 
-def test_without_labels_there_is_one_series_of_each(lake: Lake) -> None:
-    read = values(page_of(content_of(lake), by=()))
-    assert read["tachograph_jobs"] == {(): 4}
-
-
-def test_ugly_names_come_back(lake: Lake) -> None:
-    for parser in (openmetrics, prometheus_text):
-        read = values(page_of(content_of(lake), by=("user",), jobs=4), parser)
-        assert (("user", UGLY),) in read["tachograph_jobs"]
-
-
-def test_single_jobs_are_running_ones_first_and_never_more_than_asked(lake: Lake) -> None:
-    content = content_of(lake)
+def test_single_jobs_are_running_ones_first_and_never_more_than_asked(exported: Lake) -> None:
+    content = content_of(exported)
     assert not set(OF_JOBS) & set(values(page_of(content)))
     one = values(page_of(content, jobs=1))
     assert one["tachograph_job_running"] == {
@@ -127,19 +111,19 @@ def test_of_a_requeued_job_the_last_run_is_told() -> None:
 
 def test_series_grow_with_users_and_not_with_jobs() -> None:
     rows = [{"job_key": f"{n}", "job_id": f"{n}", "user": f"u{n % 3}", "gpu_hours": 1.0} for n in range(500)]
-    page = page_of(synthetic_content(rows), jobs=5)
-    assert len([line for line in page.splitlines() if not line.startswith("#")]) < 50
-    assert sum(values(page)["tachograph_jobs"].values()) == 500
+    content = synthetic_content(rows)
+    assert len(values(page_of(content, jobs=5))["tachograph_jobs"]) == 3
+    assert values(page_of(content, by=()))["tachograph_jobs"] == {(): 500}
 
 
-def test_an_empty_lake_of_jobs_is_a_page(lake: Lake) -> None:
+def test_an_empty_lake_of_jobs_is_a_page() -> None:
     assert set(values(page_of(synthetic_content([])))) == {"tachograph_export_time_seconds"}
 
 
 @pytest.mark.slow
-def test_promtool_finds_nothing(lake: Lake, tmp_path: Path) -> None:
+def test_promtool_finds_nothing(exported: Lake, tmp_path: Path) -> None:
     target = tmp_path / "tachograph.prom"
-    [one] = export(lake, "openmetrics", "--to", target, "--jobs", "9")
+    [one] = export(exported, "openmetrics", "--to", target, "--jobs", "9")
     page = target.read_text()
     assert one["written"] == sum(map(len, values(page).values()))
     promtool = program("promtool", package="prometheus")
@@ -149,10 +133,10 @@ def test_promtool_finds_nothing(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_gateway_takes_it_and_forgets_what_is_gone(lake: Lake, tmp_path: Path) -> None:
+def test_a_real_gateway_takes_it_and_forgets_what_is_gone(exported: Lake, tmp_path: Path) -> None:
     with pushgateway(tmp_path) as address:
         for arguments, users in (((), {"ada", "eve", UGLY}), (("--user", "eve"), {"eve"})):
-            [one] = export(lake, "openmetrics", "--to", address, "--by", "user", *arguments)
+            [one] = export(exported, "openmetrics", "--to", address, "--by", "user", *arguments)
             assert one["where"] == address
             with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
                 read = values_of_gateway(answer.read().decode())
@@ -167,14 +151,16 @@ def values_of_gateway(page: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_gateway_that_is_down_or_refuses_is_told(lake: Lake, tmp_path: Path) -> None:
+def test_a_gateway_that_is_down_or_refuses_is_told(exported: Lake, tmp_path: Path) -> None:
     down = f"http://user:secret@127.0.0.1:{free_port()}"
-    done = run(lake, "openmetrics", "--to", down)
+    done = run(exported, "openmetrics", "--to", down)
     one_line(done, 7, "the gateway does not answer", "--to")
     assert "secret" not in done.stderr
     with pushgateway(tmp_path) as address:
-        one_line(run(lake, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "rejected it: 4")
+        one_line(run(exported, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "rejected it: 4")
 
 
-def test_an_unknown_label_is_named(lake: Lake) -> None:
-    one_line(run(lake, "openmetrics", "--to", "x.prom", "--by", "user,job_id"), 2, "no label 'job_id'", "user, account")
+def test_an_unknown_label_is_named(exported: Lake) -> None:
+    one_line(
+        run(exported, "openmetrics", "--to", "x.prom", "--by", "user,job_id"), 2, "no label 'job_id'", "user, account"
+    )

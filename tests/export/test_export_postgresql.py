@@ -48,14 +48,9 @@ def database(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
         connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return exported_lake(tmp_path_factory.mktemp("exported") / "lake")
-
-
 @pytest.fixture
-def lake(filled: Lake, tmp_path: Path) -> Lake:
-    return Lake.open(str(shutil.copytree(filled.location, tmp_path / "lake")))
+def lake(exported: Lake, tmp_path: Path) -> Lake:
+    return Lake.open(str(shutil.copytree(exported.location, tmp_path / "lake")))
 
 
 def query(database: str, question: str) -> list[tuple[Any, ...]]:
@@ -99,24 +94,24 @@ def counts(written: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
     return [(one["written"], one["removed"], one["unchanged"]) for one in written]
 
 
-def test_the_database_holds_the_rows_of_the_lake(database: str, lake: Lake) -> None:
-    written = export(lake, "postgresql", "--to", database)
-    assert [one["what"] for one in written] == list(ALL)
-    assert counts(written)[0] == (4, 0, 0)
-    assert_same(database, lake)
-    [(exported_jobs, sent)] = query(database, "SELECT jobs, written FROM tachograph.exports")
-    assert (exported_jobs, sent) == (4, 4)
-
-
-def test_tables_have_types_keys_and_comments(database: str, lake: Lake) -> None:
-    export(lake, "postgresql", "--to", database)
-    types = dict(
+def types_of(database: str, table: str) -> dict[str, str]:
+    return dict(
         query(
             database,
             "SELECT column_name, data_type FROM information_schema.columns "
-            "WHERE table_name = 'job_summaries' ORDER BY ordinal_position",
+            f"WHERE table_schema = 'tachograph' AND table_name = '{table}' ORDER BY ordinal_position",
         )
     )
+
+
+def test_the_database_holds_the_rows_of_the_lake_with_types_keys_and_comments(database: str, exported: Lake) -> None:
+    written = export(exported, "postgresql", "--to", database)
+    assert [one["what"] for one in written] == list(ALL)
+    assert counts(written)[0] == (4, 0, 0)
+    assert_same(database, exported)
+    [(exported_jobs, sent)] = query(database, "SELECT jobs, written FROM tachograph.exports")
+    assert (exported_jobs, sent) == (4, 4)
+    types = types_of(database, "job_summaries")
     assert list(types) == list(JOB_SUMMARIES.schema)
     assert types["start"] == "timestamp with time zone"
     assert (types["energy_j"], types["gpus"], types["pipes"]) == ("double precision", "bigint", "ARRAY")
@@ -135,17 +130,10 @@ def test_tables_have_types_keys_and_comments(database: str, lake: Lake) -> None:
             f"SELECT a.attname, col_description(a.attrelid, a.attnum) FROM pg_attribute a "
             f"WHERE a.attrelid = 'tachograph.{table.name}'::regclass AND a.attnum > 0",
         )
-        assert {name: text.startswith(_sentence(table.name, name)) for name, text in comments} == dict.fromkeys(
-            table.schema, True
-        )
+        sentences = {column.name: column.sentence for column in COMPUTED[table.name].columns}
+        assert {name for name, text in comments if text.startswith(sentences[name])} == set(table.schema)
 
-
-def _sentence(table: str, column: str) -> str:
-    return next(one.sentence for one in COMPUTED[table].columns if one.name == column)
-
-
-def test_a_slice_and_a_whole_gpu_are_two_rows_and_each_is_one(database: str, lake: Lake) -> None:
-    export(lake, "postgresql", "--to", database)
+    # a slice and a whole GPU are two rows, and each is one
     assert query(database, "SELECT node, mig FROM tachograph.job_gpus WHERE mig IS NOT NULL") == [("n3", 7)]
     with pytest.raises(psycopg.errors.UniqueViolation):
         query(
@@ -190,10 +178,10 @@ def test_a_column_of_a_later_version_is_added_and_filled(database: str, lake: La
 
 
 def test_names_are_chosen(database: str, lake: Lake, tmp_path: Path) -> None:
+    other = exported_lake(tmp_path / "other")
     place = ("--schema", "Ops data", "--table-prefix", "gpu_")
     export(lake, "postgresql", "--to", database, *place)
     assert_same(database, lake, schema="Ops data", prefix="gpu_")
-    other = exported_lake(tmp_path / "other")
     refused = run(other, "postgresql", "--to", database, *place)
     one_line(refused, 2, "Ops data.gpu_* holds the jobs of another lake", "--table-prefix")
     assert_same(database, lake, schema="Ops data", prefix="gpu_")
@@ -292,13 +280,7 @@ def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: 
         connection.execute("CREATE VIEW problems AS SELECT job_id, code FROM tachograph.findings")
     assert counts(export(lake, "postgresql", "--to", database))[0] == (4, 0, 0)
     assert_same(database, lake)
-    types = dict(
-        query(
-            database,
-            "SELECT column_name, data_type FROM information_schema.columns "
-            "WHERE table_schema = 'tachograph' AND table_name = 'findings'",
-        )
-    )
+    types = types_of(database, "findings")
     assert [types[column] for column in later] == [
         "text", "text", "timestamp with time zone", "timestamp with time zone", "jsonb", "ARRAY",
     ]  # fmt: skip

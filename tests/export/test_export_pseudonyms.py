@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
-from exported_lake import END, START, UGLY, content_of, export, exported_lake, run
+from exported_lake import END, START, UGLY, content_of, export, run
 
 from madelake import fill, held, job, summarized
 from tachograph.catalog.pseudonyms import KINDS, PseudonymKey
@@ -18,8 +19,8 @@ TABLES = ("job_summaries", "job_gpus", "findings", "job_minutes")
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    lake = exported_lake(tmp_path_factory.mktemp("exported") / "lake")
+def lake(exported: Lake, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake.open(str(shutil.copytree(exported.location, tmp_path_factory.mktemp("exported") / "lake")))
     rows = [job("7", START, END, cluster="c", user="eve", account="ada", name="ada's copy of eve_run", gpus=1)]
     fill(lake, {"jobs": rows, "allocations": held("7", "n7", (0,), START, END, cluster="c")}, chunk="7")
     summarized(lake)

@@ -14,7 +14,7 @@ import nsight_reports
 from tachograph.catalog import config
 from tachograph.catalog.errors import InputError, NotFoundError
 from tachograph.lake.delta import Lake
-from tachograph.lake.profiles import attach_profiles, read_attached, read_profiles
+from tachograph.lake.profiles import attach_profiles
 from tachograph.lake.query import read_summaries
 from tachograph.nsight.reports import read_reports
 from tachograph.report.json_values import json_values
@@ -60,23 +60,9 @@ def test_a_job_with_a_report_has_a_page_of_its_kernels(demo: Path, report: Path)
         assert "Each kernel" in shown(view)
         assert "hidden" not in shown(view)
 
-
-@pytest.mark.parametrize("key", ["1000001", "1000316"])
-def test_other_jobs_have_none(demo: Path, report: Path, key: str) -> None:
-    view = served(demo, report).view(ADMIN)
-    assert not job.content(view, job.PARAMETERS(key=key))["profiled"]
+    assert not job.content(view, job.PARAMETERS(key="1000001"))["profiled"]
     with pytest.raises(NotFoundError, match="no profile is given for this job"):
-        shown(view, key)
-
-
-def test_nobody_sees_the_kernels_of_a_job_that_they_do_not_see(demo: Path, report: Path) -> None:
-    with pytest.raises(NotFoundError, match="no job '1000002'"):
-        shown(served(demo, report).view(Viewer("user036", Role.USER)))
-
-
-def test_a_report_that_changes_is_read_again(demo: Path, report: Path) -> None:
-    view = served(demo, report).view(ADMIN)
-    shown(view)
+        shown(view, "1000001")
     report.write_text("no report\n", encoding="utf-8")
     with pytest.raises(InputError):
         shown(view)
@@ -138,11 +124,3 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(lake: Path, r
     assert "Each kernel" in shown(view, key)
     with pytest.raises(NotFoundError):
         rest_jobs.kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
-
-
-def test_rows_of_reports_are_those_of_visible_jobs(lake: Path, report: Path) -> None:
-    key = attach(lake, report)
-    service = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {}))
-    for viewer, rows in ((ADMIN, 1), (OWNER, 1), (Viewer("user036", Role.USER), 0), (Viewer("", Role.USER), 0)):
-        assert read_profiles(service.view(viewer).opened.lake).height == rows
-        assert len(read_attached(service.view(viewer).opened.lake, key)) == rows

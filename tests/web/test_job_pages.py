@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.report.job_comparison import NUMBERS, compare_jobs, difference
 from tachograph.report.pages import unbroken
-from tachograph.web.application import WebService, create_application
-from tachograph.web.identity.identities import StartLink
 from tachograph.web.pages.job import TABS
 from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role, Viewer
@@ -31,29 +28,20 @@ def served(demo: Path) -> ServedLake:
 
 
 @pytest.fixture(scope="module")
-def client(served: ServedLake) -> Iterator[TestClient]:
-    """An admin's session."""
-    service = WebService.of(served, link=StartLink("link", "eve"))
-    with TestClient(create_application(service), base_url="http://127.0.0.1:8265") as session:
-        session.get("/login?token=link")
-        yield session
-
-
-@pytest.fixture(scope="module")
-def jobs(client: TestClient) -> pl.DataFrame:
-    return pl.DataFrame(client.get("/api/v1/jobs?limit=1000").json(), infer_schema_length=None)
+def jobs(admin: TestClient) -> pl.DataFrame:
+    return pl.DataFrame(admin.get("/api/v1/jobs?limit=1000").json(), infer_schema_length=None)
 
 
 def shown(page: str) -> list[str]:
     return re.findall(r'<td><a href="/job/[^"#]+">([^<]+)</a>', page)
 
 
-def test_the_list_is_filtered_sorted_and_paged_as_the_api_is(client: TestClient, jobs: pl.DataFrame) -> None:
+def test_the_list_is_filtered_sorted_and_paged_as_the_api_is(admin: TestClient, jobs: pl.DataFrame) -> None:
     query = "user=user000&sort=-gpu_hours&limit=5"
-    first = client.get(f"/jobs?{query}")
+    first = admin.get(f"/jobs?{query}")
     following = re.search(r'rel="next" href="([^"]+)"', first.text)
     assert following
-    second = client.get("/jobs" + following[1].replace("&amp;", "&"))
+    second = admin.get("/jobs" + following[1].replace("&amp;", "&"))
     wanted = jobs.filter(user="user000").sort("gpu_hours", "job_key", descending=[True, False], nulls_last=True)
     assert [*shown(first.text), *shown(second.text)] == wanted["display_id"].head(10).to_list()
     assert f"{wanted.height} jobs" in first.text
@@ -61,31 +49,37 @@ def test_the_list_is_filtered_sorted_and_paged_as_the_api_is(client: TestClient,
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_the_list_as_a_file_has_the_jobs_of_the_filter(client: TestClient, jobs: pl.DataFrame, form: str) -> None:
-    page = client.get("/jobs?user=user000&sort=gpu_hours&limit=5&columns=display_id").text
+def test_the_list_as_a_file_has_the_jobs_of_the_filter(admin: TestClient, jobs: pl.DataFrame, form: str) -> None:
+    page = admin.get("/jobs?user=user000&sort=gpu_hours&limit=5&columns=display_id").text
     links = re.findall(r'href="([^"]+)" download', page)
     (link,) = [one.replace("&amp;", "&") for one in links if f"format={form}" in one]
-    content = client.get(link).content
+    content = admin.get(link).content
     rows = pl.read_csv(content, infer_schema=False) if form == "csv" else pl.read_parquet(content)
     assert rows.height == jobs.filter(user="user000").height
 
 
-@pytest.mark.parametrize("query", ["sort=nothing", "columns=nothing", "where=gpus", "limit=0", "colour=red"])
-def test_what_cannot_be_shown_is_a_page_that_says_why(client: TestClient, query: str) -> None:
-    answer = client.get(f"/jobs?{query}", headers={"Accept": "text/html"})
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"/jobs?{query}" for query in ("sort=nothing", "columns=nothing", "where=gpus", "limit=0", "colour=red")),
+        *(f"/now?{query}" for query in ("by=colour", "filter=x%3C2", "since=-1")),
+    ],
+)
+def test_what_cannot_be_shown_is_a_page_that_says_why(admin: TestClient, address: str) -> None:
+    answer = admin.get(address, headers={"Accept": "text/html"})
     assert answer.status_code in (400, 404)
     assert "<h1>" in answer.text
 
 
-def test_no_match_leads_back(client: TestClient) -> None:
-    page = client.get("/jobs?user=absent").text
+def test_no_match_leads_back(admin: TestClient) -> None:
+    page = admin.get("/jobs?user=absent").text
     assert "No job matches" in page
-    assert "<option selected>FAILED</option>" in client.get("/jobs?state=FAILED&user=absent").text
+    assert "<option selected>FAILED</option>" in admin.get("/jobs?state=FAILED&user=absent").text
 
 
 @pytest.mark.parametrize("tab", TABS)
-def test_each_tab_has_its_part_and_links_to_the_others(client: TestClient, tab: str) -> None:
-    page = client.get(f"/job/{WASTED}?tab={tab}").text
+def test_each_tab_has_its_part_and_links_to_the_others(admin: TestClient, tab: str) -> None:
+    page = admin.get(f"/job/{WASTED}?tab={tab}").text
     assert page.count("<h1>") == 1
     assert page.count('aria-current="page">') == 2  # of breadcrumb and tabs
     headings = {"summary": "findings", "timeline": "timeline", "gpus": "gpus", "steps": "steps"}
@@ -95,27 +89,27 @@ def test_each_tab_has_its_part_and_links_to_the_others(client: TestClient, tab: 
     assert "<style" not in page
 
 
-def test_a_page_is_not_sent_again_while_nothing_changed(client: TestClient) -> None:
-    first = client.get(f"/job/{WASTED}")
+def test_a_page_is_not_sent_again_while_nothing_changed(admin: TestClient) -> None:
+    first = admin.get(f"/job/{WASTED}")
     tag = first.headers["etag"].removeprefix("W/")
     for given in (tag, f"W/{tag}"):  # the second as one that a proxy compressed
-        assert client.get(f"/job/{WASTED}", headers={"If-None-Match": given}).status_code == 304
-    assert client.get(f"/job/{WASTED}?tab=gpus", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
+        assert admin.get(f"/job/{WASTED}", headers={"If-None-Match": given}).status_code == 304
+    assert admin.get(f"/job/{WASTED}?tab=gpus", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
 
 
-def test_only_the_page_of_a_running_job_is_read_again(client: TestClient, jobs: pl.DataFrame) -> None:
+def test_only_the_page_of_a_running_job_is_read_again(admin: TestClient, jobs: pl.DataFrame) -> None:
     running = jobs.filter(state="RUNNING")["job_key"][0]
-    assert "data-refresh" in client.get(f"/job/{running}").text
-    assert "data-refresh" not in client.get(f"/job/{WASTED}").text
+    assert "data-refresh" in admin.get(f"/job/{running}").text
+    assert "data-refresh" not in admin.get(f"/job/{WASTED}").text
 
 
-def test_jobs_side_by_side(client: TestClient, served: ServedLake) -> None:
+def test_jobs_side_by_side(admin: TestClient, served: ServedLake) -> None:
     opened = served.view(Viewer("eve", Role.ADMIN, via="test")).opened
     reports = [opened.job(job).report for job in (WASTED, "1000177")]
     comparison = compare_jobs(reports)
     differences = [-1.0 if one.difference is None else one.difference for one in comparison.numbers]
     assert differences == sorted(differences, reverse=True)
-    page = client.get(f"/compare?job={WASTED}&job=1000177").text
+    page = admin.get(f"/compare?job={WASTED}&job=1000177").text
     assert str(unbroken(comparison.headline)) in page
     assert 'aria-label="gpu_util of each job over time' in page
     labels = re.findall(r'<th scope="row">([^<]+)</th>', page)
@@ -123,8 +117,8 @@ def test_jobs_side_by_side(client: TestClient, served: ServedLake) -> None:
     assert {one.label for one in comparison.numbers} <= set(NUMBERS.values())
 
 
-def test_jobs_that_cannot_be_compared(client: TestClient) -> None:
-    assert client.get("/compare?job=1000316&job=absent").status_code == 404
-    assert client.get("/compare?" + "&".join(f"job={job}" for job in range(5))).status_code == 400
-    assert "alone" in client.get(f"/compare?job={WASTED}&job={WASTED}").text
+def test_jobs_that_cannot_be_compared(admin: TestClient) -> None:
+    assert admin.get("/compare?job=1000316&job=absent").status_code == 404
+    assert admin.get("/compare?" + "&".join(f"job={job}" for job in range(5))).status_code == 400
+    assert "alone" in admin.get(f"/compare?job={WASTED}&job={WASTED}").text
     assert difference([None, None]) is None

@@ -10,7 +10,6 @@ import pytest
 
 import nsight_reports
 from tachograph.catalog import config
-from tachograph.catalog.errors import NotFoundError
 from tachograph.lake.delta import Lake
 from tachograph.lake.profiles import attach_profiles
 from tachograph.lake.query import read_summaries
@@ -58,8 +57,3 @@ def test_reports_that_are_attached_are_a_way(copied: Path, tmp_path: Path) -> No
     answer = json_values(rest_jobs.scores(view, JobParameters(key=JOB)).values)
     assert [way["way"] for way in answer["ways"]] == ["dcgm", "pm", "nsight"]
     assert answer["ways"][2]["basis"].endswith(f"{len(read.launches)} profiled kernels")
-
-
-def test_nobody_sees_the_scores_of_a_job_that_they_do_not_see(demo: Path) -> None:
-    with pytest.raises(NotFoundError, match=f"no job '{JOB}'"):
-        job_scores.content(view_of(demo, Viewer("user000", Role.USER)), job_scores.PARAMETERS(key=JOB))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
-from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from served_entries import ApiClient
 from tachograph.catalog import config
 from tachograph.judge.tune.labels import labels_of_lake
 from tachograph.lake.delta import Lake
@@ -23,7 +21,6 @@ from tachograph.lake.query import read_summaries
 from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.snapshot import ServedLake
-from tachograph.web.viewer import Role, Viewer
 
 AT = datetime(2025, 3, 6, tzinfo=UTC)
 
@@ -48,13 +45,6 @@ def client(served: ServedLake) -> Iterator[TestClient]:
     with TestClient(create_application(service), base_url="http://127.0.0.1:8265") as session:
         session.get("/login?token=link")
         yield session
-
-
-class SupportService(WebService):
-    """A service for which every request is from support."""
-
-    def identify(self, request: Request) -> Viewer:
-        return Viewer("eve", Role.SUPPORT, via="test")
 
 
 def labels(lake: Lake) -> list[tuple[str, bool, str, str | None]]:
@@ -82,8 +72,8 @@ def test_an_admin_labels_by_a_form_of_this_service(client: TestClient, lake: Lak
     assert labels(lake) == []
 
 
-def test_others_see_no_form_and_may_send_none(served: ServedLake, lake: Lake) -> None:
-    support = TestClient(create_application(SupportService.of(served)))
+def test_others_see_no_form_and_may_send_none(as_viewer: ApiClient, lake: Lake) -> None:
+    support = as_viewer("eve", "support")
     assert 'name="label"' not in support.get("/findings?finding=job_hang").text
     form = {"job_key": "1000316", "finding": "one_gpu_of_many", "label": "confirmed"}
     assert support.post("/findings", data=form).status_code == 403
@@ -109,18 +99,3 @@ def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> 
     taken = labels_of_lake(rows, ["job_hang", "stall"], pl.DataFrame({"job_key": ["a", "b"]}))
     assert taken.of == {"job_hang": {"a": True}, "stall": {"b": False}}
     assert [(one.reason, one.what) for one in taken.refused] == [("a job that is not in the lake", "gone")]
-
-
-@pytest.mark.slow
-def test_the_command_reads_what_the_page_stored(demo: Path, tmp_path: Path) -> None:
-    shutil.copytree(demo / "lake", tmp_path / "lake")
-    lake = Lake.open(str(tmp_path / "lake"))
-    command = [sys.executable, "-m", "tachograph", "lab", "tune", "--lake-labels", "--lake", lake.location, "--json"]
-    without = subprocess.run(command, capture_output=True, text=True)
-    assert (without.returncode, without.stderr.count("\n")) == (4, 1)
-    for job in read_summaries(lake).filter(pl.col("attribution") != "ambiguous").iter_rows(named=True):
-        write_label(lake, job["job_key"], job["job_id"], "job_hang", holds=job["gpus"] > 4, by="eve", at=AT)
-        if job["job_id"] > "1000060":
-            break
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from api_client import ApiClient
 from starlette.testclient import TestClient
+
+from served_entries import ApiClient
 
 ADVICE = "/api/v1/advice"
 SCRIPT = "#!/bin/bash\n#SBATCH -J cfd -p gpu --gpus=4 -t 8:00:00\nsrun ./cfd\n"

@@ -12,9 +12,9 @@ import msgspec
 import polars as pl
 import pytest
 import yaml
-from api_client import ApiClient, NamedService, proof
 from starlette.testclient import TestClient
 
+from served_entries import ApiClient, NamedService, proof
 from tachograph.web.application import create_application
 from tachograph.web.endpoints import API
 from tachograph.web.snapshot import ServedLake

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# {page of the catalogue: addresses below the server, of the demo}
+# {page of the catalogue: addresses below the server, of the demo}; user000 sees the first of each
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "home": ("/", "/?of=all"),
-    "user": ("/user/user000", "/user/user000?since=2025-03-04"),
+    "user": ("/user/user000",),
     "account": ("/account/proj00",),
-    "jobs": ("/jobs", "/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
+    "jobs": ("/jobs?user=user000&sort=-gpu_hours_lost", "/jobs?user=absent"),
     "job": (
-        "/job/1000316",
-        *(f"/job/1000316?tab={tab}" for tab in ("timeline", "gpus", "checks", "all")),
+        "/job/1000002",
+        "/job/1000316?tab=all",
         "/job/1000411",  # still runs
     ),
     "job_kernels": ("/job/1000002/kernels",),
     "job_scores": ("/job/1000002/scores",),
-    "compare": ("/compare", "/compare?job=1000316", "/compare?job=1000316&job=1000177&job=1000102"),
+    "compare": ("/compare?job=1000002", "/compare?job=1000316&job=1000177&job=1000102"),
     "api_docs": ("/api/docs",),
-    "findings": ("/findings", "/findings?finding=job_hang", "/findings?finding=job_hang&verdict=unknown"),
-    "now": ("/now", "/now?by=job&heat=util&filter=class%3Didle", "/now?by=partition"),
-    "waste": ("/waste", "/waste?by=user&jobs=all", "/waste?user=absent"),
+    "findings": ("/findings", "/findings?finding=job_hang&verdict=unknown"),
+    "now": ("/now", "/now?by=job&heat=util&filter=class%3Didle"),
+    "waste": ("/waste?by=user&jobs=all",),
     "study": ("/study", "/study?user=absent"),
-    "sharing": ("/sharing", "/sharing?runs=1", "/sharing?runs=1&one=user013%2Ffinetune&other=user001%2Ffinetune"),
+    "sharing": ("/sharing", "/sharing?runs=1&one=user013%2Ffinetune&other=user001%2Ffinetune"),
     "rules": ("/rules", "/rules?rule=hot_gpu&parameter=hot_c&value=50"),
     "status": ("/status",),
-    "node": ("/node/nid000029", "/node/nid000001"),
+    "node": ("/node/nid000029",),
 }

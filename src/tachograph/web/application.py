@@ -232,11 +232,6 @@ async def _submit(
     return RedirectResponse(f"{request.url.path}{query}", status_code=303)
 
 
-def _pages(service: WebService) -> Iterator[Route]:
-    for entry in (*PAGES, *DOCUMENTS):
-        yield Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.name)
-
-
 def _endpoints(service: WebService) -> Iterator[Route]:
     """One route per address, whatever its methods: so what is not allowed is answered with all that are."""
     for path, entries in groupby(sorted(ENDPOINTS, key=lambda entry: entry.path), key=lambda entry: entry.path):
