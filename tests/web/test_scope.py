@@ -10,11 +10,7 @@ import pytest
 from madelake import fill, held, job, make_lake, summarized, utc
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, JOBS, STEPS
-from tachograph.lake.delta import Lake
-from tachograph.lake.resident import NO_JOBS
-from tachograph.web.jobs import VisibleJobs
-from tachograph.web.scope import ScopedLake
+from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, GPU_SCORES, JOBS, STEPS
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import NOBODY, Role, Viewer
 
@@ -43,30 +39,14 @@ def test_two_viewers_with_one_scope_see_the_same() -> None:
     assert len({viewer.scope for viewer in viewers}) == len(viewers)
 
 
-def test_where_the_lake_is_is_for_admins(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    jobs = VisibleJobs(NO_JOBS)
-    seen = [ScopedLake(lake, Viewer("ann", role), jobs).name for role in (Role.SUPPORT, Role.ADMIN)]
-    assert seen == ["", lake.location]
-
-
-def test_rows_of_an_id_that_was_given_again_stay_with_their_user(tmp_path: Path) -> None:
-    before, after = utc(1), utc(20)
-    lake = make_lake(
-        tmp_path,
-        jobs=[
-            job("7", before, before + timedelta(hours=1), user="bob", gpus=1),
-            job("7", after, after + timedelta(hours=1), user="ann", gpus=1),
-        ],
-        allocations=held("7", "n1", [0], before, before + timedelta(hours=1))
-        + held("7", "n1", [0], after, after + timedelta(hours=1)),
-    )
-    summarized(lake)
-    view = ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))
-    assert view.opened.jobs().get_column("user").to_list() == ["ann"]
-    assert view.opened.lake.latest(JOBS).get_column("user").to_list() == ["ann"]
-    with pytest.raises(NotFoundError):
-        view.opened.lake.latest(GPU_SAMPLES)
+def nodes_of(view: View) -> list[str]:
+    """Nodes of the visible allocations; they are the same whether all are read or those of one job."""
+    lake = view.opened.lake
+    nodes: list[str] = lake.latest(ALLOCATIONS).get_column("node").sort().to_list()
+    named = lake.read_named(ALLOCATIONS, ["7", "8"]).collect()
+    assert sorted(named.get_column("node").unique()) == nodes
+    assert lake.read_named(ALLOCATIONS, ["8"]).collect().is_empty()
+    return nodes
 
 
 HOUR, MOMENT = timedelta(hours=1), timedelta(seconds=30)
@@ -96,16 +76,6 @@ def reused(folder: Path, allocations: list[dict[str, Any]], bob: tuple[datetime,
     )
     summarized(lake)
     return ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))
-
-
-def nodes_of(view: View) -> list[str]:
-    """Nodes of the visible allocations; they are the same whether all are read or those of one job."""
-    lake = view.opened.lake
-    nodes: list[str] = lake.latest(ALLOCATIONS).get_column("node").sort().to_list()
-    named = lake.read_named(ALLOCATIONS, ["7", "8"]).collect()
-    assert sorted(named.get_column("node").unique()) == nodes
-    assert lake.read_named(ALLOCATIONS, ["8"]).collect().is_empty()
-    return nodes
 
 
 def test_a_report_that_is_kept_is_of_one_viewer_one_run_and_one_version(tmp_path: Path) -> None:
@@ -141,32 +111,56 @@ def test_raw_rows_of_an_id_that_was_given_again_stay_with_their_user(
     assert nodes_of(view) == ["anns"]
     steps = view.opened.lake.latest(STEPS)
     assert steps.get_column("name").to_list() == ["ann", "ann"]
+    assert view.opened.jobs().get_column("user").to_list() == ["ann"]
+    assert set(view.opened.lake.latest(JOBS).get_column("user")) == {"ann"}
+    with pytest.raises(NotFoundError):
+        view.opened.lake.latest(GPU_SAMPLES)
 
 
-def test_raw_rows_without_times_are_visible_where_no_other_user_had_the_id(tmp_path: Path) -> None:
-    allocations = held("7", "anns", [0])
-    lake = make_lake(tmp_path, jobs=[job("7", *ANNS_RUN, user="ann", gpus=1)], allocations=allocations)
-    summarized(lake)
-    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == ["anns"]
+_AGAIN = (ANNS_RUN[1], ANNS_RUN[1] + HOUR)
+_ANN_AT, _BOB_AT = ("ann", ANNS_RUN, "east"), ("bob", ANNS_RUN, "west")
+VISIBLE: dict[str, tuple[list[tuple[str, tuple[datetime, datetime], str | None]], list[dict[str, Any]], list[str]]] = {
+    "no other user had the id": ([("ann", ANNS_RUN, None)], held("7", "anns", [0]), ["anns"]),
+    "requeued": (
+        [("ann", ANNS_RUN, None), ("ann", _AGAIN, None)],
+        [*held("7", "first", [0], *ANNS_RUN), *held("7", "second", [0], *_AGAIN), *held("7", "any", [1])],
+        ["any", "first", "second"],
+    ),
+    "another cluster": (
+        [_ANN_AT, _BOB_AT],
+        [
+            *held("7", "anns", [0], *ANNS_RUN, cluster="east"),
+            *held("7", "bobs", [0], *ANNS_RUN, cluster="west"),
+        ],
+        ["anns"],
+    ),
+}
 
 
-def test_raw_rows_of_a_requeued_job_are_all_visible(tmp_path: Path) -> None:
-    again = (ANNS_RUN[1], ANNS_RUN[1] + HOUR)
-    allocations = [*held("7", "first", [0], *ANNS_RUN), *held("7", "second", [0], *again), *held("7", "any", [1])]
-    jobs = [job("7", *run, user="ann", gpus=1) for run in (ANNS_RUN, again)]
+@pytest.mark.parametrize("case", VISIBLE)
+def test_raw_rows_of_own_runs_are_visible(tmp_path: Path, case: str) -> None:
+    runs, allocations, nodes = VISIBLE[case]
+    jobs = [job("7", *run, user=user, gpus=1, cluster=cluster) for user, run, cluster in runs]
     lake = make_lake(tmp_path, jobs=jobs, allocations=allocations)
     summarized(lake)
-    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == ["any", "first", "second"]
+    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == nodes
 
 
-def test_raw_rows_of_another_cluster_are_not_visible(tmp_path: Path) -> None:
-    allocations = [
-        *held("7", "anns", [0], *ANNS_RUN, cluster="east"),
-        *held("7", "bobs", [0], *ANNS_RUN, cluster="west"),
-    ]
-    jobs = [
-        job("7", *ANNS_RUN, user=user, gpus=1, cluster=cluster) for user, cluster in (("ann", "east"), ("bob", "west"))
-    ]
-    lake = make_lake(tmp_path, jobs=jobs, allocations=allocations)
+def test_scores_of_gpus_are_visible_while_a_visible_job_held_them(tmp_path: Path) -> None:
+    """A user's own job has a page of its scores."""
+    bobs, anns = (utc(1), utc(1) + HOUR), (utc(1) + HOUR, utc(1) + 2 * HOUR)
+    sampled = [("n1", 0, at) for at in (bobs[0], anns[0], anns[1] - MOMENT, anns[1])] + [("n2", 0, anns[0])]
+    lake = make_lake(
+        tmp_path,
+        gpu_samples=[{"t": anns[0] + MOMENT, "node": "n1", "gpu": 0, "gpu_util": 0.5}],
+        gpu_scores=[{"t": t, "node": node, "gpu": gpu} for node, gpu, t in sampled],
+        jobs=[job("7", *bobs, user="bob", gpus=1), job("8", *anns, user="ann", gpus=1)],
+        allocations=[*held("7", "n1", [0], *bobs), *held("8", "n1", [0], *anns)],
+    )
     summarized(lake)
-    assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == ["anns"]
+    served = ServedLake(lake, Configuration())
+    times = {
+        name: served.view(Viewer(name, role)).opened.lake.latest(GPU_SCORES).get_column("t").sort().to_list()
+        for name, role in (("ann", Role.USER), ("eve", Role.USER), ("ada", Role.SUPPORT))
+    }
+    assert times == {"ann": sorted([anns[0], anns[1] - MOMENT]), "eve": [], "ada": sorted(t for _, _, t in sampled)}

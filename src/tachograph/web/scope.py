@@ -11,7 +11,7 @@ from datetime import date
 import polars as pl
 
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.catalog.tables import GPU_SCORES, JOB_GPUS, JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.attribution import HANDOVER
@@ -26,7 +26,7 @@ class ScopedLake(Lake):
     """The tables of a lake without rows of jobs that `viewer` may not see.
 
     lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read only by those who
-    see every job.
+    see every job; rows of scores of GPUs also for the times in which a visible job held them.
     """
 
     def __init__(self, lake: Lake, viewer: Viewer, jobs: VisibleJobs) -> None:
@@ -90,9 +90,21 @@ class ScopedLake(Lake):
             return rows.filter(self._viewer.visible())
         if "job_key" in table.schema:
             return rows.join(self._jobs.names.lazy().select("job_key"), on="job_key", how="semi")
+        if table is GPU_SCORES:
+            return self._while_held(rows)
         if "job_id" not in table.schema:
             raise NotFoundError(f"rows of {table.name} are of all jobs", do="a role that sees all jobs may read them")
         return self._of_visible_runs(rows, job_ids)
+
+    def _while_held(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Rows of GPUs and times, of those in which a visible job held the GPU."""
+        runs = self._jobs.rows(("job_key", "start", "end", "as_of")).lazy()
+        held = self.scan(JOB_GPUS).select("job_key", "node", "gpu", "mig").join(runs, on="job_key")
+        times = held.select("node", "gpu", "mig", held_from="start", held_to=pl.coalesce("end", "as_of"))
+        numbered = rows.with_row_index("row")
+        during = pl.col("t").is_between("held_from", "held_to", closed="left")
+        kept = numbered.join(times, on=["node", "gpu", "mig"], nulls_equal=True).filter(during)
+        return numbered.join(kept.select("row"), on="row", how="semi").drop("row")
 
     def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:
         """Rows that name a job by its id, of the runs of it that are visible: those during which they begin.
