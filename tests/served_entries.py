@@ -27,7 +27,7 @@ from tachograph.web.viewer import NOBODY, Role, Viewer
 Entry = PageEntry | Endpoint
 ApiClient = Callable[..., TestClient]
 ENTRIES: list[Entry] = [*PAGES, *DOCUMENTS, *ENDPOINTS]
-_LONGEST_S = 60.0
+_LONGEST_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -75,3 +75,11 @@ def made(ask: Callable[[], httpx2.Response]) -> httpx2.Response:
         assert time.monotonic() < until, answer.text
         time.sleep(0.05)
     return answer
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + _LONGEST_S
+    while not true():
+        assert time.monotonic() < end, "waited for too long"
+        time.sleep(0.05)

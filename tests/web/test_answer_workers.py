@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import greedy
 import pytest
 
+from served_entries import until
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import SeveralJobsError
 from tachograph.lake.delta import Lake
@@ -83,9 +83,7 @@ def test_a_worker_is_ended_with_its_client_and_others_are_refused_meanwhile(star
 
     asking = threading.Thread(target=ask)
     asking.start()
-    until = time.monotonic() + _SOON_S
-    while not children() - before and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: children() - before)
     with pytest.raises(WorkerError, match="as many large answers"):
         workers.run((greedy.take, 1), silent, Ending())
     ending.end()

@@ -1,4 +1,4 @@
-"""`/now` beside a collector, as real processes: what that polled is shown, and its exporters are polled once."""
+"""`/now` beside a collector, a real process: what that polled is shown, and its exporters are polled once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
+from starlette.testclient import TestClient
 
+from served_entries import until
 from servers.exporter import Exporter, exporter
-from servers.web import serving
+from tachograph.catalog import config
+from tachograph.lake.delta import Lake
+from tachograph.live.discovery import SourceRequest, choose_source
+from tachograph.live.selection import SelectedSource
 from tachograph.service.collect.newest import NEWEST_FOLDER
-from tachograph.service.collect.status import CollectStatus, read_status
+from tachograph.service.collect.status import read_status
+from tachograph.web import fleet
+from tachograph.web.application import WebService, create_application
+from tachograph.web.fleet import FleetWatch
+from tachograph.web.identity.identities import StartLink
+from tachograph.web.snapshot import ServedLake
 
 pytestmark = pytest.mark.slow
 NODES = {
@@ -34,13 +43,6 @@ def near(value: float) -> object:
     return pytest.approx(value, rel=1e-6)
 
 
-def until(true: Callable[[], object], *, within_s: float = 240.0) -> None:
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, "waited for too long"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def nodes() -> Iterator[Exporter]:
     with exporter(NODES) as server:
@@ -50,17 +52,41 @@ def nodes() -> Iterator[Exporter]:
 
 
 @pytest.fixture
-def site(demo: Path, nodes: Exporter, tmp_path: Path) -> Path:
+def site(marked: Lake, nodes: Exporter, tmp_path: Path) -> Path:
     """A folder with a lake and a configuration that names the exporters."""
-    folder = tmp_path / "site"
-    shutil.copytree(demo, folder)
+    shutil.copytree(marked.location, tmp_path / "lake")
     lines = [
-        f'lake = "{folder / "lake"}"',
+        f'lake = "{tmp_path / "lake"}"',
         '[collect]\nlisten = ""\nanalyze_s = 3600',
         f'[[sources]]\nsource = "dcgm-exporter"\nevery_s = 1\nrefresh_s = 0.1\nurls = {json.dumps(nodes.urls)}',
     ]
-    (folder / "tachograph.toml").write_text("\n".join(lines), encoding="utf-8")
-    return folder
+    (tmp_path / "tachograph.toml").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def may_poll() -> threading.Event:
+    """When the server may poll exporters itself."""
+    return threading.Event()
+
+
+@pytest.fixture
+def client(site: Path, may_poll: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """An admin's session of a server that looks for a collector again and again."""
+    monkeypatch.setattr(fleet, "RETRY_S", 0.2)
+    served = ServedLake(Lake.open(str(site / "lake")), config.load(str(site / "tachograph.toml"), {}))
+
+    def opener(request: SourceRequest) -> SelectedSource:
+        may_poll.wait(240)
+        return choose_source(served.configuration, request)
+
+    served.fleet = FleetWatch(served.configuration, served.lake.location, opener=opener)
+    served.fleet.interval_s = 0.2
+    session = TestClient(create_application(WebService.of(served, link=StartLink("link", "eve"))))
+    session.get("/login?token=link")
+    yield session
+    may_poll.set()
+    served.fleet.close()
 
 
 @contextmanager
@@ -79,20 +105,19 @@ def published(site: Path) -> list[Path]:
     return list((site / "lake" / "_collect" / NEWEST_FOLDER).glob("*.newest"))
 
 
-def status(site: Path) -> CollectStatus:
-    found = read_status(site / "lake" / "_collect")
-    assert found is not None
-    return found
-
-
-def rows(client: httpx2.Client) -> dict[tuple[str, int], dict[str, object]]:
+def rows(client: TestClient) -> dict[tuple[str, int], dict[str, object]]:
     """What the REST interface has of now, by node and GPU."""
     found = client.get("/api/v1/now").raise_for_status().json()
     return {(row["node"], row["gpu"]): row for row in found}
 
 
-def test_it_shows_what_the_collector_polled_and_polls_itself_once_that_is_gone(site: Path, nodes: Exporter) -> None:
-    with collecting(site) as collector, serving(site) as server, server.client() as client:
+def test_it_shows_what_the_collector_polled_and_polls_itself_once_that_is_gone(
+    site: Path, nodes: Exporter, client: TestClient, may_poll: threading.Event
+) -> None:
+    def polls() -> int:
+        return len([answer for answer in nodes.served if answer.node == "a"])
+
+    with collecting(site) as collector:
         until(lambda: rows(client))
         now = rows(client)
         assert {key: row["gpu_util"] for key, row in now.items()} == {key: near(0.37) for key in GPUS}
@@ -106,14 +131,17 @@ def test_it_shows_what_the_collector_polled_and_polls_itself_once_that_is_gone(s
         assert {stat.S_IMODE(path.stat().st_mode) & 0o007 for path in published(site)} <= {0, 4}
         collector.send_signal(signal.SIGINT)
         assert collector.wait(60) == 0
-        polls = status(site).sources["dcgm-exporter"].polls
-        assert len([answer for answer in nodes.served if answer.node == "a"]) == polls
-        until(lambda: "its sources are polled by this server" in client.get("/now").text)
-        until(lambda: len([answer for answer in nodes.served if answer.node == "a"]) > polls)
-        until(lambda: rows(client)["a", 0]["gpu_util"] == near(0.91))
-        with collecting(site) as another:
-            until(lambda: "collector (dcgm-exporter" in client.get("/now").text)
-            another.kill()
-            until(lambda: "collector (dcgm-exporter" not in client.get("/now").text)
-        assert published(site)  # of a process that is gone: not believed
-        assert rows(client)["a", 0]["gpu_util"] == near(0.91)
+    state = read_status(site / "lake" / "_collect")
+    assert state is not None
+    polled = state.sources["dcgm-exporter"].polls
+    assert polls() == polled, "polled once"
+    may_poll.set()
+    until(lambda: "its sources are polled by this server" in client.get("/now").text)
+    until(lambda: polls() > polled)
+    until(lambda: rows(client)["a", 0]["gpu_util"] == near(0.91))
+    with collecting(site) as another:
+        until(lambda: "collector (dcgm-exporter" in client.get("/now").text)
+        another.kill()
+        until(lambda: "collector (dcgm-exporter" not in client.get("/now").text)
+    assert published(site)  # of a process that is gone: not believed
+    until(lambda: rows(client)["a", 0]["gpu_util"] == near(0.91))

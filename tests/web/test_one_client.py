@@ -12,7 +12,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from served_entries import addresses
+from served_entries import addresses, until
 from servers.web import WebServer, serving
 from tachograph.web.identity.tokens import create_token
 from tachograph.web.registry import ENDPOINTS
@@ -97,7 +97,7 @@ def test_many_connections_of_one_address_keep_no_other_user_waiting(site: WebSer
         attacking = threading.Thread(target=lambda: asyncio.run(attackers()))
         attacking.start()
         try:
-            waited(lambda: b"429 close" in seen)
+            until(lambda: b"429 close" in seen)
             meanwhile = slowest_s(client)
         finally:
             ending.set()
@@ -115,7 +115,7 @@ def test_connections_of_one_address_are_limited(site: WebServer) -> None:
         ]
         with client_of(site) as client:
             assert client.get("/api/v1/me").status_code == 200
-        waited(lambda: sum(map(_is_open, idle)) <= 100)
+        until(lambda: sum(map(_is_open, idle)) <= 100)
 
 
 def _is_open(connection: socket.socket) -> bool:
@@ -185,14 +185,6 @@ def test_a_worker_is_gone_soon_after_its_client(site: WebServer) -> None:
         with client_of(site) as client:
             assert client.get("/api/v1/me").status_code == 200
         assert workers(site) == stopped
-    waited(lambda: len(workers(site)) < len(stopped))
+    until(lambda: len(workers(site)) < len(stopped))
     for pid in workers(site) & stopped:
         os.kill(pid, signal.SIGCONT)
-
-
-def waited(true: Callable[[], bool]) -> None:
-    """Wait until something is true."""
-    until = time.monotonic() + _SOON_S
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)

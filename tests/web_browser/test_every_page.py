@@ -69,3 +69,12 @@ def test_a_job_is_opened_with_the_keyboard_and_back_returns_to_the_same_list(
     opened.page.go_back()
     assert opened.page.url.endswith(path)
     assert opened.page.locator("tbody a").all_inner_texts() == before
+
+
+def test_the_page_of_the_fleet_comes_again_without_scripts_alone(browser: Browser, server: WebServer) -> None:
+    with window(browser, server) as scripted, window(browser, server, scripts=False) as plain:
+        for opened in (scripted, plain):
+            opened.open("/now")
+        assert scripted.page.locator("meta[http-equiv=refresh]").count() == 0
+        assert plain.page.locator("meta[http-equiv=refresh]").get_attribute("content") == "30"
+        assert "loads again every 30 s" in plain.page.locator("main").inner_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browser_window import NARROW, WIDE, Window
+from browser_window import NARROW, Window
 from playwright.sync_api import Browser
 
 from servers.web import WebServer
@@ -11,9 +11,8 @@ from servers.web import WebServer
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: WebServer, width: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
+def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: WebServer) -> None:
+    context = browser.new_context(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
     opened = Window(page, server.address)
     try:

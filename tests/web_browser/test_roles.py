@@ -1,57 +1,105 @@
-"""Every page of the catalogue as each role, in a browser: opened or refused, whole, and with links that lead on."""
+"""Every page of the catalogue as each role: opened or refused, and with links that lead on."""
 
 from __future__ import annotations
 
-import pytest
-from browser_window import window
-from page_examples import EXAMPLES
-from playwright.sync_api import Browser
+import re
+from html import unescape
+from pathlib import Path
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
-from servers.web import WebServer
+import httpx2
+import msgspec
+import pytest
+from page_examples import EXAMPLES
+from starlette.testclient import TestClient
+
+import nsight_reports
+from served_entries import ApiClient, until
+from tachograph.catalog import config
+from tachograph.lake.delta import Lake
 from tachograph.web.registry import PAGES
+from tachograph.web.snapshot import ServedLake
 from tachograph.web.viewer import Role
 
 pytestmark = pytest.mark.slow
-# as tests/conftest.py configures the server
-PEOPLE = {"user000": Role.USER, "mia": Role.MANAGER, "sue": Role.SUPPORT}
-_MOST_LINKS = 6  # of one page that are followed
+PEOPLE = {
+    Role.ANONYMOUS: "",
+    Role.USER: "user000",
+    Role.MANAGER: "user000",
+    Role.SUPPORT: "sue",
+    Role.ADMIN: "ada",
+}
 
 
-@pytest.mark.parametrize("name", PEOPLE)
-def test_pages_are_opened_by_those_who_may(browser: Browser, server: WebServer, name: str) -> None:
-    role, followed = PEOPLE[name], set[str]()
-    with window(browser, server, user=name) as opened:
-        for entry in PAGES:
-            path = EXAMPLES[entry.name][-1]
-            status = opened.open(path)
-            if role < entry.least:
-                assert status == 403, path
-            else:
-                assert status == 200 or (not role >= Role.SUPPORT and status == 404), path
-            if status != 200:
-                opened.problems.clear()  # the browser reports the status
-                continue
-            assert opened.page.locator("h1").count() == 1, path
-            assert opened.problems == [], path
-            assert opened.overflow <= 0, path
-            for link in [one for one in opened.links() if one not in followed][:_MOST_LINKS]:
-                followed.add(link)
-                assert opened.page.request.get(link).status < 400, f"{name}: {path} links to {link}"
+@pytest.fixture(scope="module")
+def served(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> ServedLake:
+    """The demo, with a report of kernels for some jobs of user000."""
+    report = tmp_path_factory.mktemp("report") / "cfd.csv"
+    report.write_text(nsight_reports.sample(), encoding="utf-8")
+    loaded = config.load(str(demo / "tachograph.toml"), {})
+    configuration = msgspec.structs.replace(
+        loaded,
+        interference=msgspec.structs.replace(loaded.interference, profiles={"user000/cfd": str(report)}),
+        serve=msgspec.structs.replace(loaded.serve, requests_per_s=0.0),
+    )
+    return ServedLake(Lake.open(str(demo / "lake")), configuration)
 
 
-def test_a_user_sees_no_job_of_others(browser: Browser, server: WebServer) -> None:
-    with window(browser, server, user="user000") as opened:
-        opened.open("/jobs?limit=1000")
-        assert set(opened.page.locator("tbody td a[href*='/user/']").all_inner_texts()) == {"user000"}
-        assert opened.open("/job/1000316") == 404  # of user036
-        assert opened.open("/user/user036") == 404
-        assert opened.open("/compare?job=1000316") == 404
-        assert opened.open("/findings") == 200
-        assert opened.page.locator("form[method=post][action$='/findings']").count() == 0
+def client_of(as_viewer: ApiClient, role: Role) -> TestClient:
+    client = as_viewer(PEOPLE[role], role.label)
+    client.headers["accept"] = "text/html"
+    client.follow_redirects = False
+    return client
 
 
-def test_without_a_proof_the_page_leads_to_the_log_in(browser: Browser, server: WebServer) -> None:
-    with window(browser, server, user=None) as opened:
-        opened.open("/jobs?user=user000")
-        assert opened.page.url.endswith("/login?next=%2Fjobs%3Fuser%3Duser000")
-        assert opened.page.locator("h1").count() == 1
+def opened(client: TestClient, path: str) -> httpx2.Response:
+    """The answer, once all that it shows is made."""
+    if not path.startswith("/now"):
+        until(lambda: "refresh" not in client.get(path).headers)
+    return client.get(path)
+
+
+def kind_of(link: str) -> tuple[str, frozenset[str]]:
+    """What a link leads to: of all links to jobs one is followed, of all lists of jobs one with each parameters."""
+    parts = urlsplit(link)
+    place = re.sub(r"^/(job|user|account|node|study)/[^/]+", r"/\1/*", parts.path)
+    return place, frozenset(name for name, _ in parse_qsl(parts.query))
+
+
+@pytest.mark.parametrize("role", PEOPLE)
+def test_pages_are_opened_by_those_who_may_and_lead_on(as_viewer: ApiClient, role: Role) -> None:
+    client = client_of(as_viewer, role)
+    assert {entry.name for entry in PAGES} == set(EXAMPLES)
+    statuses = {}
+    followed: dict[tuple[str, frozenset[str]], str] = {}
+    for entry in PAGES:
+        path = EXAMPLES[entry.name][0]
+        answer = opened(client, path)
+        statuses[entry.name] = answer.status_code
+        if answer.status_code == 200:
+            assert answer.text.count("<h1") == 1, path
+            for link in re.findall(r'<a\b[^>]*\bhref="([^"#]+)', answer.text):
+                target = urljoin(path, unescape(link))
+                followed.setdefault(kind_of(target), target)
+    if role is Role.ANONYMOUS:  # no page without a proof, as `serve.anonymous` is off
+        assert set(statuses.values()) == {303}
+        return
+    assert statuses == {entry.name: 200 if role >= entry.least else 403 for entry in PAGES}
+    assert len(followed) > 20
+    for target in followed.values():
+        if target.startswith("/"):
+            accept = "*/*" if target.startswith("/api/v1") else "text/html"
+            assert client.get(target, headers={"accept": accept}).status_code < 400, target
+
+
+def test_a_user_sees_no_job_of_others(as_viewer: ApiClient) -> None:
+    client = client_of(as_viewer, Role.USER)
+    assert set(re.findall(r'href="/user/([^"]+)"', client.get("/jobs?limit=1000").text)) == {"user000"}
+    for hidden in ("/job/1000316", "/user/user036", "/compare?job=1000316"):  # of user036
+        assert client.get(hidden).status_code == 404
+    assert 'method="post" action="/findings"' not in client.get("/findings").text
+
+
+def test_without_a_proof_the_page_leads_to_the_log_in(as_viewer: ApiClient) -> None:
+    answer = client_of(as_viewer, Role.ANONYMOUS).get("/jobs?user=user000")
+    assert answer.headers["location"] == "/login?next=%2Fjobs%3Fuser%3Duser000"
