@@ -19,9 +19,8 @@ from tachograph.web.application import WebService, create_application
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.snapshot import ServedLake
 
-ANN, BOB, BOSS = "annqz", "bobqz", "bossqz"
+ANN, BOB = "annqz", "bobqz"
 ANNS_JOB, BOBS_JOB = "410014", "770077"
-BOBS_KEY = f"None:{BOBS_JOB}"
 HOSTILE = '<script>alert("x")</script>\u202e\x1b[31m'
 FORMULA = "=cmd|'/c calc'!A1"
 # what must be in no answer to others: each is a part of a value that is Bob's alone

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tachograph.catalog.errors import LakeError, NotFoundError
-from tachograph.web.background import Background, Pending
+from tachograph.web.background import Background, Drawings, Pending
 
 
 def test_a_report_is_made_once_and_pending_until_then() -> None:
@@ -73,3 +73,11 @@ def test_too_many_that_wait_are_refused_and_old_ones_make_room() -> None:
     assert [background.get(key, make, wait_s=60) for key in (1, 2, 3, 4)] == [b"made"] * 4
     assert background.get(4, lambda _: b"again", wait_s=60) == b"made"
     assert background.get(1, lambda _: b"again", wait_s=60) == b"again"
+
+
+def test_drawings_are_kept_and_bounded() -> None:
+    drawings = Drawings(most=10)
+    assert drawings.get("none", lambda: None) is None
+    assert [drawings.get(key, lambda: "x" * 6) for key in ("a", "b")] == ["x" * 6] * 2
+    assert drawings.get("b", lambda: "again") == "x" * 6
+    assert drawings.get("a", lambda: "anew") == "anew"

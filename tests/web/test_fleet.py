@@ -118,11 +118,15 @@ def _watch(opened: _Opened, wanted: SourceRequest | None = None) -> FleetWatch:
     return FleetWatch(Configuration(), "nowhere", wanted, opener=opened)
 
 
+def _runs(watch: FleetWatch) -> bool:
+    return watch.is_running
+
+
 def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = _Opened()
     watch = _watch(opened, SourceRequest(simulate=8))
     watch.interval_s = 0.05
-    assert not watch.is_running
+    assert not _runs(watch)
     first = watch.state(wait_s=_LONG_S)
     assert first.view is not None
     while watch.state(wait_s=_LONG_S).number == first.number:
@@ -130,10 +134,10 @@ def test_one_monitor_for_all_viewers_which_ends_some_time_after_the_last(monkeyp
     assert len(opened.requests) == 1
     monkeypatch.setattr(fleet, "LINGER_S", 0.0)
     for _ in range(600):
-        if not watch.is_running:
+        if not _runs(watch):
             break
         threading.Event().wait(0.1)
-    assert not watch.is_running
+    assert not _runs(watch)
     monkeypatch.setattr(fleet, "LINGER_S", 60.0)
     assert watch.state(wait_s=_LONG_S).number > first.number, "never a number that a page has seen"
     watch.close()

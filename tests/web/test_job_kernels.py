@@ -1,4 +1,4 @@
-"""The kernels of a job on a page: of the reports that are given for its user and name, for those who see the job."""
+"""Kernels and scores of a job: of reports that are given for its user and name, or attached to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tachograph.nsight.reports import read_reports
 from tachograph.report.json_values import json_values
 from tachograph.sharing.attached import to_attach
 from tachograph.web.background import Pending
-from tachograph.web.pages import job, job_kernels
+from tachograph.web.pages import job, job_kernels, job_scores
 from tachograph.web.rest import jobs as rest_jobs
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role, Viewer
@@ -124,3 +124,18 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(lake: Path, r
     assert "Each kernel" in shown(view, key)
     with pytest.raises(NotFoundError):
         rest_jobs.kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
+
+
+def test_the_page_of_scores_has_a_row_per_way_and_reports_are_one(demo: Path, lake: Path, report: Path) -> None:
+    view = served(demo, report).view(ADMIN)
+    page = job_scores.content(view, job_scores.PARAMETERS(key="1000316"))
+    summary = next(row for row in read_summaries(view.opened.lake).to_dicts() if row["job_id"] == "1000316")
+    recorded, sampled = page["rows"]
+    assert recorded[1:4] == tuple(f"{summary[name]:.1f}" for name in page["headings"][1:4])
+    assert sampled[1:] == ("–", "–", "–", "not sampled")
+    assert page["remarks"]
+    attach(lake, report, "1000316")
+    later = ServedLake(Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {})).view(ADMIN)
+    ways = json_values(rest_jobs.scores(later, job.PARAMETERS(key="1000316")).values)["ways"]
+    assert [way["way"] for way in ways] == ["dcgm", "pm", "nsight"]
+    assert ways[2]["basis"].endswith("13 profiled kernels")

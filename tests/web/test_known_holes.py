@@ -1,24 +1,22 @@
 """Holes that another service of job data has closed, and their kin: none is here.
 
-The list is that of ClusterCockpit 1.5.4: a JWT signed with an empty key, injection by the name of a metric, paths out
-of a folder, CORS with credentials, scripts stored in a message of a job, forms of other sites, no content security
-policy, pages in frames of other sites.
+The list is that of ClusterCockpit 1.5.4: a JWT signed with an empty key, paths out of a folder, CORS with credentials,
+forms of other sites, no content security policy, pages in frames of other sites. Of names that act, scripts that are
+stored in names of jobs, and formulas tests/foreign_text is the proof.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
-from marked_lake import ANN, ANNS_JOB, BOB, FORMULA, HOSTILE, connect, service_of
+from marked_lake import ANN, ANNS_JOB, BOB, connect, service_of
 from starlette.testclient import TestClient
 
 from tachograph.catalog.config import ServeOptions
@@ -29,10 +27,8 @@ from tachograph.web.endpoints import API
 from tachograph.web.guard import log_line, without_secrets
 from tachograph.web.identity.identities import NO_LINK, Identities
 from tachograph.web.identity.slurm_tokens import SlurmTokens
-from tachograph.web.identity.tokens import create_token
 from tachograph.web.lanes import Lanes
 from tachograph.web.registry import ENDPOINTS, PAGES
-from tachograph.web.viewer import Role
 
 ME = f"{API}/me"
 SECRET = bytes(range(32))
@@ -102,24 +98,6 @@ def test_a_secret_that_everyone_can_read_is_refused(key: Path) -> None:
         Identities.of(ServeOptions(slurm_jwt_key=str(key)))
 
 
-_INJECTED = ["gpu_util; DROP TABLE job", "x' OR '1'='1", "../../etc/passwd", "__class__", "{{7*7}}", "a\x00b", "\ud800"]
-_NAMING = ("where", "sort", "columns", "fields", "figure", "by")  # parameters that take names
-
-
-@pytest.mark.parametrize("name", _INJECTED)
-def test_injection_by_metric_name(ann: TestClient, name: str) -> None:
-    """Each name comes in each parameter, and each parameter at each endpoint, two at a time."""
-    for number, entry in enumerate(ENDPOINTS, _INJECTED.index(name)):
-        if entry.method != "GET":
-            continue
-        path = API + re.sub(r"{\w+}", ANNS_JOB, entry.path)
-        for parameter in (_NAMING[number % 6], _NAMING[(number + 3) % 6]):
-            value = f"{name}>1" if parameter == "where" else name
-            answer = ann.get(path, params={parameter: value.encode("utf-8", "surrogatepass").decode("latin-1")})
-            assert answer.status_code < 500, f"{path} {parameter}"
-            assert "Traceback" not in answer.text
-
-
 @pytest.mark.parametrize(
     "path",
     ["/static/../application.py", "/static/%2e%2e/application.py", "/static/..%2fapplication.py", "/static//etc/passwd",
@@ -145,43 +123,10 @@ def test_an_address_is_quoted_in_headers(ann: TestClient) -> None:
     assert answer.headers["link"].startswith(f"<{API}/jobs/%E2%80%83{ANNS_JOB}%0A/minutes?limit=1&after=")
 
 
-def test_files_of_the_server_are_named_to_admins_alone(marked: Lake, tmp_path: Path) -> None:
-    shutil.copytree(marked.location, tmp_path / "lake")
-    tokens, answers = tmp_path / "tokens", []
-    roles = (Role.USER, Role.SUPPORT, Role.ADMIN)
-    expires = datetime.now(UTC) + timedelta(hours=1)
-    sent = [create_token(tokens, user=ANN, role=role, expires=expires)[0] for role in roles]
-    client = connect(Lake.open(str(tmp_path / "lake")), token_file=str(tokens))
-    assert client.get(ME, headers={"authorization": f"Bearer {sent[0]}"}).status_code == 200
-    for file in (tmp_path / "lake" / "job_minutes").rglob("*.parquet"):
-        file.unlink()
-    for token in sent:
-        answer = client.get(f"{API}/jobs/{ANNS_JOB}/minutes", headers={"authorization": f"Bearer {token}"})
-        answers.append((answer.status_code, ".parquet" in answer.text))
-    assert answers == [(503, False), (503, False), (503, True)]
-
-
 def test_cors_with_credentials(ann: TestClient) -> None:
     for method in ("GET", "OPTIONS", "POST"):
         answer = ann.request(method, ME, headers={"origin": EVIL, "access-control-request-method": "POST"})
         assert not [name for name in answer.headers if name.startswith("access-control-")]
-
-
-def test_stored_scripts_in_names_of_jobs(ann: TestClient) -> None:
-    for path in ("/jobs", f"/job/{ANNS_JOB}"):
-        page = ann.get(path, headers=PAGE)
-        assert page.status_code == 200
-        assert "<script>alert" not in page.text
-        assert "\x1b" not in page.text
-        assert "\u202e" not in page.text
-    assert HOSTILE in [row["name"] for row in ann.get(f"{API}/jobs").json()], "in JSON as it is"
-    assert ann.get(f"{API}/jobs").headers["x-content-type-options"] == "nosniff"
-
-
-def test_formulas_in_csv(ann: TestClient) -> None:
-    table = ann.get(f"{API}/jobs", headers={"accept": "text/csv"}).text
-    assert FORMULA[1:] in table
-    assert not re.search(r'(^|,)"?[=@+\t\r]', table, re.MULTILINE)
 
 
 def test_csrf(ann: TestClient) -> None:

@@ -64,7 +64,14 @@ def reused(folder: Path, allocations: list[dict[str, Any]], bob: tuple[datetime,
         ],
         allocations=allocations,
         steps=[
-            {"job_id": "7", "step": step, "name": name, "start": start, "end": end, "node_list": "n1"}
+            {
+                "job_id": "7",
+                "step": step,
+                "name": name,
+                "start": start,
+                "end": end,
+                "node_list": "n1",
+            }
             for step, name, start, end in (
                 ("0", "bob", bob[0], bob[1]),
                 ("1", "bob", bob[0] + MOMENT / 2, None),
@@ -106,7 +113,11 @@ def test_a_report_that_is_kept_is_of_one_viewer_one_run_and_one_version(tmp_path
 def test_raw_rows_of_an_id_that_was_given_again_stay_with_their_user(
     tmp_path: Path, bob: tuple[datetime, datetime | None]
 ) -> None:
-    allocations = [*held("7", "bobs", [0], *bob), *held("7", "anns", [0], *ANNS_RUN), *held("7", "whose", [1])]
+    allocations = [
+        *held("7", "bobs", [0], *bob),
+        *held("7", "anns", [0], *ANNS_RUN),
+        *held("7", "whose", [1]),
+    ]
     view = reused(tmp_path, allocations, bob)
     assert nodes_of(view) == ["anns"]
     steps = view.opened.lake.latest(STEPS)
@@ -119,11 +130,18 @@ def test_raw_rows_of_an_id_that_was_given_again_stay_with_their_user(
 
 _AGAIN = (ANNS_RUN[1], ANNS_RUN[1] + HOUR)
 _ANN_AT, _BOB_AT = ("ann", ANNS_RUN, "east"), ("bob", ANNS_RUN, "west")
-VISIBLE: dict[str, tuple[list[tuple[str, tuple[datetime, datetime], str | None]], list[dict[str, Any]], list[str]]] = {
+VISIBLE: dict[
+    str,
+    tuple[list[tuple[str, tuple[datetime, datetime], str | None]], list[dict[str, Any]], list[str]],
+] = {
     "no other user had the id": ([("ann", ANNS_RUN, None)], held("7", "anns", [0]), ["anns"]),
     "requeued": (
         [("ann", ANNS_RUN, None), ("ann", _AGAIN, None)],
-        [*held("7", "first", [0], *ANNS_RUN), *held("7", "second", [0], *_AGAIN), *held("7", "any", [1])],
+        [
+            *held("7", "first", [0], *ANNS_RUN),
+            *held("7", "second", [0], *_AGAIN),
+            *held("7", "any", [1]),
+        ],
         ["any", "first", "second"],
     ),
     "another cluster": (
@@ -163,4 +181,8 @@ def test_scores_of_gpus_are_visible_while_a_visible_job_held_them(tmp_path: Path
         name: served.view(Viewer(name, role)).opened.lake.latest(GPU_SCORES).get_column("t").sort().to_list()
         for name, role in (("ann", Role.USER), ("eve", Role.USER), ("ada", Role.SUPPORT))
     }
-    assert times == {"ann": sorted([anns[0], anns[1] - MOMENT]), "eve": [], "ada": sorted(t for _, _, t in sampled)}
+    assert times == {
+        "ann": sorted([anns[0], anns[1] - MOMENT]),
+        "eve": [],
+        "ada": sorted(t for _, _, t in sampled),
+    }

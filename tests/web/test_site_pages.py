@@ -14,9 +14,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from starlette.requests import Request
-from starlette.testclient import TestClient
 
+from served_entries import ApiClient
 from tachograph.api.open_lake import OpenLake
 from tachograph.api.rule_jobs import backtest
 from tachograph.catalog import config
@@ -25,9 +24,8 @@ from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
 from tachograph.web import snapshot
-from tachograph.web.application import WebService, create_application
 from tachograph.web.background import Pending, Progress
-from tachograph.web.pages import node, rules, sharing, status, study, study_figure, waste
+from tachograph.web.pages import node, rules, sharing, status, study, study_figure
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role, Viewer
 
@@ -75,14 +73,6 @@ def _texts(values: object) -> str:
         return repr(values)
 
 
-@pytest.mark.parametrize("by", ["user", "account", "partition", "gpu_model"])
-def test_waste_of_a_user_names_no_other(every: View, own: View, by: str) -> None:
-    found = _content(own, waste, by=by, jobs="all")
-    assert found["report"].jobs
-    assert not [user for user in _others(every, own) if f'"{user}"' in _texts(found["report"].users.to_dicts())]
-    assert set(found["report"].concerned["user"]) == {own.viewer.name}
-
-
 def test_a_node_shows_all_its_jobs_to_support_and_own_ones_to_a_user(every: View, own: View) -> None:
     gpus = every.opened.gpus(every.opened.jobs())
     name = gpus.group_by("node").agg(pl.col("job_key").n_unique()).sort("job_key", "node").item(-1, "node")
@@ -97,8 +87,6 @@ def test_a_node_shows_all_its_jobs_to_support_and_own_ones_to_a_user(every: View
     with pytest.raises(NotFoundError):
         _content(every, node, name="nid999999")
 
-
-def test_unmeasured_errors_of_a_node_are_not_called_none(every: View) -> None:
     found = _content(every, node, name="nid000029")
     assert found["report"].gpus["xid_events"].null_count() == found["report"].gpus.height
     assert "not measured" in found["headline"]
@@ -117,8 +105,6 @@ def test_the_study_is_made_once_and_its_pictures_have_addresses(every: View) -> 
     with pytest.raises(NotFoundError):
         study_figure.content(every, study_figure.PARAMETERS(figure="../../etc/passwd", suffix="svg"))
 
-
-def test_a_study_of_no_jobs_is_a_state_of_the_page(every: View) -> None:
     found = _content(every, study, user=("absent",))
     assert found["study"] is None
     assert found["problem"]
@@ -167,18 +153,12 @@ def test_a_back_test_ends_in_time_with_the_newest_jobs(every: View, monkeypatch:
         with_settings(before, ["hot_c=-1"])
 
 
-class SupportService(WebService):
-    """A service for which every request is from support."""
-
-    def identify(self, request: Request) -> Viewer:
-        return SUPPORT
-
-
-@pytest.mark.parametrize("path", ["/", "/user/user000", "/account/proj00", "/waste", "/waste?by=user&jobs=all"])
+@pytest.mark.parametrize("path", ["/", "/user/user000", "/waste?by=user&jobs=all"])
 def test_sums_of_many_jobs_are_made_beside_and_are_the_same(
-    served: ServedLake, monkeypatch: pytest.MonkeyPatch, path: str
+    as_viewer: ApiClient, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    client = TestClient(create_application(SupportService.of(served)), headers={"accept": "text/html"})
+    client = as_viewer("support", "support")
+    client.headers["accept"] = "text/html"
     at_once = client.get(path)
     assert at_once.status_code == 200
     may_end = threading.Event()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -90,7 +92,7 @@ def test_each_endpoint_answers_those_whose_role_suffices(as_viewer: ApiClient, r
     for entry in ENDPOINTS:
         if "{" in entry.path or entry.name == "study":  # each study takes seconds
             continue
-        sent = {"json": {}} if entry.method == "POST" else {}
+        sent: dict[str, Any] = {"json": {}} if entry.method == "POST" else {}
         answer = client.request(entry.method, f"{API}{entry.path}", **sent)
         if role is Role.ANONYMOUS and (entry.of_lake or entry.least > role):  # `serve.anonymous` is off
             assert answer.status_code == 401, entry.name
