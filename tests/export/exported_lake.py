@@ -24,7 +24,12 @@ START, END = utc(1, 12), utc(1, 12, 30)
 def busy(node: str, gpu: int, level: float, *, start: datetime = START, end: datetime = END, **given: Any) -> Rows:
     """Samples every 30 s of a GPU at one level."""
     times = [start + timedelta(seconds=30 * place) for place in range(int((end - start).total_seconds() // 30))]
-    values = {"gpu_util": level, "power_w": 100 + 200 * level, "hbm_used_mib": 1000, "hbm_free_mib": 39000}
+    values = {
+        "gpu_util": level,
+        "power_w": 100 + 200 * level,
+        "hbm_used_mib": 1000,
+        "hbm_free_mib": 39000,
+    }
     return [{"t": t, "node": node, "gpu": gpu, **values, **given} for t in times]
 
 

@@ -36,12 +36,19 @@ from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.service.collect.status import STATUS_FILE, CollectStatus, read_status, write_status
 
 LATER_FINDINGS = ("kind", "verdict", "begin", "end", "checks", "needs", "covered_by")
-LATER_MINUTES = ("mem_copy_util", *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")))
+LATER_MINUTES = (
+    "mem_copy_util",
+    *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")),
+)
 
 
 def without(table: LakeTable, later: Collection[str]) -> LakeTable:
     """A table as it was before it had these columns."""
-    return replace(table, columns=tuple(column for column in table.columns if column.name not in later), apart=None)
+    return replace(
+        table,
+        columns=tuple(column for column in table.columns if column.name not in later),
+        apart=None,
+    )
 
 
 EARLIER = (
@@ -99,7 +106,13 @@ def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
         ("job", some["job_id"], "--html", tmp_path / "job.html"),
         *(("export", form, "--to", tmp_path) for form in ("csv", "parquet", "jsonl")),
         ("export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9),
-        *(("lake",), ("waste",), ("classify", "--all"), ("rules", "run"), ("colocate", "--runs", "1")),
+        *(
+            ("lake",),
+            ("waste",),
+            ("classify", "--all"),
+            ("rules", "run"),
+            ("colocate", "--runs", "1"),
+        ),
     ):
         assert "".join(printed(lake, *words))
     exported = pl.read_parquet(tmp_path / "findings.parquet")

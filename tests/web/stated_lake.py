@@ -11,7 +11,8 @@ from madelake import fill, held, job, make_lake, summarized, utc
 from tachograph.lake.delta import Lake
 
 HUGE, AMBIGUOUS, TWICE, NEW, NEWEST = "900512", "900001", "900700", "900800", "900801"
-ANN, BOB, DAN = "ann", "bob", "dan"
+ANN, BOB, DAN, EVA = "ann", "bob", "dan", "eva"
+UNKNOWN = "900003"  # the only job of Eva and of her account: not even its GPUs are known
 _START = utc(20, 8)
 _END = _START + timedelta(minutes=10)
 
@@ -58,12 +59,14 @@ def stated_lake(folder: Path) -> Lake:
                 node_list="shared1", cluster="east"),
             job("900002", _START, _END, user=BOB, account="acct", partition="shared", name="two", gpus=1,
                 node_list="shared1", cluster="east"),
+            job(UNKNOWN, _START, _END, user=EVA, account="solo", partition="shared", name="three", gpus=1,
+                node_list="shared1", cluster="east"),
             *twice,
         ],
         allocations=[
             *(row for n in range(64) for row in held(HUGE, f"gpu{n:03}", range(8), _START, _END, cluster="east")),
             *held(AMBIGUOUS, "shared1", cluster="east"),
-            *held("900002", "shared1", cluster="east"),
+            *(row for id_ in ("900002", UNKNOWN) for row in held(id_, "shared1", cluster="east")),
             *held(TWICE, "e1", [0], _START, _END, cluster="east"),
             *held(TWICE, "w1", [0], _START, _END, cluster="west"),
         ],

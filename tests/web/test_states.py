@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from stated_lake import AMBIGUOUS, ANN, BOB, DAN, HUGE, NEW, NEWEST, TWICE, stated_lake
+from stated_lake import AMBIGUOUS, ANN, BOB, DAN, EVA, HUGE, NEW, NEWEST, TWICE, UNKNOWN, stated_lake
 
 from madelake import fill, job, summarized, utc
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
 from tachograph.web.application import WebService, create_application
-from tachograph.web.background import Drawings, Pending
+from tachograph.web.background import Pending
 from tachograph.web.identity.identities import StartLink
 from tachograph.web.identity.tokens import create_token
-from tachograph.web.pages.job import TABS
 from tachograph.web.registry import PAGES, PageEntry
 from tachograph.web.snapshot import ServedLake, View
 from tachograph.web.viewer import Role
@@ -141,7 +140,7 @@ def test_once_it_is_analyzed_it_is_a_job_as_others(stated: ServedLake, tmp_path:
         assert "not analyzed yet" not in session.get("/jobs").text
 
 
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("tab", ["gpus", "all"])  # the last has the parts of the others
 def test_a_job_of_512_gpus(client: TestClient, tab: str) -> None:
     page = client.get(f"/job/{HUGE}?tab={tab}").text
     assert "8 of 512 GPUs not used" in words(page)
@@ -151,12 +150,12 @@ def test_a_job_of_512_gpus(client: TestClient, tab: str) -> None:
         assert client.get(f"/job/{HUGE}?tab=gpus&every=gpu").text.count("gpu031 GPU") == 8
 
 
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize("tab", ["summary", "checks", "all"])
 def test_a_job_whose_gpus_are_not_known(client: TestClient, tab: str) -> None:
     page = words(client.get(f"/job/{AMBIGUOUS}?tab={tab}").text)
     assert "What its GPUs did is not known" in page
     assert "No minute of this job was measured" not in page
-    if tab in ("summary", "timeline", "gpus", "all"):
+    if tab != "checks":
         assert "Other jobs were on its nodes at the same time" in page
 
 
@@ -206,30 +205,6 @@ def test_a_table_that_cannot_be_read(stated: ServedLake, tmp_path: Path) -> None
         assert session.get("/jobs").status_code == 200
 
 
-def test_a_drawing_is_kept_for_the_next_who_may_see_the_job(
-    stated: ServedLake, as_users: Mapping[str, TestClient]
-) -> None:
-    path = f"/job/{HUGE}?tab=imbalance"
-    kept = stated.background.drawings
-    with client_of(stated) as session:
-        first = session.get(path).text
-        again = session.get(path).text
-        assert re.findall("<svg.*?</svg>", first, re.DOTALL) == re.findall("<svg.*?</svg>", again, re.DOTALL)
-        key = next(key for key in kept._kept if isinstance(key, tuple) and HUGE in key[0] and "imbalance" in key)
-        drawing = kept.get(key, lambda: "drawn anew")
-        assert drawing is not None
-        assert drawing in again
-    assert as_users[BOB].get(path).status_code == 404
-
-
-def test_drawings_are_bounded() -> None:
-    drawings = Drawings(most=10)
-    assert drawings.get("none", lambda: None) is None
-    assert [drawings.get(key, lambda: "x" * 6) for key in ("a", "b")] == ["x" * 6] * 2
-    assert drawings.get("b", lambda: "again") == "x" * 6
-    assert drawings.get("a", lambda: "anew") == "anew"
-
-
 def test_files_that_pages_name_are_kept_by_browsers(client: TestClient) -> None:
     page = client.get("/jobs").text
     for file in re.findall(r'"(/static/[^"]+)"', page):
@@ -247,3 +222,20 @@ def test_a_page_whose_numbers_are_still_made(client: TestClient, monkeypatch: py
     assert answer.status_code == 200
     assert answer.headers["refresh"]
     assert "reading, 3 of 10" in words(answer.text)
+
+
+@pytest.mark.parametrize("path", [f"/user/{EVA}", "/account/solo"])
+def test_hours_that_are_not_known_to_be_lost_are_not_none(client: TestClient, path: str) -> None:
+    page = words(client.get(path).text)
+    assert "– GPU-hours lost – GPU-hours recoverable" in page
+    assert " 0 GPU-hours" not in page
+
+
+def test_jobs_that_are_not_in_the_ledger_are_left_out_not_absent(client: TestClient) -> None:
+    page = words(client.get(f"/waste?user={EVA}").text)
+    assert "No job in the ledger." in page
+    assert "None of those that match is in the ledger" in page
+    assert "Left out: 1 job" in page
+    assert "None of the visible jobs matches" in words(client.get("/waste?user=absent").text)
+    assert words(client.get(f"/job/{UNKNOWN}").text).partition("In short ")[2].count("Not known") == 1
+    assert "No study. No job is left to study: " in words(client.get(f"/study?user={EVA}").text)
