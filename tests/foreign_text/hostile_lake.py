@@ -58,6 +58,9 @@ PAYLOADS: Mapping[str, str] = MappingProxyType(
     }
 )
 PLAIN_JOBS = [str(1000 + place) for place in range(len(PAYLOADS))]  # ids that are none, one per payload
+# one of each way to act: what is walked with few payloads is walked with these
+STRONG = ("csi", "lines", "bidi", "html")
+STRONG_JOBS = [PLAIN_JOBS[list(PAYLOADS).index(kind)] for kind in STRONG]
 # columns whose values are Slurm's or Tachograph's own words, or decide which rows belong together
 _FIXED = frozenset({"state", "provenance", "numbering", "step", "job_id", "cluster", "node", "node_list"})
 ENVIRONMENT = {

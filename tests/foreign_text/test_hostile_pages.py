@@ -17,7 +17,7 @@ import msgspec
 import polars as pl
 import pytest
 from hostile_fleet import HostileSource
-from hostile_lake import NODES, PAYLOADS, PLAIN_JOBS
+from hostile_lake import PAYLOADS, STRONG, STRONG_JOBS, node_of
 from starlette.testclient import TestClient
 from written import assert_json, assert_page, assert_plain, assert_table
 
@@ -39,19 +39,15 @@ NAMES = [name for name in PAYLOADS.values() if len(name) < 500]  # a longer one 
 USER = next(name for name in NAMES if is_user_name(name))
 # {part of an address: what it is replaced with}
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "key": tuple(PLAIN_JOBS),
-    "name": tuple(sorted({*NAMES, *NODES})),
+    "key": tuple(STRONG_JOBS),
+    "name": tuple(dict.fromkeys(name for kind in STRONG for name in (PAYLOADS[kind], node_of(PAYLOADS[kind])))),
     "figure": tuple(entry.name for entry in FIGURES),
     "suffix": ("svg", "png"),
 }
-_INSTANT = "2026-04-23T10:15:00Z"
 # {name of a module: what it must be asked with to answer}
 WITH: Mapping[str, Mapping[str, str]] = {
     "study": {"no_filter": "idle"},
     "study_figure": {"no_filter": "idle"},
-    "prometheus.query": {"query": "gpu_util", "time": _INSTANT},
-    "prometheus.query_range": {"query": "gpu_util", "start": _INSTANT, "end": _INSTANT, "step": "60"},
-    "prometheus.series": {"match[]": "gpu_util"},
 }
 REFUSED = (400, 401, 403, 404, 409)  # a name that cannot be asked for, what is not for this viewer, no such figure
 
@@ -178,6 +174,8 @@ def test_answers_show_text_alone(entry: Entry, clients: dict[str, TestClient]) -
 def test_what_is_asked_for_is_shown_as_text(entry: Entry, clients: dict[str, TestClient]) -> None:
     address, accept = next(addresses_of(entry)), media_types(entry)[0]
     words = words_of(entry)
-    for index in range(max(len(NAMES), 3 * len(words)) if words else 0):  # each text, and each word with three texts
-        asked = {words[index % len(words)]: NAMES[index % len(NAMES)]}
+    first = READ.index(entry)  # other texts than in the entry before
+    for index in range(max(len(STRONG), len(words)) if words else 0):  # each word, and each way to act
+        text = NAMES[(first + index) % len(NAMES)] if index < len(words) else PAYLOADS[STRONG[index]]
+        asked = {words[index % len(words)]: text}
         ask(clients["admin"], address, accept, **{**WITH.get(entry.name, {}), **asked})

@@ -69,22 +69,14 @@ def test_only_these_files_start_programs() -> None:
 
 
 HOSTILE = (
-    *("$(touch X)", "`touch X`", ";touch X", "7;touch X", "| touch X", "a && touch X", "'; touch X; '", '"$(touch X)"'),
+    # what a shell reads
+    *("$(touch X)", "`touch X`", "7;touch X", "| touch X", "'; touch X; '", '"$(touch X)"'),
+    # options, further words
+    *("a b", "--help", "-u root", "--clusters=other", "cluster=other", "a\nb", "\na", "a\r"),
+    # several, patterns, words of Slurm's own
     *(
-        "a b",
-        "--help",
-        "-M other",
-        "-u root",
-        "--clusters=other",
-        "a\nb",
-        "\na",
-        "a\r",
-        "a,b",
         "7,8",
         "7 8",
-        "cluster=other",
-    ),
-    *(
         "*",
         "[1-9]",
         "gpu[01-04]",
@@ -98,9 +90,8 @@ HOSTILE = (
         "\x00",
         "a|b",
         "~root",
-        "é",
-        "7" * 5000,
     ),
+    *("é", "7" * 5000),
 )
 ROW: Mapping[str, Any] = {
     "job_id": "7",
@@ -207,8 +198,9 @@ def _options(command: list[str]) -> list[str]:
     return [command[0], str(len(command)), *named]
 
 
-@pytest.mark.parametrize("before", ["ssh", "on-login"])
-@pytest.mark.parametrize("field", CALLS)
+@pytest.mark.parametrize(
+    ("field", "before"), [*((field, "ssh") for field in CALLS), ("drain reason", "on-login"), ("record", "on-login")]
+)
 def test_hostile_values_run_nothing_and_add_no_option(site: Path, field: str, before: str) -> None:
     call, good = CALLS[field]
     words = (str(site / "programs" / before), *(("login",) if before == "ssh" else ()))
