@@ -69,11 +69,11 @@ def kind_of(link: str) -> tuple[str, frozenset[str]]:
 @pytest.mark.parametrize("role", PEOPLE)
 def test_pages_are_opened_by_those_who_may_and_lead_on(as_viewer: ApiClient, role: Role) -> None:
     client = client_of(as_viewer, role)
-    assert {entry.name for entry in PAGES} == set(EXAMPLES)
+    assert {entry.name for entry in PAGES if "{" in entry.path} <= set(EXAMPLES)
     statuses = {}
     followed: dict[tuple[str, frozenset[str]], str] = {}
     for entry in PAGES:
-        path = EXAMPLES[entry.name][0]
+        path = EXAMPLES.get(entry.name, (entry.path,))[0]
         answer = opened(client, path)
         statuses[entry.name] = answer.status_code
         if answer.status_code == 200:
