@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hostile_lake import ENVIRONMENT, MARK, PAYLOADS, PLAIN_JOBS
+from hostile_lake import ENVIRONMENT, MARK, PAYLOADS, PLAIN_JOBS, STRONG, STRONG_JOBS
 from written import assert_json, assert_page, assert_plain, assert_table, texts_of
 
 from in_process import run_here
@@ -25,7 +25,8 @@ NAMES = list(PAYLOADS.values())
 USERS = [name for name in NAMES if not name.startswith("-")]  # an option, to argparse
 _TEXTS = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype == pl.String]
 COLUMNS = ",".join(_TEXTS)
-_OF_A_JOB = ("checks", "steps", "ticket", "mail")
+_OF_A_JOB = ((), ("--checks",), ("--steps",), ("--ticket",), ("--mail",))
+_SCRIPTS = [(list(PAYLOADS).index(kind), PAYLOADS[kind]) for kind in STRONG]
 
 # {command: what it is run with}; formats are added
 WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -35,16 +36,18 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "lake": (("--nodes",),),
     "lake forget": tuple(("--user", f"{name}{more}", "--remove") for name in USERS[:9:4] for more in ("", " of none")),
     "jobs": ((), ("--columns", COLUMNS), *(("--user", name) for name in USERS[:2])),
-    "job": tuple((job, *more) for job in PLAIN_JOBS for more in ((), *((f"--{one}",) for one in _OF_A_JOB))),
-    "seff": tuple((job, *more) for job in PLAIN_JOBS for more in ((), ("--brief",))),
-    "lab classify": (("--all",),),
-    "lab tune": (("--lake-labels",), ("--propose",)),
-    "lab rules": (("run",), ("run", "--show", "unknown")),
-    "study": tuple(("radar", "--by", by, "-o", f"radar-{by}") for by in ("user", "account", "partition", "job")),
+    "job": (
+        *((job, *more) for job in STRONG_JOBS for more in _OF_A_JOB),
+        *((job, *_OF_A_JOB[place % 5]) for place, job in enumerate(PLAIN_JOBS) if job not in STRONG_JOBS),
+    ),
+    "seff": tuple((job, *more) for job in STRONG_JOBS for more in ((), ("--brief",))),
+    "classify": (("--all",),),
+    "tune": (("--lake-labels",), ("--propose",)),
+    "rules": (("run",), ("run", "--show", "unknown")),
+    "figures": (("radar", "--by", "user", "-o", "radar"),),  # names of other groups are drawn in the same way
     "waste": tuple(("--by", by, "--jobs", "idle") for by in ("user", "account", "partition")),
     "advise": tuple(
-        (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in enumerate(NAMES)
-        if name in USERS
+        (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in _SCRIPTS
     ),
     "act comment": (tuple(PLAIN_JOBS),),
     "act digest": tuple(
@@ -75,7 +78,6 @@ ELSEWHERE: Mapping[str, str] = {
     "export": "see test_hostile_exports.py",
     "serve": "not walked: see tests/web/test_known_holes.py",
 }
-_FORMATS = {"--json", "--csv", "--html", "--raw", "--sbatch", "--ndjson"}
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def cases() -> Iterator[Case]:
         for words in walks:
             taken = set(words) & {"--ticket", "--mail", "--brief", "--steps"}
             forms = ["", *sorted(options_of(command, words) & {"--json", "--csv", "--html", "--sbatch"})]
-            few = command == "job" and words[0] not in PLAIN_JOBS[::12]  # for most, plain text alone
+            few = command == "job" and words[0] not in STRONG_JOBS  # for most, plain text alone
             for form in forms if not (taken or few) else [""]:
                 if not form or command == "job" or (form, words[:1]) not in walked:
                     walked.add((form, words[:1]))
