@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from plain_numbers import BOTTLENECKS, MODELS, PRESETS, Values, health, kind, real
 
+from plain_numbers import BOTTLENECKS, MODELS, PRESETS, Values, health, kind, real
 from tachograph.catalog.config import WorkloadOptions
 from tachograph.judge.workload.settings import settings_of
 from tachograph.live.monitor import Monitor

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from plain_numbers import (
     BOTTLENECKS,
     COUNTERS,
@@ -28,7 +29,6 @@ from plain_numbers import (
     real,
     reported,
 )
-
 from servers.exporter import Gpu as Unit
 from servers.exporter import Node, exporter, page
 from servers.faulty import Reply, SeenRequest, faulty

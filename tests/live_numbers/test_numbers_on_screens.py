@@ -14,8 +14,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from plain_numbers import Values, percent
 
+from plain_numbers import Values, percent
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
 from tachograph.live.monitor import Monitor
