@@ -154,7 +154,7 @@ def one_line(printed: str, what: str) -> bool:
 def read_only_lake(chaos: Chaos, lake: Path) -> dict[str, Any]:
     """Run every command over a lake that can only be read; return {command: exit code}, and what was wrong."""
     inputs = chaos.folder / "inputs"
-    writing = (("ingest", "ldms", inputs / "late"), ("analyze", "--full"), ("compact",))
+    writing = (("ingest", "ldms", inputs / "late"), ("analyze", "--full"), ("lake", "compact"))
     codes, wrong = {}, []
     before = listing(lake)
     with read_only(lake, chaos.folder / "read-only") as there:

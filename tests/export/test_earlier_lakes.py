@@ -109,9 +109,9 @@ def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
         *(
             ("lake",),
             ("waste",),
-            ("classify", "--all"),
-            ("rules", "run"),
-            ("colocate", "--runs", "1"),
+            ("lab", "classify", "--all"),
+            ("lab", "rules", "run"),
+            ("share", "colocate", "--runs", "1"),
         ),
     ):
         assert "".join(printed(lake, *words))

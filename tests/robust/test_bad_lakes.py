@@ -41,7 +41,7 @@ def lake(prepared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared, tmp_path / "lake"))
 
 
-@pytest.mark.parametrize("command", [("lake",), ("jobs",), ("job", "1"), ("analyze",), ("compact",)])
+@pytest.mark.parametrize("command", [("lake",), ("jobs",), ("job", "1"), ("analyze",), ("lake", "compact")])
 def test_a_missing_lake_is_named(tmp_path: Path, command: tuple[str, ...]) -> None:
     assert_one_line(tachograph(*command, "--lake", tmp_path / "nowhere"), 5, "nowhere: there is no lake", "--lake")
 
