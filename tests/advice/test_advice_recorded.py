@@ -71,5 +71,5 @@ def test_a_cold_start_of_sixteen_minutes(recorded: Path) -> None:
     levels = [mean(per_minute[minute]) for minute in range(max(per_minute) + 1)]
     row = summary(gpu_util_mean=mean(levels), elapsed_s=len(levels) * 60.0)
     found = {finding.code: finding for finding in findings_of(row, gpus(), minutes(levels), Thresholds())}
-    assert list(found) == ["late_start"]  # which covers low_utilisation
-    assert found["late_start"].evidence["started_after_s"] == 16 * 60  # 0.25 % at 870 s is no work, 6.8 % at 960 s is
+    assert list(found) == ["cold_start"]  # which covers low_utilisation
+    assert found["cold_start"].evidence["interval_s"] == 16 * 60  # 0.25 % at 870 s is no work, 6.8 % at 960 s is

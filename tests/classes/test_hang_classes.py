@@ -73,14 +73,6 @@ def test_the_sentence_and_the_clock_say_the_same_length(ended_s: int, minutes: i
     assert found.evidence["interval_s"] == minutes * 60
 
 
-@pytest.mark.parametrize("code", HUNG)
-def test_one_minute_short_of_an_hour_is_none(code: str) -> None:
-    short = {minutes: tuple((minutes, lv) if lv is RESTING else (n, lv) for n, lv in EXAMPLES[code])
-             for minutes in (59, 60)}  # fmt: skip
-    assert verdict_of(short[60])[code] == "yes"
-    assert verdict_of(short[59])[code] == "no"
-
-
 def test_the_sentence_says_how_short() -> None:
     found = verdicts(gpu_minutes(phases((59, RESTING), (70, WORKING))))
     assert (

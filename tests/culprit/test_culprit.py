@@ -236,7 +236,7 @@ def test_text_json_page_and_evidence_have_the_same_sentence() -> None:
 def test_only_a_hang_of_several_gpus_has_one() -> None:
     courses = alike(HUNG) | {("n1", 2): STOPPED}
     assert report_of(courses, "memory_bound").culprit is None
-    assert report_of(courses, "hung", verdict="no").culprit is None
-    assert report_of({("n1", 0): HUNG}, "hung").culprit is None
+    assert report_of(courses, "job_hang", verdict="no").culprit is None
+    assert report_of({("n1", 0): HUNG}, "job_hang").culprit is None
     held, every = job(courses)
     assert hang_culprit([], held, every, held=4) is None

@@ -61,7 +61,10 @@ def findings(numbers: Sequence[int]) -> pl.DataFrame:
             "needs": [],
         }
         for number in numbers
-        for code, verdict in (("hung", "yes"), *((code, "no") for code in ("idle_gpus", "cold_start", "stalls", "x")))
+        for code, verdict in (
+            ("job_hang", "yes"),
+            *((code, "no") for code in ("idle_gpus", "cold_start", "stalls", "x")),
+        )
     ]
     return frame(FINDINGS, rows).drop("seq")
 

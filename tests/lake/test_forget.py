@@ -56,7 +56,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maps = [*held("1", "n1", (0,), utc(1), utc(1, 0, 30)), *held("2", "n2", (0,), utc(1), utc(1, 0, 30))]
     fill(lake, {"jobs": jobs, "allocations": maps, "gpu_samples": samples}, now=NOW)
     summarized(lake, now=NOW)
-    for one, code in zip(read_summaries(lake).iter_rows(named=True), ("hung", "idle_job"), strict=True):
+    for one, code in zip(read_summaries(lake).iter_rows(named=True), ("job_hang", "idle_job"), strict=True):
         write_label(lake, one["job_key"], one["job_id"], code, holds=True, by=NAME, at=NOW, comment=f"by {NAME}, see")
     for table in ALL_TABLES:
         if covered_columns(table):

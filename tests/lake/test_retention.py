@@ -210,7 +210,7 @@ def test_minutes_of_jobs_that_are_not_over_stay(tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_nothing_and_is_right(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
-    write_label(lake, read_summaries(lake)["job_key"][0], "11", "hung", holds=True, by="ben", at=END)
+    write_label(lake, read_summaries(lake)["job_key"][0], "11", "job_hang", holds=True, by="ben", at=END)
     keep = {"gpu_samples": 2, "job_minutes": 3, "jobs": 3, "job_summaries": 3}
     versions = {table.name: lake.version(table) for table in ALL_TABLES}
     would = expire(lake, keep, now=END, dry_run=True)
@@ -252,7 +252,7 @@ def test_accounting_stays_while_samples_are_there(tmp_path: Path) -> None:
 def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
     first = read_summaries(lake).sort("start")["job_key"][0]
-    write_label(lake, first, "11", "hung", holds=True, by="ben", at=END)
+    write_label(lake, first, "11", "job_hang", holds=True, by="ben", at=END)
     attach_profiles(lake, first, "11", [AttachedProfile(NcuReport("a.csv", (), digest="d"), 0, END)])
     done = by_table(expire(lake, {"job_summaries": 3}, now=END))
     assert done["job_summaries"].rows == 0

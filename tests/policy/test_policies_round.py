@@ -171,7 +171,7 @@ def test_old_results_and_other_jobs_are_no_cases(lake: Lake, site: Path) -> None
 def test_a_busy_job_is_no_case(site: Path, tmp_path: Path) -> None:
     lake = hung_lake(tmp_path / "busy", 7, START, course="W" * 50)
     (case,) = policy_cases(lake, configured(site, POLICY), now=NOW)
-    assert case.found == "it is not judged job_hang or hung"
+    assert case.found == "it is not judged job_hang"
     assert applied(Lake.create(str(tmp_path / "new")), tmp_path / "state", configured(site, POLICY)) == []
 
 

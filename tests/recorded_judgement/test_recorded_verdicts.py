@@ -36,7 +36,6 @@ WHOLE = {
 # jobs on a part of a node, of which all GPUs were exported
 PART = ("51567294", "51569945", "51906088")
 RULES = [entry.code for entry in read_rules(RuleOptions()).entries]
-OF_ALL = {"short_job", "time_precision"}
 SITE = """
 lake = "{lake}"
 [site]
@@ -108,31 +107,28 @@ def utilisation(recorded: Path) -> dict[int, float]:
     return {row["Floored Relative Time"]: row["nersc_ldms_dcgm_gpu_utilization"] / 100 for row in rows}
 
 
-def test_a_job_that_began_late_is_no_cold_start_and_is_told_why(
-    found: dict[str, dict[str, dict[str, Any]]], utilisation: dict[int, float]
-) -> None:
+def test_a_job_that_began_late(found: dict[str, dict[str, dict[str, Any]]], utilisation: dict[int, float]) -> None:
     """Nothing at all for 870 s; then it starts up under 1 %, and from 960 s on it works at about 20 %."""
     assert min(second for second, value in utilisation.items() if value > 0) == 870
     per_minute: dict[int, list[float]] = defaultdict(list)
     for second, value in utilisation.items():
         per_minute[second // 60].append(value)
     first = min(minute for minute, values in per_minute.items() if mean(values) >= 0.01)
-    late, cold = found[LATE]["late_start"], found[LATE]["cold_start"]
-    assert cold["verdict"] == "no"
-    assert f"for the first {first} min; a cold start is 1 h or more, and the job ran 25 min" in cold["sentence"]
-    assert (cold["begin"], cold["advice"]) == (None, None)
+    late = found[LATE]["cold_start"]
+    assert (late["verdict"], late["confidence"]) == ("yes", "low")  # less than the published hour
     assert late["sentence"] == f"No GPU worked in the first {first} min, 64 % of the run."
-    assert json.loads(late["evidence"])["started_after_s"] == first * 60 == 960
+    assert json.loads(late["evidence"])["interval_s"] == first * 60 == 960
 
 
 def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, dict[str, dict[str, Any]]]) -> None:
     findings = found[LATE]
-    assert worth_knowing(lake, LATE) == {"late_start", "time_precision"}
-    assert verdicts(findings, CLASS_CODES) == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
+    assert worth_knowing(lake, LATE) == {"cold_start"}
+    classes = dict.fromkeys(("job_hang", "stall", "stable"), "no")
+    assert verdicts(findings, CLASS_CODES) == classes | {"cold_start": "yes"}
     assert verdicts(findings, ("score_gpu", "score_gpumem")) == {"score_gpu": "yes", "score_gpumem": "no"}
     assert findings["workload"]["verdict"] == findings["health"]["verdict"] == "unknown"
     assert findings["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
-    assert findings["low_utilisation"]["covered_by"] == "late_start"
+    assert findings["low_utilisation"]["covered_by"] == "cold_start"
 
 
 def test_scores_are_of_the_means_of_the_samples(jobs: dict[str, dict[str, Any]], recorded: Path) -> None:
@@ -150,7 +146,7 @@ def test_jobs_that_left_their_gpus_unused(
 ) -> None:
     seconds, gpus, known = WHOLE[job_id]
     assert (jobs[job_id]["elapsed_s"], jobs[job_id]["gpus"]) == (seconds, gpus)
-    assert worth_knowing(lake, job_id) == known | OF_ALL
+    assert worth_knowing(lake, job_id) == known
     findings = verdicts(found[job_id], (*CLASS_CODES, "load_imbalance_waste"))
     assert {findings.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
     assert findings == dict.fromkeys(("idle_nodes", "load_imbalance_waste", "stable"), "unknown")  # DRAM and PCIe alone
@@ -166,7 +162,7 @@ def test_jobs_that_left_their_gpus_unused(
 def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
     job_id: str, lake: Lake, found: dict[str, dict[str, dict[str, Any]]]
 ) -> None:
-    assert worth_knowing(lake, job_id) == OF_ALL | {"ambiguous_attribution"}
+    assert worth_knowing(lake, job_id) == {"ambiguous_attribution"}
     # too short for a hang, whichever GPUs were its own
     findings = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | {"stable": "unknown"}
     assert verdicts(found[job_id], CLASS_CODES) == findings
@@ -178,7 +174,7 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
 def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorded: Path) -> None:
     """What a site gets that calls a shared QOS exclusive: GPUs of others are taken for unused ones."""
     lake = judged(tmp_path, recorded, shared="[]")
-    reported = {job_id: worth_knowing(lake, job_id) - OF_ALL for job_id in PART}
+    reported = {job_id: worth_knowing(lake, job_id) for job_id in PART}
     assert reported == {"51567294": {"gpus_never_used"}, "51569945": {"idle_job"}, "51906088": {"one_gpu_of_many"}}
     rules = read_verdicts(lake, read_summaries(lake), pl.col("code").is_in(RULES))
     rules = rules.filter(verdict="yes", job_id="51906088")

@@ -89,7 +89,7 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
             assert evidence.keys() == finding.evidence.keys()
             assert all(math.isclose(evidence[name], value, rel_tol=1e-9) for name, value in finding.evidence.items())
         codes |= told.keys()
-    assert {"hung", "late_start", "stalled", "bursty", "busy_waiting"} <= codes
+    assert {"job_hang", "cold_start", "stall", "bursty", "busy_waiting"} <= codes
 
 
 def test_each_minute_of_each_gpu_is_stored_once_and_whole(lake: Lake) -> None:

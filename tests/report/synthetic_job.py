@@ -39,9 +39,9 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
                 verdict="unknown", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
         Finding("idle_while_held", "problem", "Held idle", "Half of its time was idle.", "End it.", {}, "check", "yes",
                 stopped, ended, flat[:1]),
-        Finding("score_gpu", "note", "GPU score", "Occupancy is not known.", kind="score", verdict="unknown",
+        Finding("score_gpu", "hint", "GPU score", "Occupancy is not known.", kind="score", verdict="unknown",
                 needs=("sm_occupancy",)),
-        Finding("score_gpumem", "note", "Memory score", "61 of 100.", kind="score", verdict="no",
+        Finding("score_gpumem", "hint", "Memory score", "61 of 100.", kind="score", verdict="no",
                 checks=(CheckedValue("score_gpumem", 61.0, ">=", 70.0, "percent", holds=False),)),
         Finding("gpu_hot", "problem", "Hot GPU", "83 °C at most.", kind="health", verdict="no"),
     )  # fmt: skip
@@ -97,6 +97,8 @@ def synthetic_report(
 def report_of(
     row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame, verdicts: Sequence[Finding] = ()
 ) -> JobReport:
-    """Return the report of a job from its tables, with what is found in them, and `verdicts` of others."""
-    findings = (*findings_of(row, gpu_rows, minute_rows, Thresholds()), *verdicts)
+    """Return the report of a job from its tables: with `verdicts`, and what else is found in the tables."""
+    codes = {verdict.code for verdict in verdicts}
+    computed = findings_of(row, gpu_rows, minute_rows, Thresholds())
+    findings = (*(finding for finding in computed if finding.code not in codes), *verdicts)
     return build_job_report(row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles")

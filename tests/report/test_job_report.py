@@ -149,7 +149,7 @@ def test_json_has_every_contract_name_and_null_stays_null() -> None:
     assert values["fp16_active_mean"] is None
     assert values["start"] == "2026-04-23T17:00:00+00:00"
     assert [set(row) for row in values["per_gpu"]] == [set(JOB_GPUS.schema) - {"seq"}] * 4
-    assert [finding["code"] for finding in values["findings"]] == list(values["evidence"]) == ["hung"]
+    assert [finding["code"] for finding in values["findings"]] == list(values["evidence"]) == ["job_hang"]
 
 
 @pytest.mark.parametrize("count", [1, 4, 17, 512])

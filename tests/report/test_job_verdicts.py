@@ -33,7 +33,7 @@ def test_checks_are_grouped_by_result_and_the_most_urgent_comes_first() -> None:
     groups = {name: [finding.code for finding in findings] for name, findings in report.checks}
     assert list(groups) == [name for name in CHECK_GROUPS if name in groups]
     assert groups == {
-        "Reported": ["job_hang", "idle_while_held", "hung", "cold_start"],
+        "Reported": ["job_hang", "idle_while_held", "cold_start"],
         "Facts": ["stable"],
         "Unknown": ["idle_nodes", "score_gpu", "network_bound"],
         "Not triggered": ["stall", "score_gpumem", "gpu_hot"],
@@ -41,15 +41,15 @@ def test_checks_are_grouped_by_result_and_the_most_urgent_comes_first() -> None:
 
 
 def test_covered_checks_are_in_the_order_of_families() -> None:
-    codes = ("low_memory", "hung", "job_hang", "a_rule")
+    codes = ("low_memory", "stall", "job_hang", "a_rule")
     found = [Finding(code, "hint", "t", "s.", covered_by="idle_job") for code in codes]
-    assert [finding.code for finding in by_group(found)] == ["job_hang", "hung", "low_memory", "a_rule"]
+    assert [finding.code for finding in by_group(found)] == ["job_hang", "stall", "low_memory", "a_rule"]
 
 
 def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
     report = synthetic_report(verdicts=judged())
-    assert [finding.code for finding in report.findings] == ["job_hang", "idle_while_held", "hung", "cold_start"]
-    assert len(report.verdicts) == 1 + len(judged())
+    assert [finding.code for finding in report.findings] == ["job_hang", "idle_while_held", "cold_start"]
+    assert len(report.verdicts) == len(judged())
     assert report.headline == "The job hung."
     assert "paused" not in job_text(report)
 
@@ -158,7 +158,7 @@ def test_findings_about_one_interval_share_a_mark() -> None:
     report = synthetic_report(verdicts=judged())
     assert report.marks == (
         Mark("It began late", 0.0, 600.0),
-        Mark("The job hung; Held idle; GPU work stopped and did not come back", 3600.0, 7200.0),
+        Mark("The job hung; Held idle", 3600.0, 7200.0),
     )
 
 

@@ -38,16 +38,16 @@ ROWS = [
 JOBS = frame(JOB_SUMMARIES, ROWS)
 FOUND = findings_frame(
     [
-        (ROWS[0], (Finding("memory_bound", "hint", "t", "s."), Finding("hung", "problem", "t", "s."))),
+        (ROWS[0], (Finding("memory_bound", "hint", "t", "s."), Finding("stall", "problem", "t", "s."))),
         (
             ROWS[1],
             (
                 Finding("stable", "fact", "t", "s."),
-                Finding("hung", "problem", "t", "s.", verdict="no"),
+                Finding("stall", "problem", "t", "s.", verdict="no"),
                 Finding("site_rule", "hint", "t", "s.", verdict="unknown", needs=("sm_occupancy",)),
             ),
         ),
-        (ROWS[2], (Finding("short_job", "note", "t", "s."),)),
+        (ROWS[2], (Finding("short_job", "hint", "t", "s."),)),
     ]
 )
 
@@ -67,9 +67,9 @@ def _ids(rows: pl.DataFrame) -> list[str]:
         (JobFilter(accounts=("x",)), ["4"]),
         (JobFilter(partitions=("gpu",), states=("completed",)), ["1", "3"]),
         (JobFilter(attributions=("ambiguous",)), ["3"]),
-        (JobFilter(findings=("hung", "short_job")), ["1", "3"]),
-        (JobFilter(findings=("hung",)), ["1"]),
-        (JobFilter(findings=("hung", "short_job"), verdict="no"), ["2"]),
+        (JobFilter(findings=("stall", "short_job")), ["1", "3"]),
+        (JobFilter(findings=("stall",)), ["1"]),
+        (JobFilter(findings=("stall", "short_job"), verdict="no"), ["2"]),
         (JobFilter(findings=("stable",)), ["2"]),  # a fact is chosen where it is requested
         (JobFilter(findings=("site_rule",), verdict="unknown"), ["2"]),
         (JobFilter(findings=("site_rule",)), []),
@@ -143,24 +143,24 @@ def test_a_list_that_is_cut_says_so_and_where_all_are() -> None:
 
 
 def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
-    for name, close in (("hungg", "hung"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
+    for name, close in (("stalll", "stall"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
         with pytest.raises(NotFoundError, match=f"no finding '{name}'; did you mean .*{close}"):
             filter_jobs(JOBS, FOUND, JobFilter(findings=(name,)))
     with pytest.raises(UsageError, match="no verdict 'unknow'; did you mean unknown"):
-        filter_jobs(JOBS, FOUND, JobFilter(findings=("hung",), verdict="unknow"))
+        filter_jobs(JOBS, FOUND, JobFilter(findings=("stall",), verdict="unknow"))
     with pytest.raises(UsageError, match="verdict 'no' without a finding that it is about; name one"):
         filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))
 
 
 def test_rows_of_lakes_without_verdicts_hold() -> None:
     earlier = FOUND.filter(pl.col("severity") != "fact").with_columns(pl.lit(None, pl.String).alias("verdict"))
-    assert _ids(filter_jobs(JOBS, earlier, JobFilter(findings=("hung",)))) == ["1", "2"]
-    assert build_jobs_table(JOBS, earlier, sort="job_id").frame["findings"].to_list()[0] == ["hung", "memory_bound"]
+    assert _ids(filter_jobs(JOBS, earlier, JobFilter(findings=("stall",)))) == ["1", "2"]
+    assert build_jobs_table(JOBS, earlier, sort="job_id").frame["findings"].to_list()[0] == ["stall", "memory_bound"]
 
 
 def test_the_table_shows_neither_facts_nor_what_does_not_hold() -> None:
     found = build_jobs_table(JOBS, FOUND, sort="job_id").frame["findings"].to_list()
-    assert found == [["hung", "memory_bound"], [], ["short_job"], []]
+    assert found == [["stall", "memory_bound"], [], ["short_job"], []]
 
 
 def test_sorting_puts_the_unknown_last_both_ways() -> None:
@@ -187,7 +187,7 @@ def test_table_fits_and_says_what_it_left_out(width: int) -> None:
     assert ("hidden columns" in drawn) is (width < 170)
     for title in ("SI", "TI"):
         assert (f"{title}: imbalance" in drawn) is (title in drawn.splitlines()[0].split())
-    assert "hung memory_bo" in drawn  # most urgent first
+    assert "stall memory_bo" in drawn  # most urgent first
     assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
 
 
@@ -252,16 +252,16 @@ def test_worst_first_is_by_gpu_hours_lost_to_all_causes() -> None:
 
 def test_the_worst_severity_is_that_of_reported_findings() -> None:
     found = build_jobs_table(JOBS, FOUND, sort="job_id").frame["worst_severity"].to_list()
-    assert found == ["problem", None, "note", None]  # a fact, and what does not hold, is none
+    assert found == ["problem", None, "hint", None]  # a fact, and what does not hold, is none
 
 
 @pytest.mark.parametrize(
     ("wanted", "shown"),
     [
         (JobFilter(findings=("stable",)), {"2": ["stable"]}),  # a fact
-        (JobFilter(findings=("memory_bound",)), {"1": ["hung memory_bound"]}),
-        (JobFilter(findings=("hung", "site_rule"), verdict="unknown"), {"2": ["site_rule: unknown"]}),
-        (JobFilter(findings=("hung",), verdict="no"), {"2": ["hung: no"]}),
+        (JobFilter(findings=("memory_bound",)), {"1": ["stall memory_bound"]}),
+        (JobFilter(findings=("stall", "site_rule"), verdict="unknown"), {"2": ["site_rule: unknown"]}),
+        (JobFilter(findings=("stall",), verdict="no"), {"2": ["stall: no"]}),
     ],
 )
 def test_answers_that_selected_a_job_are_shown(wanted: JobFilter, shown: dict[str, list[str]]) -> None:
@@ -284,7 +284,7 @@ def test_no_job_matches() -> None:
 def test_json_is_a_list_of_contract_objects(snapshot: SnapshotAssertion) -> None:
     values = jobs_json(build_jobs_table(JOBS, FOUND, sort="job_id"))
     assert all(set(value) == COLUMNS for value in values)
-    assert [value["findings"] for value in values] == [["hung", "memory_bound"], [], ["short_job"], []]
+    assert [value["findings"] for value in values] == [["stall", "memory_bound"], [], ["short_job"], []]
     assert values[2]["gpu_util_mean"] is None
     assert json.dumps(measured(values[0]), allow_nan=False, indent=1) == snapshot
 

@@ -123,7 +123,7 @@ def test_a_job_that_has_it(case: Case) -> None:
     one = found(case.has, case.code)
     assert (one.verdict, one.kind, one.severity) == ("yes", "check", SHIPPED.called(case.code)[0].severity)
     assert case.phrase in one.sentence
-    assert one.advice
+    assert (one.advice is None) == (one.severity == "fact")
     assert one.checks
     assert one.needs == ()
     assert all(check.holds is not None for check in one.checks)

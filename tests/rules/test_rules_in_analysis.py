@@ -25,7 +25,7 @@ from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.run import analyze
 
 OWN: dict[str, Any] = {
-    "name": "Works a little", "tag": "works_a_little", "parameter": ["least"], "severity": "note",
+    "name": "Works a little", "tag": "works_a_little", "parameter": ["least"], "severity": "hint",
     "rule_terms": [{"alert": "activity_mean >= least"}], "output": "alert", "template": "Active {activity_mean}%.",
 }  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_every_job_has_a_row_for_every_rule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "above"),
     [
-        *(("stalled_input", above) for above in ("cold_start", "late_start", "stalled", "bursty")),
+        *(("stalled_input", above) for above in ("cold_start", "stall", "bursty")),
         ("small_kernels", "job_hang"),
         ("uneven_nodes", "one_gpu_of_many"),
         ("hot_gpu", "throttled"),

@@ -60,3 +60,13 @@ def test_of_a_finished_job_it_is_scaled_to_the_whole_run(counter: str) -> None:
     assert row["energy_j_estimated"] == pytest.approx(WATTS * 86400, rel=1e-9)
     assert row["energy_j"] == pytest.approx(WATTS * measured_s(row), rel=1e-9)
     assert row["power_w_mean"] == pytest.approx(WATTS, rel=1e-9)
+
+
+def test_power_of_a_job_is_that_of_the_gpus_whose_power_is_known() -> None:
+    times = [START + timedelta(seconds=EVERY_S * place) for place in range(SAMPLES)]
+    known = [{"t": t, "node": "n1", "gpu": 0, "gpu_util": 0.5, "power_w": WATTS} for t in times]
+    unknown = [{"t": t, "node": "n1", "gpu": 1, "gpu_util": 0.5} for t in times]
+    jobs = [job("1", START, times[-1], gpus=2)]
+    row = outcome(known + unknown, jobs, held("1", "n1", [0, 1]), now=times[-1]).jobs["1"]
+    assert (row["energy_gpus"], row["gpus_seen"]) == (1, 2)
+    assert row["power_w_mean"] == pytest.approx(WATTS, rel=1e-9)

@@ -56,8 +56,8 @@ def test_nothing_is_judged_at_once() -> None:
 
 
 def test_what_is_said_of_findings() -> None:
-    hint = Finding("hung", "problem", "It hangs\x1b", "Nothing ran for 20 min.")
-    no = Finding("stalled", "hint", "It stalls", "It does not.", verdict="no")
+    hint = Finding("job_hang", "problem", "It hangs\x1b", "Nothing ran for 20 min.")
+    no = Finding("stall", "hint", "It stalls", "It does not.", verdict="no")
     unsure = Finding("cold_start", "hint", "Cold", "Not known.", verdict="unknown")
     message = text_of(finding_rows(JobFindings((hint, no, unsure)), width=79))
     assert "problem: It hangs\\x1b" in message

@@ -39,9 +39,9 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
 
 def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
     """Findings with an interval: (job, code, minutes)."""
-    schema = {"job_key": pl.String, "code": pl.String, "verdict": pl.String}
+    schema = {"job_key": pl.String, "code": pl.String, "verdict": pl.String, "confidence": pl.String}
     schema |= {"begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
-    made = [(f"c:{n}:1", code, "yes", START, START + timedelta(minutes=minutes)) for n, code, minutes in rows]
+    made = [(f"c:{n}:1", code, "yes", "high", START, START + timedelta(minutes=minutes)) for n, code, minutes in rows]
     return pl.DataFrame(made, schema=schema, orient="row")
 
 

@@ -39,7 +39,7 @@ class Case:
 
 def found(case: Case) -> list[Finding]:
     """What classes say of the job; also what the ledger must not look at."""
-    told = [Finding("hung", "hint", "t", "s", begin=START, end=START + timedelta(hours=9))]
+    told = [Finding("job_hang", "problem", "t", "s", confidence="low", begin=START, end=START + timedelta(hours=9))]
     for code, interval in (("job_hang", case.hung), ("stall", case.stall), ("cold_start", case.cold)):
         begin, end = (START + timedelta(minutes=minute) for minute in interval or (0, 900))
         verdict: Any = "no" if interval is None else "yes"

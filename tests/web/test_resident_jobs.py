@@ -33,7 +33,7 @@ from tachograph.web.pages import status
 from tachograph.web.snapshot import NotReadyError, ServedLake
 from tachograph.web.viewer import Role, Viewer
 
-CODES = ("idle_job", "hung", "one_gpu_of_many", "of_a_rule")
+CODES = ("idle_job", "job_hang", "one_gpu_of_many", "of_a_rule")
 USERS = ("ann", "bob", None)
 SORTS = ("-start", "start", "user", "-gpu_util_mean", "gpu_util_mean", "pipes", "-findings", "worst_severity", "-gpus")
 Job = tuple[int, str | None, float | None, int, Sequence[tuple[str, str, str, bool]]]
@@ -48,7 +48,7 @@ jobs = st.lists(
             st.tuples(
                 st.sampled_from(CODES),
                 st.sampled_from(["yes", "no", "unknown"]),
-                st.sampled_from(["problem", "hint", "note", "fact"]),
+                st.sampled_from(["problem", "hint", "fact"]),
                 st.booleans(),
             ),
             unique_by=lambda finding: finding[0],
@@ -61,7 +61,7 @@ jobs = st.lists(
 filters = st.builds(
     JobFilter,
     users=st.sampled_from([(), ("ann",), ("ann", "bob")]),
-    findings=st.sampled_from([(), ("idle_job",), ("hung", "of_a_rule"), ("cold_start",)]),
+    findings=st.sampled_from([(), ("idle_job",), ("job_hang", "of_a_rule"), ("cold_start",)]),
     since=st.sampled_from([None, START + timedelta(hours=3)]),
     where=st.sampled_from([(), (parse_condition("gpu_util_mean<0.3"),), (parse_condition("user~AN"),)]),
 ).flatmap(

@@ -191,7 +191,7 @@ def test_of_many_jobs_a_report_of_each_is_of_the_newest_days(every: View, monkey
     assert every.of_recent(usual).since == f"{newest - timedelta(hours=6):%Y-%m-%d}"
     chosen = sharing.PARAMETERS(since="2025-03-03")
     assert every.of_recent(chosen) is chosen
-    few = sharing.PARAMETERS(user=("user000",), finding=("hung",))
+    few = sharing.PARAMETERS(user=("user000",), finding=("job_hang",))
     assert every.of_recent(few) is few
 
 

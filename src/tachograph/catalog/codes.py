@@ -17,7 +17,7 @@ from tachograph.catalog.errors import NotFoundError
 # each is a module of judge.checks that holds the CHECK of this code
 CODES: tuple[str, ...] = (
     *("idle_job", "one_gpu_of_many", "gpus_never_used"),
-    *("job_hang", "busy_waiting", "hung", "cold_start", "late_start", "stall", "stalled", "bursty"),
+    *("job_hang", "busy_waiting", "cold_start", "stall", "bursty"),
     *("idle_nodes", "imbalanced_gpus", "load_imbalance_waste"),
     "low_utilisation",
     *("xid_error", "row_remap_failure", "remapped_rows", "remapped_rows_correctable"),
@@ -31,18 +31,21 @@ CODES: tuple[str, ...] = (
 HOST_CODES = ("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host", "stable_host")
 VERDICTS = ("yes", "no", "unknown")
 FACTS = ("score_gpu", "score_gpumem", "workload", "health")
-# findings whose intervals are causes of waste: {code: cause}
+# findings whose intervals are causes of waste, where their confidence is high: {code: cause}
 CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"})
 # codes and names of rules of versions before -> the check that decides the same
 RENAMED: Mapping[str, str] = MappingProxyType(
     {
+        "hung": "job_hang",
         "idle_gpus": "load_imbalance_waste",
         "large_memory_tier": "low_memory",
+        "late_start": "cold_start",
         "load_imbalance_two_sided": "load_imbalance_spread",
         "low_gpu_use": "low_utilisation",
         "no_tensor_cores": "no_tensor_use",
         "one_gpu_busy": "one_gpu_of_many",
         "short_run": "short_job",
+        "stalled": "stall",
         "unused_gpus": "gpus_never_used",
     }
 )
@@ -55,10 +58,14 @@ REPORTED = (
 )
 
 
+# findings whose confidence is not low: by the published definition, or by the only one
+SURE = pl.col("confidence").ne_missing("low")
+
+
 def known_codes() -> tuple[str, ...]:
     """Return codes of findings that do not come from rules, in the order of reports.
 
-    >>> {"hung", "job_hang", "score_gpu"} <= set(known_codes())
+    >>> {"job_hang", "score_gpu"} <= set(known_codes())
     True
     """
     return _KNOWN

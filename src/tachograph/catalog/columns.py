@@ -51,7 +51,7 @@ COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
 )
 _SHOWN = 8  # names that an error lists
 FINDINGS_COLUMN = "findings"  # codes of the findings of a job, joined; not stored in summaries
-SEVERITY_COLUMN = "worst_severity"  # of these findings: problem, hint, note; not stored in summaries
+SEVERITY_COLUMN = "worst_severity"  # of these findings: problem, hint; not stored in summaries
 LOST_COLUMN = "gpu_hours_lost"  # GPU-hours lost to any cause of waste; not stored in summaries
 INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 

@@ -29,7 +29,7 @@ _MARK = ".tachograph-demo"
 _LAKE = "lake"  # inside the folder
 # {planted problem: job class that reports a long one}
 CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
-    {"hung": "job_hang", "busy_waiting": "job_hang", "late_start": "cold_start", "stalled": "stall"}
+    {"job_hang": "job_hang", "busy_waiting": "job_hang", "cold_start": "cold_start", "stall": "stall"}
 )
 
 

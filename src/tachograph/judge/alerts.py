@@ -14,7 +14,7 @@ from tachograph.catalog.units import plural, printable, text
 from tachograph.judge.health import XID_CRITICAL, xid_meaning
 
 HEALTH_COUNTERS = ("xid", "remapped_rows_uncorrectable", "row_remap_failure")
-HANG_CODES = ("job_hang", "hung")
+HANG = "job_hang"
 WINDOW = timedelta(hours=24)  # in which a rise counts, and a node is expected to report again
 FRESH = timedelta(minutes=30)  # an older state of a job or GPU is no evidence of how it is now
 ALL_NODES = "all nodes"
@@ -158,18 +158,16 @@ def hung_jobs(
     """Return running jobs of so many GPUs that hang for longer than the limit.
 
     jobs: job_key, display_id, job_id, cluster, user, partition, gpus, end, as_of; all recent ones. findings:
-    job_key, code, verdict, sentence, begin, end, of HANG_CODES. Clear is a job that ended, or with a fresh result.
+    job_key, code, verdict, sentence, begin, end, of HANG. Clear is a job that ended, or with a fresh result.
     """
     fresh = pl.col("as_of") >= now - FRESH
     large = jobs.filter(pl.col("gpus") >= least_gpus)
     hangs = findings.filter(
-        pl.col("code").is_in(HANG_CODES), pl.col("verdict") == "yes", pl.col("end") - pl.col("begin") >= limit
+        pl.col("code") == HANG, pl.col("verdict") == "yes", pl.col("end") - pl.col("begin") >= limit
     )
     running = large.filter(pl.col("end").is_null(), fresh)
     firing = []
-    # job_hang is the more specific one: HANG_CODES is in that order
-    order = pl.col("code").replace_strict({code: place for place, code in enumerate(HANG_CODES)}, return_dtype=pl.Int32)
-    found = hangs.sort(order).unique("job_key", keep="first", maintain_order=True).join(running, on="job_key")
+    found = hangs.join(running, on="job_key")
     for row in found.sort("job_key").iter_rows(named=True):
         job = row["display_id"] or row["job_id"]
         message = (

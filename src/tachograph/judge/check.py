@@ -55,7 +55,7 @@ class Unmeasured:
     share: float = HALF
 
 
-_OF_THE_RUN = Unmeasured()
+OF_THE_RUN = Unmeasured()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +210,16 @@ class CheckedJob:
         start: datetime | None = self.summary.get("start")
         return None if start is None else start.timestamp() + after_s
 
+    def stop(self, sentence: str, begin_s: float, length_s: float, *, lost_s: float | None = None) -> Found:
+        """Return that all GPUs stopped so long after its start, for so long; `lost_s`: without work in all."""
+        lost = length_s if lost_s is None else lost_s
+        return Found(
+            sentence,
+            self.evidence(interval_begin_s=begin_s, interval_s=length_s, gpu_hours_idle=self.gpu_hours(lost)),
+            begin=self.time(begin_s),
+            end=self.time(begin_s + length_s),
+        )
+
     def gpu_hours(self, seconds: float) -> float | None:
         """Return the GPU-hours of `seconds` of it; None where its number of GPUs is unknown."""
         gpus = self.number("gpus") or self.number("gpus_seen")
@@ -257,6 +267,7 @@ class Check:
     alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it takes not to
     deny it; None: it decides that itself.
     decide: returns what was found; None where the check does not hold, and where a counter it needs was not measured.
+    A check with a class has one too where it knows a second definition, which is less certain.
     deciders: further classes and rules, by their names, which decide the same; it holds where one of them does.
     """
 
@@ -269,10 +280,15 @@ class Check:
     evidence: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     of_samples: bool = True
-    hidden: Unmeasured | None = _OF_THE_RUN
+    hidden: Unmeasured | None = OF_THE_RUN
     decide: Decide | None = None
     job_class: JobClass | None = None
     deciders: tuple[str, ...] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether a job has several results of it, of which one is kept."""
+        return bool(self.deciders) or (self.decide is not None and self.job_class is not None)
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -289,9 +305,14 @@ def class_check(
     advice: str | None,
     evidence: tuple[str, ...],
     brief: str = "",
-    hidden: Unmeasured | None = _OF_THE_RUN,
+    needs: tuple[str, ...] = (),
+    hidden: Unmeasured = OF_THE_RUN,
+    decide: Decide | None = None,
 ) -> Check:
-    """Return the check that a class decides, with its code, severity and title."""
+    """Return the check that a class decides, with its code, severity and title.
+
+    needs, hidden, decide: of its second definition, from the activity of GPUs.
+    """
     return Check(
         job_class.code,
         family=family,
@@ -300,7 +321,9 @@ def class_check(
         advice=advice,
         brief=brief,
         evidence=evidence,
+        needs=needs,
         hidden=hidden,
+        decide=decide,
         job_class=job_class,
     )
 

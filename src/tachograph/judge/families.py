@@ -13,7 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from tachograph.catalog.codes import FACTS
-from tachograph.judge.check import HALF, Check, families_around
+from tachograph.judge.check import HALF, OF_THE_RUN, Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 
 _HIDES = {"begin": "at the begin", "end": "at the end", "within": "at a stretch"}
@@ -46,8 +46,11 @@ def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
 
 
 def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
-    """One row per (job_key, code): of several deciders one with `yes`, else one with `unknown`."""
-    several = [check for check in checks if check.deciders]
+    """One row per (job_key, code): of several results one with `yes`, else one with `unknown`.
+
+    Of two definitions that hold the more certain one; of two that do not, the one that has values to show.
+    """
+    several = [check for check in checks if check.several]
     code_of = {name: check.code for check in several for name in (check.code, *check.deciders)}
     mine = pl.col("code").is_in(list(code_of))
     apart = findings.filter(mine)
@@ -66,7 +69,7 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
             code=pl.col("code").replace_strict(code_of),
             rank=pl.col("verdict").replace_strict(_RANK, return_dtype=pl.Int8()),
         )
-        .sort("rank", "others", maintain_order=True)
+        .sort("rank", "confidence", "others", pl.col("checks") == "[]", nulls_last=True, maintain_order=True)
         .unique(["job_key", "code"], keep="first", maintain_order=True)
         .with_columns(**of_check)
     )
@@ -110,10 +113,11 @@ def _not_denied(
 ) -> pl.DataFrame:
     """Findings in which `no` is `unknown` where the time without measurements can hide what the check detects."""
     limits = [
-        (code, check.hidden.where, check.hidden.share)
+        (code, hidden.where, hidden.share)
         for check in checks
         if check.of_samples and check.hidden is not None
         for code in check.codes
+        for hidden in (OF_THE_RUN if code.endswith(HOST_SUFFIX) else check.hidden,)
     ]
     limits += [(code, None, HALF) for code in FACTS]
     schema = {"code": pl.String(), "where": pl.String(), "at_least": pl.Float64()}
@@ -154,6 +158,7 @@ class _Holding(NamedTuple):
 
     row: int
     code: str
+    fact: bool
     families: tuple[str, ...]
     place: int
     begin: datetime | None
@@ -163,12 +168,13 @@ class _Holding(NamedTuple):
     def covers(self, other: _Holding) -> bool:
         """Whether it is more specific than another of its families, about the same time.
 
-        A part of the run explains what is found of the whole run in a wider family where it is a third of it or more.
+        A part of the run explains what is found of the whole run in a wider family where it is a third of it or more. A
+        fact is covered by none, and covers what follows from it in wider families.
         """
-        if other.families[0] not in self.families:
+        if other.fact or other.families[0] not in self.families:
             return False
         narrower = other.families[0] != self.families[0]
-        if not narrower and other.place <= self.place:
+        if not narrower and (self.fact or other.place <= self.place):
             return False
         if self.begin is None or self.end is None:
             return True
@@ -188,12 +194,13 @@ def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame)
         for place, check in enumerate(checks)
         for code in check.codes
     }
-    rows = findings.with_row_index("row").filter((pl.col("verdict") == "yes") & (pl.col("severity") != "fact"))
+    rows = findings.with_row_index("row").filter(pl.col("verdict") == "yes", pl.col("code").is_in(list(places)))
+    rows = rows.with_columns(fact=pl.col("severity") == "fact")
     elapsed = dict(gaps.select("job_key", "elapsed_s").iter_rows())
     of_jobs: dict[str, list[_Holding]] = {}
-    for row, job_key, code, begin, end in rows.select("row", "job_key", "code", "begin", "end").iter_rows():
-        if code in places:
-            of_jobs.setdefault(job_key, []).append(_Holding(row, code, *places[code], begin, end, elapsed.get(job_key)))
+    for job_key, begin, end, *holding in rows.select("job_key", "begin", "end", "row", "code", "fact").iter_rows():
+        family, place = places[holding[1]]
+        of_jobs.setdefault(job_key, []).append(_Holding(*holding, family, place, begin, end, elapsed.get(job_key)))
     by: dict[int, str] = {}
     for holding in of_jobs.values():
         by |= _covered(holding)

@@ -18,9 +18,10 @@ import polars as pl
 
 from tachograph.catalog.tables import FINDINGS
 
-Severity = Literal["problem", "hint", "note", "fact"]
+Severity = Literal["problem", "hint", "fact"]
 # most urgent first; a fact needs no fix
-SEVERITIES: tuple[Severity, ...] = ("problem", "hint", "note", "fact")
+SEVERITIES: tuple[Severity, ...] = ("problem", "hint", "fact")
+FindingConfidence = Literal["high", "low"]
 Verdict = Literal["yes", "no", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
 FindingKind = Literal["check", "score", "workload", "health"]
@@ -82,7 +83,6 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sm_occupancy_mean": ("Warps resident, of those that fit", "fraction"),
         "spatial_imbalance": ("Imbalance across GPUs", "ratio"),
         "temporal_imbalance": ("Imbalance over time", "ratio"),
-        "started_after_s": ("First work after", "s"),
         "stopped_after_s": ("Work stopped after", "s"),
         "stopped_at_unix_s": ("Work stopped at", "time"),
         "tensor_active_max": ("Tensor cores active, highest", "fraction"),
@@ -139,7 +139,8 @@ class CheckedValue(msgspec.Struct, frozen=True, gc=False):
 class Finding(msgspec.Struct, frozen=True):
     """Result of one check of a job.
 
-    `verdict`: unknown where what it `needs` was not measured, or not for long enough.
+    `verdict`: unknown where what it `needs` was not measured, or not for long enough. `confidence`: of a check with two
+    definitions that holds, high by the published one, low by the other alone.
     `sentence`: what was seen, with its numbers, also where the verdict is no; `advice`: what to do (None: nothing).
     `evidence` holds the numbers behind it, names and units as in EVIDENCE; `checks` the values against thresholds.
     `begin`, `end`: the interval it is about (UTC; None: the whole job). `needs`: counters that are missing.
@@ -159,6 +160,7 @@ class Finding(msgspec.Struct, frozen=True):
     checks: tuple[CheckedValue, ...] = ()
     needs: tuple[str, ...] = ()
     covered_by: str | None = None
+    confidence: FindingConfidence | None = None
 
     @property
     def reported(self) -> bool:
@@ -171,7 +173,7 @@ def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]])
     rows = [
         (
             *(summary["job_key"], summary["job_id"]),
-            *(finding.code, finding.kind, finding.verdict, finding.severity),
+            *(finding.code, finding.kind, finding.verdict, finding.confidence, finding.severity),
             *(finding.title, finding.sentence, finding.advice, finding.begin, finding.end),
             *(_numbers(finding), _encode(finding.checks).decode()),
             *(list(finding.needs), finding.covered_by),
@@ -217,4 +219,5 @@ def _finding(row: Mapping[str, Any]) -> Finding:
         tuple(CheckedValue(**check) for check in json.loads(row["checks"])),
         tuple(row["needs"]),
         row["covered_by"],
+        row["confidence"],
     )

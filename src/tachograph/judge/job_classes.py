@@ -91,7 +91,10 @@ def _found(
                 advice = _ADVICE[job_class.code]
                 for place, finding in job_class.judge(job_class, form):
                     sure = finding if form.host else _if_sampled(finding, form.rows[place])
-                    of_form[place].append(replace(sure, advice=advice) if sure.verdict == "yes" else sure)
+                    if sure.verdict == "yes":
+                        confidence = None if job_class.where is None else "high"
+                        sure = replace(sure, advice=advice, confidence=confidence)
+                    of_form[place].append(sure)
         for place, findings in sorted(of_form.items()):
             row = form.rows[place]
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)

@@ -137,6 +137,7 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
         found.evidence,
         begin=found.begin,
         end=found.end,
+        confidence="low" if check.job_class is not None else None,
     )
 
 
@@ -175,7 +176,7 @@ def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) 
         return pl.DataFrame(schema=FINDING_SCHEMA)
     row, one, sentence = np.concatenate(rows), pl.Series(np.concatenate(of_check)), np.concatenate(of_text)
     fixed: dict[str, str | None] = {"kind": "check", "evidence": "{}", "checks": "[]"}
-    fixed |= dict.fromkeys(("advice", "begin", "end", "covered_by"))
+    fixed |= dict.fromkeys(("confidence", "advice", "begin", "end", "covered_by"))
     return pl.DataFrame(
         {
             **{name: jobs.get_column(name).gather(row) for name in ("job_key", "job_id")},

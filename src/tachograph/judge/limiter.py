@@ -23,7 +23,7 @@ _NEEDED = (
     *(f"{link}_{way}_bytes_per_s_mean" for link in LINKS for way in ("tx", "rx")),
 )
 # while one of these holds, the speed of the work is not what matters
-WITHOUT_WORK = ("idle_job", "job_hang", "hung")
+WITHOUT_WORK = ("idle_job", "job_hang")
 
 
 def shares_of_peak(options: BoundOptions) -> Mapping[str, pl.Expr]:

@@ -16,14 +16,14 @@ import polars as pl
 from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import UNIT
-from tachograph.judge.alerts import FRESH, HANG_CODES, HEALTH_COUNTERS, failing_gpus
+from tachograph.judge.alerts import FRESH, HANG, HEALTH_COUNTERS, failing_gpus
 from tachograph.judge.gpu_series import IDLE, LEAST_WORK, POLLING, UNMEASURED, WORKING, GpuSeries, GpuStates
 from tachograph.judge.health import XID_CRITICAL
 
 MEASURED = 0.9  # of the minutes of a window, of each GPU, are measured, and as many show that it does no work
 LONGEST_GAP = 3.0  # times the usual distance of two measured minutes
 # {check: findings of which one must hold in the newest result of a job}
-FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": HANG_CODES, "held_idle": ("idle_job", *HANG_CODES)}
+FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("idle_job", HANG)}
 
 
 @dataclass(frozen=True, slots=True)

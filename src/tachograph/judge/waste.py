@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from tachograph.catalog.codes import CAUSE_OF_CLASS
+from tachograph.catalog.codes import CAUSE_OF_CLASS, SURE
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE, WASTE_ENERGY
 from tachograph.pipeline.timelines import ACTIVITY
@@ -78,7 +78,7 @@ def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
 
 def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
     """One row per job: whether each of CLASSES holds, and its begin and end."""
-    holds = findings.filter(pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("verdict") == "yes")
+    holds = findings.filter(pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("verdict") == "yes", SURE)
     columns = []
     for code in CAUSE_OF_CLASS:
         mine = pl.col("code") == code
@@ -300,8 +300,10 @@ def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOpti
 def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
     """One row per job: minutes of each of CLASSES; null where not recorded."""
     length = (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 60e6
-    return intervals.group_by("job_key").agg(
-        length.filter(pl.col("code") == code).first().alias(f"{code}_min") for code in CAUSE_OF_CLASS
+    return (
+        intervals.filter(SURE)
+        .group_by("job_key")
+        .agg(length.filter(pl.col("code") == code).first().alias(f"{code}_min") for code in CAUSE_OF_CLASS)
     )
 
 

@@ -312,7 +312,7 @@ def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     findings: codes of reported ones, most urgent first. worst_severity: of these; null without any.
     """
     codes = known_codes()
-    urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
+    urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1}, return_dtype=pl.Int8)
     places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
     of_jobs = (
         findings.filter(REPORTED)

@@ -50,7 +50,7 @@ VOCABULARY = frozenset(
             "health",
             "excluded",
         ),
-        *("code", "kind", "verdict", "severity", "title", "needs", "covered_by", "method"),
+        *("code", "kind", "verdict", "confidence", "severity", "title", "needs", "covered_by", "method"),
         *("source", "target", "reason", "column"),
         *("digest", "content"),  # of profiles: names of metrics and GPUs; those of kernels are in columns of their own
     }

@@ -246,7 +246,7 @@ def _days(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> list[date]:
 # ---------------------------------------------------------------------------------------------------------- findings
 
 SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity", "covered_by")  # for filters, tables and counts
-FINDING_INTERVAL = (*SHORT_FINDING, "begin", "end")
+FINDING_INTERVAL = (*SHORT_FINDING, "confidence", "begin", "end")
 
 
 _MAY_HOLD = pl.col("verdict").is_null() | (pl.col("verdict") == "yes")  # as it lies in files of any version
@@ -315,6 +315,7 @@ def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
     return rows.with_columns(
         pl.col("kind").fill_null("check").replace(dict.fromkeys(("advice", "class", "rule"), "check")),
         pl.col("verdict").fill_null("yes").replace("insufficient", "unknown"),
+        pl.col("severity").replace("note", "hint"),
         pl.col("checks").fill_null("[]"),
         pl.col("needs").fill_null(pl.lit([], dtype=pl.List(pl.String))),
     )

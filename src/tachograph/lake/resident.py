@@ -38,7 +38,7 @@ _VERDICT_OF = "verdict of "  # before a code: the column of its verdicts
 _SLICE_ROWS = 1 << 20  # of findings that are decoded at a time
 _SLICE_JOBS = 1 << 17  # of which columns are rewritten at a time
 _GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
-_MANIFEST, _FORMAT = "manifest.json", 1
+_MANIFEST, _FORMAT = "manifest.json", 2
 _MOST_SEARCHED = 10_000  # jobs: more are compared with all
 _MOST_GATHERED = 50  # of more rows than this share, whole columns are filtered
 _KEYS = ("job_key", "seq")
@@ -48,15 +48,14 @@ Progress = Callable[[float], None]
 
 
 class CodedVerdict(IntEnum):
-    """The verdict of a code in a job; from NOTE on it is reported, the number is its severity."""
+    """The verdict of a code in a job; from HINT on it is reported, the number is its severity."""
 
     NONE = 0  # it was not judged
     NO = 1
     UNKNOWN = 2
     UNREPORTED = 3  # it holds, and is a mere fact, or covered by another
-    NOTE = 4
-    HINT = 5
-    PROBLEM = 6
+    HINT = 4
+    PROBLEM = 5
 
 
 _OF_VERDICT: Mapping[str, tuple[int, int]] = {  # {verdict: least and greatest number}
@@ -64,12 +63,12 @@ _OF_VERDICT: Mapping[str, tuple[int, int]] = {  # {verdict: least and greatest n
     "unknown": (CodedVerdict.UNKNOWN, CodedVerdict.UNKNOWN),
     "yes": (CodedVerdict.UNREPORTED, CodedVerdict.PROBLEM),
 }
-_SEVERITIES = {"note": CodedVerdict.NOTE, "hint": CodedVerdict.HINT, "problem": CodedVerdict.PROBLEM}
+_SEVERITIES = {"hint": CodedVerdict.HINT, "problem": CodedVerdict.PROBLEM}
 # columns of findings by the number of a verdict
 _BY_NUMBER = (
-    pl.Series("verdict", [None, "no", "unknown", *["yes"] * 4], dtype=pl.String),
+    pl.Series("verdict", [None, "no", "unknown", *["yes"] * 3], dtype=pl.String),
     pl.Series("severity", [*[None] * 4, *_SEVERITIES], dtype=pl.String),
-    pl.Series("covered_by", [*[None] * 3, "", *[None] * 3], dtype=pl.String),
+    pl.Series("covered_by", [*[None] * 3, "", *[None] * 2], dtype=pl.String),
 )
 
 
@@ -196,7 +195,7 @@ class ResidentJobs:
             column = self.take(rows, [_VERDICT_OF + code]).to_series()
             of_code = np.bincount(column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict))
             for verdict, (least, most) in sorted(_OF_VERDICT.items()):
-                reported = int(of_code[CodedVerdict.NOTE : most + 1].sum())
+                reported = int(of_code[CodedVerdict.HINT : most + 1].sum())
                 counts.append((code, verdict, int(of_code[least : most + 1].sum()), reported))
         schema = {"code": pl.String, "verdict": pl.String, "jobs": pl.Int64, "reported": pl.Int64}
         return pl.DataFrame(counts, schema, orient="row").filter(pl.col("jobs") > 0)
@@ -297,7 +296,7 @@ def _short(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _coded() -> pl.Expr:
-    severity = pl.col("severity").replace_strict(_SEVERITIES, default=CodedVerdict.NOTE, return_dtype=pl.Int8)
+    severity = pl.col("severity").replace_strict(_SEVERITIES, default=CodedVerdict.HINT, return_dtype=pl.Int8)
     verdict = pl.col("verdict")
     return (
         pl.when(REPORTED.fill_null(value=False))
@@ -316,11 +315,11 @@ def _coded() -> pl.Expr:
 def _with_totals(rows: pl.DataFrame) -> pl.DataFrame:
     """With how many findings are reported, the worst of them (null: none), and the GPU-hours lost."""
     verdicts = [pl.col(name) for name in rows.columns if name.startswith(_VERDICT_OF)]
-    reported = [(verdict >= CodedVerdict.NOTE) for verdict in verdicts]
+    reported = [(verdict >= CodedVerdict.HINT) for verdict in verdicts]
     worst = pl.max_horizontal(verdicts) if verdicts else pl.lit(0, dtype=pl.Int8)
     return rows.with_columns(
         (pl.sum_horizontal(reported) if reported else pl.lit(0)).cast(pl.Int16).alias(REPORTED_COUNT),
-        pl.when(worst >= CodedVerdict.NOTE).then(worst).alias(WORST),
+        pl.when(worst >= CodedVerdict.HINT).then(worst).alias(WORST),
         lost_hours().alias(LOST_COLUMN),
     )
 

@@ -136,7 +136,7 @@ def user_digest(
 def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None:
     """The problem with advice whose jobs lost most; None where they lost too little."""
     shown = jobs.select("job_key", "display_id", "name", LOST_COLUMN).filter(pl.col(LOST_COLUMN) > 0)
-    problem = pl.col("severity") == "problem"  # hints and notes cost nothing by themselves
+    problem = pl.col("severity") == "problem"  # hints cost nothing by themselves
     advised = findings.filter(problem, pl.col("advice").is_not_null()).unique(["job_key", "code"], keep="first")
     found = advised.select("job_key", "job_id", "code", "title", "sentence", "advice").join(shown, on="job_key")
     if found.is_empty():

@@ -32,8 +32,8 @@ SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
 def group_of(finding: Finding) -> str:
     """Return the group of CHECK_GROUPS that a finding belongs to.
 
-    >>> group_of(Finding("stable", "fact", "", "Steady load.")), group_of(Finding("hung", "hint", "", "", verdict="no"))
-    ('Facts', 'Not triggered')
+    >>> group_of(Finding("stable", "fact", "", "Steady load."))
+    'Facts'
     """
     if finding.verdict != "yes":
         return UNKNOWN if finding.verdict == "unknown" else NOT_TRIGGERED
@@ -51,6 +51,15 @@ def by_group(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         return CHECK_GROUPS.index(group_of(finding)), urgency, places.get(finding.code, len(places))
 
     return tuple(sorted(findings, key=place))
+
+
+def severity_text(finding: Finding) -> str:
+    """Return the severity of a finding, and that its confidence is low.
+
+    >>> severity_text(Finding("stall", "hint", "", "", confidence="low"))
+    'hint, low confidence'
+    """
+    return f"{finding.severity}, low confidence" if finding.confidence == "low" else finding.severity
 
 
 def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -79,7 +88,7 @@ def missing_counters(
     Those that most checks need come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
     `recorded`: whether one was, for too little of the time: it is not missing.
 
-    >>> made = Finding("score_gpu", "note", "", "", verdict="unknown", needs=("sm_occupancy", "cpu_user"))
+    >>> made = Finding("score_gpu", "hint", "", "", verdict="unknown", needs=("sm_occupancy", "cpu_user"))
     >>> missing_counters([made, made])[1]
     'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
     """
@@ -117,7 +126,7 @@ def interval_text(finding: Finding, start: datetime | None, until: datetime | No
     is not that of the job's start.
 
     >>> begin, end = datetime(2026, 4, 23, 21, 5, tzinfo=UTC), datetime(2026, 4, 23, 22, 40, tzinfo=UTC)
-    >>> made = Finding("hung", "problem", "", "", begin=begin, end=end)
+    >>> made = Finding("job_hang", "problem", "", "", begin=begin, end=end)
     >>> interval_text(made, begin, end, zone_name="America/Los_Angeles")
     'from 14:05 to 15:40, 1 h 35 min'
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tachograph.catalog.units import printable, text
 from tachograph.judge.activity import number
-from tachograph.report.findings import checks_text
+from tachograph.report.findings import checks_text, severity_text
 from tachograph.report.job import JobReport
 from tachograph.report.job_text import allocation_text
 
@@ -25,7 +25,7 @@ def job_ticket(report: JobReport) -> str:
         why = _escaped(report.next_time.why.removesuffix("."))
         lines.append(f"- **next time**: {_code(report.next_time.line)} ({why})")
     for finding in report.findings[:SHOWN]:
-        title = f"{_escaped(finding.title)} ({finding.severity}, `{finding.code}`)"
+        title = f"{_escaped(finding.title)} ({severity_text(finding)}, `{finding.code}`)"
         lines += ["", f"### {title}", "", _escaped(finding.sentence)]
         when = report.interval(finding)
         basis = [*([when] if when else []), checks_text(finding, zone_name=report.zone_name)]

@@ -29,7 +29,7 @@ from tachograph.report.attached_kernels import (
     kernels_sentence,
     report_sentence,
 )
-from tachograph.report.findings import check_text, checks_text, evidence_texts
+from tachograph.report.findings import check_text, checks_text, evidence_texts, severity_text
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_over_time import floats, hover_json, over_time
 from tachograph.report.job_text import allocation_text
@@ -95,6 +95,7 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         "report_sentence": report_sentence,
         "check_text": check_text,
         "checks_text": checks_text,
+        "severity_text": severity_text,
         "evidence_texts": evidence_texts,
         "steps_headline": steps_headline,
         "steps_note": steps_note,

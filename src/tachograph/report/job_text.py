@@ -12,6 +12,7 @@ from tachograph.report.findings import (
     check_text,
     checks_text,
     evidence_texts,
+    severity_text,
 )
 from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
@@ -55,7 +56,7 @@ def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> I
 
 
 MIN_WIDTH, MAX_WIDTH = 72, 120
-MARKS = {"problem": "▲", "hint": "●", "note": "○"}
+MARKS = {"problem": "▲", "hint": "●"}
 _BAR = 10
 _LABEL = 10  # columns of a label and what stands before it
 MOST_LINES = 30
@@ -196,7 +197,8 @@ def allocation_text(report: JobReport) -> str:
 def _findings(report: JobReport, findings: Sequence[Finding], width: int, *, details: bool = True) -> Iterator[Line]:
     for finding in findings:
         style = STYLES[finding.severity]
-        yield (f"{MARKS[finding.severity]} {finding.title}", style), (f"  ({finding.severity})", "dim")
+        tag = f"  ({severity_text(finding)})"
+        yield (f"{MARKS[finding.severity]} {finding.title}", style), (tag, "dim")
         yield from wrapped(finding.sentence, width, indent="    ")
         if finding.advice:
             yield from wrapped(finding.advice, width, indent="      ", first="    → ")

@@ -18,7 +18,7 @@ Part = tuple[str, str]  # text, rich style ("" for none)
 Line = tuple[Part, ...]
 
 MOST_LINE = 1_000_000  # characters: a table of a file is as wide as its cells, each of which is limited
-STYLES = {"problem": "bold red", "hint": "bold yellow", "note": "bold blue", "fact": ""}
+STYLES = {"problem": "bold red", "hint": "bold yellow", "fact": ""}
 _WITH_UNIT = re.compile(r"(\d) (?=(?:%|s|min|h|d|J|kJ|kWh|W|MiB|GiB|B/s|°C|MHz|GB)(?:\W|$))")
 _GLUE = "\N{NO-BREAK SPACE}"  # textwrap does not break here
 _ASCII = str.maketrans(

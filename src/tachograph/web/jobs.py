@@ -19,8 +19,6 @@ from tachograph.web.cursors import CursorValue, decode_cursor, encode_cursor, no
 _KEY, _ROW, _VALUE = "job_key", "row", "value"
 _OF_EACH = frozenset((*JOB_NAMES, "seq", "as_of", *lost_hours().meta.root_names()))  # read whichever columns are shown
 _ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
-# worst_severity is text: in its order
-_AS_TEXT = {CodedVerdict.HINT: 0, CodedVerdict.NOTE: 1, CodedVerdict.PROBLEM: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ class VisibleJobs:
     ) -> pl.DataFrame:
         """Return columns SHORT_FINDING of findings of visible jobs among these: see `Lake.kept_answers`."""
         rows = self._places(job_keys) if job_keys.len() < len(self) else self._chosen([])
-        return self._resident.answers_of(rows, CodedVerdict.NOTE if reported else CodedVerdict.UNREPORTED, codes)
+        return self._resident.answers_of(rows, CodedVerdict.HINT if reported else CodedVerdict.UNREPORTED, codes)
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
         """Return (code, verdict, jobs, reported) of the jobs that a filter selects: a row per code and verdict."""
@@ -187,7 +185,7 @@ class VisibleJobs:
         return found if self._visible is None else found.filter(self._visible.gather(found))
 
     def _answers_of(self, rows: pl.Series, wanted: JobFilter) -> pl.DataFrame:
-        least = CodedVerdict.NO if wanted.findings else CodedVerdict.NOTE
+        least = CodedVerdict.NO if wanted.findings else CodedVerdict.HINT
         found = self._resident.answers_of(rows, least)
         if wanted.findings:
             found = found.join(answers_to(found, wanted), on=[_KEY, "code"], how="semi")
@@ -206,7 +204,7 @@ def _sort_value(by: str) -> pl.Expr:
     if by == FINDINGS_COLUMN:
         return pl.col(REPORTED_COUNT)
     if by == SEVERITY_COLUMN:
-        return pl.col(WORST).replace_strict(_AS_TEXT, default=None, return_dtype=pl.Int8)
+        return pl.col(WORST)  # in the order of the text
     dtype = JOB_SUMMARIES.schema.get(by, pl.Float64())
     column = pl.col(by)
     if isinstance(dtype, pl.List):

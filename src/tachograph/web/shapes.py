@@ -77,7 +77,7 @@ def public_columns(table: LakeTable) -> tuple[TableColumn, ...]:
 # what a list of jobs has beside job_summaries
 OF_FINDINGS = (
     TableColumn(FINDINGS_COLUMN, pl.List(pl.String()), "", "Codes of the reported findings, most urgent first.", None),
-    TableColumn(SEVERITY_COLUMN, pl.String(), "", "Most urgent of these: problem, hint, note.", "no finding"),
+    TableColumn(SEVERITY_COLUMN, pl.String(), "", "Most urgent of these: problem, hint.", "no finding"),
     TableColumn(LOST_COLUMN, pl.Float64(), "h", "GPU-hours lost to all causes of waste together.", "not known"),
 )
 

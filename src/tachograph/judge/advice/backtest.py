@@ -29,8 +29,8 @@ NAMES_OF_CAUSE: Mapping[str, frozenset[str]] = MappingProxyType(
             {"one_gpu_of_many", "gpus_never_used", "idle_job", "idle_nodes", "load_imbalance_waste"}
         ),
         "hung": HANGS,
-        "cold_start": frozenset({"cold_start", "late_start"}),
-        "idle": frozenset({"idle_job", "bursty", "low_utilisation", *HANGS, "late_start", "cold_start"}),
+        "cold_start": frozenset({"cold_start"}),
+        "idle": frozenset({"idle_job", "bursty", "low_utilisation", *HANGS, "cold_start"}),
         "imbalance": frozenset({"imbalanced_gpus", "load_imbalance_waste", "idle_nodes"}),
     }
 )

@@ -21,7 +21,7 @@ Level: TypeAlias = Literal["exact", "pattern", "user"]
 LEVELS: tuple[Level, ...] = ("exact", "pattern", "user")
 LEAST_COVERAGE = 0.5  # of the expected samples: with fewer, what GPUs did is not known
 DAY_S = 86400.0
-HANGS = frozenset({"job_hang", "hung", "busy_waiting", "stall", "stalled"})
+HANGS = frozenset({"job_hang", "busy_waiting", "stall"})
 # columns of the tables that evidence is read from
 SUMMARY_COLUMNS = (
     *("job_key", "seq", "job_id", "display_id", "user", "name", "account", "partition", "gpus", "nodes", "state"),

@@ -76,7 +76,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "ambiguous_attribution",
     family="data quality",
-    severity="note",
+    severity="hint",
     title="Which GPUs belonged to the job is not known",
     advice=_EXCLUSIVE,
     evidence=("gpus", "elapsed_s"),

@@ -1,17 +1,31 @@
 """cold_start: nothing happened for a long time after the start, then the job worked.
 
-Source: Matveev, Setyaev, Voevodin (2025); from GPU telemetry: ours.
+With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin (2025); from GPU
+telemetry: ours. With low confidence where no GPU worked in the first `idle_minutes`.
 """
 
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import so_far
-from tachograph.judge.check import class_check
-from tachograph.judge.checks.late_start import ADVICE
+from tachograph.judge.activity import ENOUGH_MINUTES, so_far
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
 from tachograph.judge.classes.characteristics import FIRST_WORK
 from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import BEGIN
+
+
+def decide(job: CheckedJob) -> Found | None:
+    """Return that no GPU worked in the first `idle_minutes` or more."""
+    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
+    if activity is None:
+        return None
+    first = activity.first_busy
+    if first < job.thresholds.idle_minutes or activity.measured_share(0, first) < ENOUGH_MINUTES:
+        return None
+    idle_s = first * 60.0
+    elapsed = job.number("elapsed_s")
+    share = "" if not elapsed else f", {text(min(1.0, idle_s / elapsed), 'fraction')} of the run"
+    return job.stop(f"No GPU worked in the first {text(idle_s, 's')}{share}.", 0.0, idle_s)
 
 
 def _found(case: HangCase) -> str:
@@ -39,7 +53,7 @@ COLD_START = hang_class(
     HangPlace(BEGIN, "a cold start", _found, _none),
     "cold_start",
     "hint",
-    "The job did nothing for a long time after its start",
+    "No work for a long time after the start",
     host=(
         *("l1_misses_per_s", "llc_misses_per_s", "cpu_user"),
         *("network_rx_bytes_per_s", "network_tx_packets_per_s"),
@@ -49,7 +63,13 @@ COLD_START = hang_class(
 CHECK = class_check(
     COLD_START,
     family="startup",
-    advice=ADVICE,
-    brief="Nothing done for the first {interval_s}; {gpu_hours_idle} lost",
+    advice=(
+        "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, keep containers "
+        "and environments on fast storage, and cache what each start computes again."
+    ),
+    brief="No work for the first {interval_s}; {gpu_hours_idle} lost",
     evidence=HANG_EVIDENCE,
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured("begin"),
+    decide=decide,
 )

@@ -1,17 +1,35 @@
 """job_hang: the job worked, then nothing changed any more until its end.
 
-Source: Matveev, Setyaev, Voevodin (2025). From GPU telemetry: ours; a hung collective operation (NCCL) shows
-utilisation near 100 % with power near idle and next to no arithmetic and memory traffic.
+With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin (2025); from GPU
+telemetry: ours; a hung collective operation (NCCL) shows utilisation near 100 % with power near idle and next to no
+arithmetic and memory traffic. With low confidence where no GPU worked for `idle_minutes` at the end.
 """
 
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import so_far
-from tachograph.judge.check import class_check
-from tachograph.judge.checks.hung import ADVICE
+from tachograph.judge.activity import ENOUGH_MINUTES, so_far
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
 from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import END, UNUSED
+
+
+def decide(job: CheckedJob) -> Found | None:
+    """Return that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
+    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
+    if activity is None:
+        return None
+    begin, end = activity.last_busy + 1, activity.last + 1
+    if end - begin < job.thresholds.idle_minutes or activity.measured_share(begin, end) < ENOUGH_MINUTES:
+        return None
+    stopped_s = begin * 60.0
+    idle_s = min(end * 60.0, job.number("elapsed_s") or end * 60.0) - stopped_s
+    return job.stop(
+        f"The GPUs stopped working {text(stopped_s, 's')} after the start; the job went on for "
+        f"{text(idle_s, 's')} without using them{job.so_far}.",
+        stopped_s,
+        idle_s,
+    )
 
 
 def _found(case: HangCase) -> str:
@@ -49,7 +67,7 @@ JOB_HANG = hang_class(
     HangPlace(END, "a hang", _found, _none),
     "job_hang",
     "problem",
-    "The job hung",
+    "Work stopped and did not come back",
     host=(
         *("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s", "network_tx_bytes_per_s"),
         "load_average",
@@ -59,7 +77,14 @@ JOB_HANG = hang_class(
 CHECK = class_check(
     JOB_HANG,
     family="hang",
-    advice=f"{ADVICE} Where GPUs look busy without doing work, set a timeout for collective operations (NCCL).",
-    brief="Hung after {interval_begin_s}; {gpu_hours_idle} lost",
+    advice=(
+        "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU "
+        "that could run in a job of its own. A time limit inside the program ends a hang earlier. Where GPUs look busy "
+        "without doing work, set a timeout for collective operations (NCCL)."
+    ),
+    brief="Work stopped after {interval_begin_s}; {gpu_hours_idle} lost",
     evidence=HANG_EVIDENCE,
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured("end"),
+    decide=decide,
 )

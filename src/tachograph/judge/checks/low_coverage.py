@@ -28,7 +28,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "low_coverage",
     family="data quality",
-    severity="note",
+    severity="hint",
     title="Samples are missing",
     advice="Read means and peaks with care. If it happens often, have the telemetry of these nodes checked.",
     evidence=("coverage", "samples", "gpus", "gpus_seen"),

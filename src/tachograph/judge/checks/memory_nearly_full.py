@@ -22,7 +22,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "memory_nearly_full",
     family="memory",
-    severity="note",
+    severity="hint",
     title="GPU memory was nearly full",
     brief="GPU memory was nearly full: {hbm_peak_fraction} at the peak",
     advice=(

@@ -22,7 +22,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "no_samples",
     family="telemetry",
-    severity="note",
+    severity="hint",
     title="No GPU telemetry was recorded",
     advice="Have the telemetry of its nodes checked, and whether the recordings of that time were ingested.",
     evidence=("elapsed_s", "gpus", "samples"),

@@ -1,4 +1,4 @@
-"""Memory rows were remapped after correctable errors during the job: a note, results are right."""
+"""Memory rows were remapped after correctable errors during the job: results are right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "remapped_rows_correctable",
     family="GPU memory faults",
-    severity="note",
+    severity="fact",
     title="Weak GPU memory was replaced by spare rows during the job",
     evidence=("remapped_rows_correctable",),
     needs=("remapped_rows_correctable",),

@@ -23,7 +23,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "short_job",
     family="run time",
-    severity="note",
+    severity="fact",
     title="The job was short",
     advice=None,
     evidence=("elapsed_s", "samples"),

@@ -1,15 +1,36 @@
 """stall: the job stood still for a long time between two times of work.
 
-Source: Matveev, Setyaev, Voevodin (2025); from GPU telemetry: ours.
+With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin (2025); from GPU
+telemetry: ours. With low confidence where no GPU worked for `idle_minutes`.
 """
 
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.check import class_check
-from tachograph.judge.checks.stalled import ADVICE
+from tachograph.judge.activity import idle_periods
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
 from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import MIDDLE
+
+
+def decide(job: CheckedJob) -> Found | None:
+    """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
+    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
+    if activity is None:
+        return None
+    long = [period for period in idle_periods(activity) if period[1] >= job.thresholds.idle_minutes]
+    if not long:
+        return None
+    begin, length = max(long, key=lambda period: period[1])
+    total_s = 60.0 * sum(minutes for _, minutes in long)
+    times = "once" if len(long) == 1 else f"{len(long)} times"
+    return job.stop(
+        f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
+        f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
+        begin * 60.0,
+        length * 60.0,
+        lost_s=total_s,
+    )
 
 
 def _found(case: HangCase) -> str:
@@ -34,7 +55,7 @@ STALL = hang_class(
     HangPlace(MIDDLE, "a stall", _found, _none),
     "stall",
     "hint",
-    "The job stood still for a long time between work",
+    "Work stood still for a long time",
     host=(
         *("l1_misses_per_s", "llc_misses_per_s", "network_rx_bytes_per_s", "network_tx_packets_per_s"),
         *("fs_read_operations_per_s", "fs_write_bytes_per_s"),
@@ -44,7 +65,13 @@ STALL = hang_class(
 CHECK = class_check(
     STALL,
     family="input",
-    advice=ADVICE,
-    brief="Stood still for {interval_s}; {gpu_hours_idle} lost",
+    advice=(
+        "Look at the output of that time: checkpoints or input on slow storage, waiting for another process or a "
+        "service, or a phase on the CPU that could run in a job of its own."
+    ),
+    brief="Work stood still for up to {interval_s}; {gpu_hours_idle} lost",
     evidence=HANG_EVIDENCE,
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured("within"),
+    decide=decide,
 )

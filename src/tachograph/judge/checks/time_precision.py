@@ -21,7 +21,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "time_precision",
     family="time precision",
-    severity="note",
+    severity="fact",
     title="Start and end are recorded to the minute or coarser",
     advice="Staff: export the accounting with seconds (SLURM_TIME_FORMAT=standard).",
     evidence=("time_precision_s", "elapsed_s"),

@@ -69,7 +69,7 @@ def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unse
             needs[outcome.unknown] = ",".join(counters_of(outcome.unknown))
         columns["needs"].append(needs[outcome.unknown])
     fixed: dict[str, str | None] = {"code": entry.code, "kind": "check", "title": entry.rule.name}
-    fixed |= dict.fromkeys(("begin", "end", "covered_by"))
+    fixed |= dict.fromkeys(("confidence", "begin", "end", "covered_by"))
     same = [pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()]
     listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
     found = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String())).with_columns(listed)

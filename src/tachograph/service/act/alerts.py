@@ -19,7 +19,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, ExportError, LakeError, TachographError
 from tachograph.judge.alerts import (
-    HANG_CODES,
+    HANG,
     HEALTH_COUNTERS,
     WINDOW,
     AlertState,
@@ -84,7 +84,7 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
     recent = jobs.filter(pl.col("end").is_null() | (pl.col("end") >= now - FORGOTTEN))
     running = recent.filter(pl.col("end").is_null())
     columns = ("job_key", "code", "verdict", "sentence", "begin", "end")
-    findings = read_verdicts(lake, running, pl.col("code").is_in(list(HANG_CODES)), columns)
+    findings = read_verdicts(lake, running, pl.col("code") == HANG, columns)
     limit = timedelta(minutes=options.alert_hang_minutes)
     return hung_jobs(recent, findings, now=now, least_gpus=options.alert_gpus, limit=limit)
 

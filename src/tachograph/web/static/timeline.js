@@ -11,7 +11,7 @@ const MOST_LINES = 16, MOST_PARTS = 12, ROWS = 10000;
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
-  return ["accent", "compute", "memory", "problem", "note", "hint", "ink", "faint"].map((name) => style.getPropertyValue(`--${name}`).trim());
+  return ["accent", "compute", "memory", "problem", "fact", "hint", "ink", "faint"].map((name) => style.getPropertyValue(`--${name}`).trim());
 }
 
 class Charts {
