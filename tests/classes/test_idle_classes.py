@@ -38,18 +38,11 @@ def test_gpus_beside_a_busy_one() -> None:
     assert (share.value, share.relation, share.threshold, share.holds) == (0.0, "<=", 0.5, True)
 
 
-def test_just_short_of_twice_is_none() -> None:
-    twice = {"sm_active_mean": 0.3, "dram_active_mean": 0.15, "power_w_mean": 125.0}
-    assert idle(means(0.8), means(0.4) | twice).verdict == "yes"
-    less = {name: value * 1.01 for name, value in twice.items()}
-    finding = idle(means(0.8), means(0.404) | less)
-    assert finding.verdict == "no"
-    assert "by 0 of 4 characteristics" in finding.sentence
-
-
 def test_half_of_the_characteristics_suffice() -> None:
     assert idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1, "dram_active_mean": 0.01}).verdict == "yes"
-    assert idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1}).verdict == "no"
+    finding = idle(means(0.9), means(0.9) | {"sm_active_mean": 0.1})
+    assert finding.verdict == "no"
+    assert "by 1 of 4 characteristics" in finding.sentence
 
 
 def test_where_none_is_busy_none_is_idle_beside_it() -> None:

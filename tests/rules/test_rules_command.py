@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,17 +230,3 @@ def test_options_of_every_command_count_before_and_after_the_action(
     assert run("--lake", lake, "run", "hot_gpu").code == 0
     assert run("run", "hot_gpu", "--lake", lake).code == 0
     assert run("run", "hot_gpu").code == 5
-
-
-def test_help_names_the_actions(run: Run) -> None:
-    done = run("--help")
-    assert all(action in done.out for action in ("list", "check", "run", "backtest", "import-clustercockpit"))
-    assert "--set PARAMETER=VALUE" in run("backtest", "--help").out
-
-
-def test_help_imports_nothing_heavy() -> None:
-    program = (
-        "import sys; from tachograph.cli import main; main(['lab', 'rules', '--help']); print('polars' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"

@@ -53,7 +53,6 @@ def test_slips_and_limits_are_those_of_the_code() -> None:
         expression.LONGEST_NAME,
         patterns.LONGEST_TEXT,
         patterns.DEEPEST,
-        model.BUDGET.steps,
         model.BUDGET.text,
     ):
         assert re.search(rf"\b{number:,}\b", limits), number

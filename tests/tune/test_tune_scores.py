@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import random
 
 import numpy as np
 import pytest
 
-from tachograph.judge import accuracy as scoring
 from tachograph.judge.accuracy import VerdictScore, score_verdicts, wilson
 from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
-from tachograph.judge.tune import configuration, labels
-from tachograph.simulate import truth
-
-
-@pytest.mark.parametrize("module", [configuration, truth, labels, scoring])
-def test_examples_hold(module: object) -> None:
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    results = doctest.testmod(module, optionflags=flags)  # type: ignore[arg-type]
-    assert results.attempted
-    assert not results.failed
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (1, 7), (50, 100), (318, 333), (327, 333), (101, 101)])

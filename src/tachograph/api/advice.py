@@ -13,6 +13,7 @@ from tachograph.judge.advice.advise import Advice, SiteFacts, advise
 from tachograph.judge.advice.backtest import BacktestReport, replay
 from tachograph.judge.advice.past_jobs import GPU_COLUMNS, SUMMARY_COLUMNS, History, PastJob, past_jobs
 from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.checks import OF_RECORDING
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
 from tachograph.judge.waste import IDLE_LONG, recoverable
 from tachograph.lake.delta import Lake
@@ -44,7 +45,7 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
             read_rows(lake, JOB_GPUS, jobs, GPU_COLUMNS),
             idle_util=configuration.thresholds.idle_util,
             node_memory=node_memory_mib(steps),
-            reported=read_answers(lake, jobs, reported=True).filter(pl.col("severity") != "note"),
+            reported=read_answers(lake, jobs, reported=True).filter(~pl.col("code").is_in(list(OF_RECORDING))),
         )
 
     return read_consistently(lake, read)

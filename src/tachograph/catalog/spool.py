@@ -7,7 +7,6 @@ compressed). A record that was cut off, by a kill or a full disk, ends the file 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import struct
@@ -162,11 +161,6 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
         raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
     except (ValueError, KeyError, zlib.error) as problem:
         raise InputError(f"the recording is damaged: {problem}", where=str(path), do="copy it again") from None
-
-
-def is_full(problem: OSError) -> bool:
-    """Whether there is no space left."""
-    return problem.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _payloads(read: Any) -> Iterator[bytes]:

@@ -205,11 +205,6 @@ class CheckedJob:
         start: datetime | None = self.summary.get("start")
         return None if start is None else start + timedelta(seconds=after_s)
 
-    def unix_s(self, after_s: float) -> float | None:
-        """Return the same time as seconds since 1970."""
-        start: datetime | None = self.summary.get("start")
-        return None if start is None else start.timestamp() + after_s
-
     def stop(self, sentence: str, begin_s: float, length_s: float, *, lost_s: float | None = None) -> Found:
         """Return that all GPUs stopped so long after its start, for so long; `lost_s`: without work in all."""
         lost = length_s if lost_s is None else lost_s

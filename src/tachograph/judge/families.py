@@ -195,12 +195,23 @@ def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame)
         for code in check.codes
     }
     rows = findings.with_row_index("row").filter(pl.col("verdict") == "yes", pl.col("code").is_in(list(places)))
-    rows = rows.with_columns(fact=pl.col("severity") == "fact")
+    rows = rows.select("row", "job_key", "code", "begin", "end", fact=pl.col("severity") == "fact")
     elapsed = dict(gaps.select("job_key", "elapsed_s").iter_rows())
     of_jobs: dict[str, list[_Holding]] = {}
-    for job_key, begin, end, *holding in rows.select("job_key", "begin", "end", "row", "code", "fact").iter_rows():
-        family, place = places[holding[1]]
-        of_jobs.setdefault(job_key, []).append(_Holding(*holding, family, place, begin, end, elapsed.get(job_key)))
+    for row in rows.iter_rows(named=True):
+        families, place = places[row["code"]]
+        of_jobs.setdefault(row["job_key"], []).append(
+            _Holding(
+                row["row"],
+                row["code"],
+                row["fact"],
+                families,
+                place,
+                row["begin"],
+                row["end"],
+                elapsed.get(row["job_key"]),
+            )
+        )
     by: dict[int, str] = {}
     for holding in of_jobs.values():
         by |= _covered(holding)

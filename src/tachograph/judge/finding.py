@@ -27,7 +27,7 @@ VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
 FindingKind = Literal["check", "score", "workload", "health"]
 Relation = Literal["<", "<=", ">", ">="]
 
-# what the evidence of findings holds: {name: (label, unit as in units.text, or "time" for seconds since 1970)}
+# what the evidence of findings holds: {name: (label, unit as in units.text)}
 EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "activity_mean": ("Mean activity", "fraction"),
@@ -84,7 +84,6 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "spatial_imbalance": ("Imbalance across GPUs", "ratio"),
         "temporal_imbalance": ("Imbalance over time", "ratio"),
         "stopped_after_s": ("Work stopped after", "s"),
-        "stopped_at_unix_s": ("Work stopped at", "time"),
         "tensor_active_max": ("Tensor cores active, highest", "fraction"),
         "throttled_fraction": ("Samples with lowered clocks", "fraction"),
         "time_precision_s": ("Precision of recorded times", "s"),

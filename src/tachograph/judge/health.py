@@ -49,7 +49,6 @@ CLOCKS_LOWERED: Mapping[int, str] = MappingProxyType(
         0x80: "the power brake",
     }
 )
-HARDWARE_SLOWDOWN = 0x08 | 0x40 | 0x80
 
 
 def xid_meaning(code: int) -> str:

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from tachograph.catalog.arrays import Flags
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
@@ -142,70 +140,50 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
 
 
 def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
-    """Rows of each check for the jobs for which it does not hold."""
-    ambiguous, without, missing = _unknown(checks, jobs)
-    places = dict(zip(jobs.get_column("job_key"), range(jobs.height), strict=True))
-    held: dict[str, list[int]] = {}
-    for job_key, code in holding.select("job_key", "code").iter_rows():
-        held.setdefault(code, []).append(places[job_key])
-    rows, of_check, of_text, of_needs = [], [], [], []
-    texts = ["Not triggered.", "Unknown: which GPUs were its own is not recorded.", _NO_SAMPLE]
-    needs: list[list[str]] = [[]]
-    for at, check in enumerate(checks):
-        text, lacking = np.zeros(jobs.height, np.int32), np.zeros(jobs.height, np.int32)
-        for place, needed in enumerate(check.needs):
-            lacking |= missing[needed].astype(np.int32) << place
-        # what is lacking has a place for each combination of the counters that a check needs
-        names = [needed.split("|")[0] for needed in check.needs]
-        listed = [[name for place, name in enumerate(names) if bits >> place & 1] for bits in range(1 << len(names))]
-        text[lacking > 0] = len(texts) + lacking[lacking > 0]
-        texts += [f"Not measured: {', '.join(some)}." for some in listed]
-        if check.of_samples:
-            text[without] = 2
-            text[ambiguous] = 1
-            lacking[without | ambiguous] = 0  # whether it was recorded is another question
-        rest = np.ones(jobs.height, np.bool_)
-        rest[held.get(check.code, [])] = False
-        row = np.flatnonzero(rest)
-        rows.append(row)
-        of_check.append(np.full(len(row), at))
-        of_text.append(text[row])
-        of_needs.append(len(needs) + lacking[row])
-        needs += listed
-    if not rows:
-        return pl.DataFrame(schema=FINDING_SCHEMA)
-    row, one, sentence = np.concatenate(rows), pl.Series(np.concatenate(of_check)), np.concatenate(of_text)
-    fixed: dict[str, str | None] = {"kind": "check", "evidence": "{}", "checks": "[]"}
-    fixed |= dict.fromkeys(("confidence", "advice", "begin", "end", "covered_by"))
-    return pl.DataFrame(
-        {
-            **{name: jobs.get_column(name).gather(row) for name in ("job_key", "job_id")},
-            **{
-                name: pl.Series([getattr(check, name) for check in checks], dtype=pl.String()).gather(one)
-                for name in ("code", "severity", "title")
-            },
-            "sentence": pl.Series(texts).gather(sentence),
-            "verdict": pl.Series(["no", "unknown"]).gather((sentence > 0).astype(np.int32)),
-            "needs": pl.Series(needs, dtype=pl.List(pl.String())).gather(np.concatenate(of_needs)),
-        }
-    ).with_columns(
-        pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()
-    ).select(pl.col(name).cast(dtype) for name, dtype in FINDING_SCHEMA.items())  # fmt: skip
-
-
-_NO_SAMPLE = "Unknown: there is no sample of its GPUs."
-
-
-def _unknown(checks: Sequence[Check], jobs: pl.DataFrame) -> tuple[Flags, Flags, Mapping[str, Flags]]:
-    """Jobs whose GPUs are not known, those without samples, and for each of the `needs` those that lack it."""
-    needed = {name: _not_measured(name, jobs.columns) for check in checks for name in check.needs}
-    found = jobs.select(
-        (pl.col("attribution") == "ambiguous").fill_null(value=False).alias("ambiguous"),
-        (pl.col("samples").fill_null(0) == 0).alias("without"),
-        *(missing.alias(f"lacks {name}") for name, missing in needed.items()),
+    """Rows of each check for the jobs for which it does not hold: `no`, or `unknown` with what is missing."""
+    needed = {name for check in checks for name in check.needs}
+    facts = jobs.select(
+        "job_key",
+        "job_id",
+        ambiguous=(pl.col("attribution") == "ambiguous").fill_null(value=False),
+        unsampled=pl.col("samples").fill_null(0) == 0,
+        **{name: _not_measured(name, jobs.columns) for name in needed},
     )
-    ambiguous, without, *lacks = (column.to_numpy() for column in found.iter_columns())
-    return ambiguous, without, dict(zip(needed, lacks, strict=True))
+    parts = [
+        facts.join(holding.filter(code=check.code), on="job_key", how="anti", maintain_order="left").select(
+            _not_holding(check)
+        )
+        for check in checks
+    ]
+    return pl.concat(parts) if parts else pl.DataFrame(schema=FINDING_SCHEMA)
+
+
+def _not_holding(check: Check) -> list[pl.Expr]:
+    """Columns of the findings of a check that does not hold, of rows with what is known of their jobs."""
+    names = [pl.when(name).then(pl.lit(name.split("|")[0])) for name in check.needs]
+    is_lacking = pl.any_horizontal(pl.lit(value=False), *check.needs)
+    lacking = pl.concat_list(pl.lit([], dtype=pl.List(pl.String)), *names).list.drop_nulls()
+    ambiguous, unsampled = (pl.col(name) & check.of_samples for name in ("ambiguous", "unsampled"))
+    columns: dict[str, pl.Expr] = {
+        "needs": pl.when(ambiguous | unsampled).then(pl.lit([], dtype=pl.List(pl.String))).otherwise(lacking),
+        "verdict": pl.when(ambiguous | unsampled | is_lacking).then(pl.lit("unknown")).otherwise(pl.lit("no")),
+        "sentence": pl.when(ambiguous)
+        .then(pl.lit("Unknown: which GPUs were its own is not recorded."))
+        .when(unsampled)
+        .then(pl.lit("Unknown: there is no sample of its GPUs."))
+        .when(is_lacking)
+        .then(
+            pl.format(
+                "Not measured: {}.", pl.concat_str(pl.lit(None, pl.String()), *names, separator=", ", ignore_nulls=True)
+            )
+        )
+        .otherwise(pl.lit("Not triggered.")),
+    }
+    texts = {"code": check.code, "severity": check.severity, "title": check.title}
+    texts |= {"kind": "check", "evidence": "{}", "checks": "[]"}
+    columns |= {name: pl.lit(text) for name, text in texts.items()}
+    columns |= {name: pl.col(name) for name in ("job_key", "job_id")}
+    return [columns.get(name, pl.lit(None)).cast(dtype).alias(name) for name, dtype in FINDING_SCHEMA.items()]
 
 
 def _not_measured(needed: str, columns: Sequence[str]) -> pl.Expr:

@@ -7,15 +7,13 @@ from typing import Any
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import number, so_far
-from tachograph.judge.checks import CHECKS
+from tachograph.judge.checks import CHECKS, OF_RECORDING
 from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding
 from tachograph.report.job_sentences import HIGH, steadiness, use_sentence
 
 LOST = "gpu_hours_idle"  # evidence: GPU-hours that a finding is about
 ENOUGH = 0.9  # of the expected samples; with fewer the verdict names the share
 _BRIEF = {code: check.brief for check in CHECKS if check.brief for code in check.codes}
-# findings about the recording of a job, which the sentence names in its own words
-_OF_RECORDING = frozenset(check.code for check in CHECKS if check.family in ("data quality", "telemetry"))
 _ENDED: Mapping[str, str] = {
     "OUT_OF_MEMORY": "Killed: out of host memory",
     "TIMEOUT": "Stopped at its time limit",
@@ -47,7 +45,7 @@ def verdict_sentence(
     'Healthy: 84 % busy, steady.'
     """
     cause, parts = end_cause(row, steps), []
-    main = next((one for one in worst_first(findings) if one.code not in _OF_RECORDING), None)
+    main = next((one for one in worst_first(findings) if one.code not in OF_RECORDING), None)
     if cause:
         parts.append(cause)
     if row.get("attribution") == "ambiguous":

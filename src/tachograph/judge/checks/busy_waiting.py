@@ -52,7 +52,6 @@ def _finding(job: CheckedJob, stopped_s: float, *, idle_s: float, power: float |
         job.evidence(
             stopped_after_s=stopped_s,
             idle_s=idle_s,
-            stopped_at_unix_s=job.unix_s(stopped_s),
             power_then_w=power,
             power_before_w=before,
             gpu_hours_idle=job.gpu_hours(idle_s),
@@ -72,7 +71,7 @@ CHECK = Check(
         "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others "
         "wait. Look at the output of that time; set a timeout for collective operations."
     ),
-    evidence=("stopped_after_s", "idle_s", "stopped_at_unix_s", "power_then_w", "power_before_w", "gpu_hours_idle"),
+    evidence=("stopped_after_s", "idle_s", "power_then_w", "power_before_w", "gpu_hours_idle"),
     needs=("gpu_util", "tensor_active", "dram_active"),
     hidden=Unmeasured("end"),
     decide=decide,

@@ -13,7 +13,6 @@ from typing import Any
 from tachograph.judge.rules import values
 from tachograph.judge.rules.expression import Node, walk
 from tachograph.judge.rules.model import (
-    BUDGET,
     PatternRule,
     ProblemSeverity,
     RuleLevel,
@@ -24,7 +23,7 @@ from tachograph.judge.rules.model import (
     RuleText,
     TextPiece,
 )
-from tachograph.judge.rules.values import REDUCTIONS, EvaluationState, ExhaustedError, RankValues, Run
+from tachograph.judge.rules.values import REDUCTIONS, EvaluationState, RankValues, Run
 
 _MOST_PROPOSALS = 5  # proposals for misspelt names take time
 _RANK_NAMES: Mapping[str, RuleLevel | None] = MappingProxyType(
@@ -397,20 +396,17 @@ class RuleCompiler:
 
     def try_out(self, program: RuleProgram) -> None:
         """Report values of the wrong type, found on a job of which everything is known."""
-        state = EvaluationState(_KnownRanks(self.metrics), self.parameters, BUDGET.steps)
-        try:
-            for term, (name, run) in zip(self.rule.terms, program.terms, strict=True):
-                state.term = name
-                self.term, self.text, self.start = name, term, 0
-                state.values[name] = run(state)
-                self.take_mistakes(state)
-                if name == self.rule.output:
-                    self.check_output(state.values[name])
-            state.term = self.term = ""
-            self.try_text(state, self.rule.template, program.template)
-            self.try_text(state, self.rule.output_metric, program.output_metric)
-        except ExhaustedError:
-            self.rule_problem(f"evaluating it takes more than {BUDGET.steps} steps; divide it into several rules")
+        state = EvaluationState(_KnownRanks(self.metrics), self.parameters)
+        for term, (name, run) in zip(self.rule.terms, program.terms, strict=True):
+            state.term = name
+            self.term, self.text, self.start = name, term, 0
+            state.values[name] = run(state)
+            self.take_mistakes(state)
+            if name == self.rule.output:
+                self.check_output(state.values[name])
+        state.term = self.term = ""
+        self.try_text(state, self.rule.template, program.template)
+        self.try_text(state, self.rule.output_metric, program.output_metric)
 
     def take_mistakes(self, state: EvaluationState) -> None:
         """Note the mistakes of the expression of the moment."""

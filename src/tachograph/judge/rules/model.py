@@ -168,9 +168,8 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much one evaluation may cost. A step is one value computed; what takes more ends without a verdict."""
+    """How much the texts of one evaluation may hold."""
 
-    steps: int = 200_000
     text: int = 4_000  # characters of the text for the user; what is longer is cut
     shown: int = 20  # values of a list that a text names
 

@@ -27,7 +27,7 @@ from tachograph.judge.rules.model import (
     RulePair,
     RuleProblem,
 )
-from tachograph.judge.rules.values import EvaluationState, ExhaustedError, RankValues
+from tachograph.judge.rules.values import EvaluationState, RankValues
 
 _MOST_PROBLEMS = 50
 
@@ -72,20 +72,15 @@ def prepare(rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> RuleProgram
 
 def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float], budget: Budget = BUDGET) -> RuleOutcome:
     """Return the outcome; it never raises, for any rule and any job."""
-    state = EvaluationState(job, parameters, budget.steps)
-    alert = None
-    try:
-        for name, run in program.terms:
-            state.term = name
-            state.values[name] = run(state)
-        state.term = ""
-        answer = state.values[program.rule.output]
-        alert = _alert(answer)
-        if alert:
-            return _alerted(program, state, answer, budget)
-    except ExhaustedError:
-        state.reasons = {f"more than {budget.steps} steps": None, **state.reasons}
-        alert = None
+    state = EvaluationState(job, parameters)
+    for name, run in program.terms:
+        state.term = name
+        state.values[name] = run(state)
+    state.term = ""
+    answer = state.values[program.rule.output]
+    alert = _alert(answer)
+    if alert:
+        return _alerted(program, state, answer, budget)
     return RuleOutcome(
         alert,
         state.values,
@@ -170,7 +165,6 @@ class _TextWriter:
     def value(self, value: Any, unit: str) -> str:
         """Return a value as text."""
         if isinstance(value, list):
-            self.state.spend(self.budget.shown)
             shown = [self.value(item, unit) for item in value[: self.budget.shown]]
             if len(value) > len(shown):
                 shown.append(f"and {len(value) - len(shown)} more")

@@ -1,4 +1,4 @@
-"""How values are computed with: unknown stays unknown, nothing grows without bounds, every value costs a step.
+"""How values are computed with: unknown stays unknown, and no list is longer than the ranks of a job.
 
 A value is a number (always a float), a truth, a text, a pair, or a list of these; None is unknown. What works on single
 values is lifted to lists, value by value. Numbers are finite: any other result is unknown, and a reason is noted. So is
@@ -20,17 +20,13 @@ LARGEST = sys.float_info.max
 _MOST_REASONS = 20
 
 
-class ExhaustedError(Exception):
-    """The budget is spent."""
-
-
 class RankValues(list[Any]):
     """One value of each rank, computed rank by rank. A plain list is one value: that of all ranks together."""
 
 
 @dataclass(slots=True)
 class EvaluationState:
-    """One evaluation: the job, the steps that are left, and what was computed.
+    """One evaluation: the job, and what was computed.
 
     values: of terms. ranks: of metrics of ranks, which are read once. missing, reasons: in order, without values.
     mistakes: values of the wrong type, as (character of the expression, message).
@@ -38,19 +34,12 @@ class EvaluationState:
 
     job: Ranks
     parameters: Mapping[str, float]
-    left: int
     values: dict[str, Any] = field(default_factory=dict)
     ranks: dict[str, RankValues | None] = field(default_factory=dict)
     missing: dict[str, None] = field(default_factory=dict)
     reasons: dict[str, None] = field(default_factory=dict)
     mistakes: list[tuple[int, str]] = field(default_factory=list)
     term: str = ""
-
-    def spend(self, steps: int) -> None:
-        """Take steps from the budget. Raises ExhaustedError."""
-        self.left -= steps
-        if self.left < 0:
-            raise ExhaustedError
 
     def remark(self, reason: str) -> None:
         """Note why a value is unknown."""
@@ -167,10 +156,8 @@ def _lifted(state: EvaluationState, operation: Operation, x: Any, y: Any, at: in
         columns = _aligned(state, at, x, y)
         return None if columns is None else type(x)([operation(state, *row) for row in zip(*columns, strict=True)])
     if isinstance(x, list):
-        state.spend(len(x))
         return type(x)([operation(state, value, y) for value in x])
     if isinstance(y, list):
-        state.spend(len(y))
         return type(y)([operation(state, x, value) for value in y])
     return None if x is None or y is None else state.wrong(at, message)
 
@@ -182,9 +169,6 @@ def fold(first: Run, steps: Sequence[tuple[Operation, Run]]) -> Run:
         value = first(state)
         for operation, right in steps:
             other = right(state)
-            state.left -= 1  # as `spend`, which would take a tenth of the time of a rule
-            if state.left < 0:
-                raise ExhaustedError
             value = operation(state, value, other)
         return value
 
@@ -195,7 +179,6 @@ def _aligned(state: EvaluationState, at: int, *operands: Any) -> list[list[Any]]
     """Return values, the first of them a list, as lists of its length; None where lists do not go together."""
     first = operands[0]
     columns = [operand if isinstance(operand, list) else type(first)([operand] * len(first)) for operand in operands]
-    state.spend(len(first))
     if len(set(map(type, columns))) > 1:
         state.wrong(at, "a whole list stands beside the value of one rank; use SelectMetric for both")
         return None
@@ -216,9 +199,7 @@ def lift(inner: Run, value_type: type, work: Callable[[Any], Any], at: int, mess
     def run(state: EvaluationState) -> Any:
         value = inner(state)
         if isinstance(value, list):
-            state.spend(len(value))
             return type(value)([single(state, item) for item in value])
-        state.spend(1)
         return single(state, value)
 
     return run
@@ -235,7 +216,6 @@ def choose(condition: Run, then: Run, otherwise: Run, at: int) -> Run:
     def run(state: EvaluationState) -> Any:
         holds, x, y = condition(state), then(state), otherwise(state)
         if not isinstance(holds, list):
-            state.spend(1)
             return single(state, holds, x, y)
         columns = _aligned(state, at, holds, x, y)
         return None if columns is None else type(holds)([single(state, *row) for row in zip(*columns, strict=True)])
@@ -317,7 +297,6 @@ def reduce_list(name: str, inner: Run, at: int) -> Run:
             return None
         if type(values) is not list:
             return state.wrong(at, f"{name} needs a list; GatherFromAllRanks(x) is one")
-        state.spend(len(values) + 1)
         if value_type is float and None in values:
             return None
         if value_type is not object and not {value_type, type(None)}.issuperset(map(type, values)):
@@ -362,7 +341,6 @@ def select_ranks(metric: str, level: RuleLevel, *, text: bool) -> Run:
         values, count = state.job.of_ranks(metric), len(state.job.labels(level))
         if values is None or len(values) != count:
             values = [None] * count
-        state.spend(count)
         result = RankValues(map(known, values))
         if None in result or not count:
             state.missing[metric] = None
@@ -400,7 +378,6 @@ def select_labels(level: RuleLevel) -> Run:
 
     def run(state: EvaluationState) -> Any:
         names = state.job.labels(level)
-        state.spend(len(names))
         return RankValues(str(name)[:200] for name in names) or None
 
     return run
@@ -416,7 +393,6 @@ def gather(level: RuleLevel, inner: Run, at: int) -> Run:
         if isinstance(value, list):
             return state.wrong(at, "this would be a list of lists; inside for_each use SelectMetric")
         count = len(state.job.labels(level))
-        state.spend(count)
         if not count:
             state.unknown(f"no {level} is known")
         return [value] * count or None
