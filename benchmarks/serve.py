@@ -193,7 +193,7 @@ def timed(client: httpx2.Client, addresses: list[str]) -> dict[str, float]:
 def list_addresses(random_: random.Random, users: list[str], count: int) -> list[str]:
     """Return lists of jobs by every kind of filter, orders by any number, as people choose them."""
     numbers = [name for name, dtype in JOB_SUMMARIES.schema.items() if dtype.is_float()]
-    codes = ["one_gpu_of_many", "hung", "cold_start", "gpus_never_used", "low_gpu_util"]
+    codes = ["one_gpu_of_many", "job_hang", "cold_start", "gpus_never_used", "low_gpu_util"]
     kinds: list[Callable[[], str]] = [
         lambda: "",
         lambda: f"user={random_.choice(users)}",

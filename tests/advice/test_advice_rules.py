@@ -160,7 +160,6 @@ def test_every_check_has_one_code_title_and_advice_text() -> None:
     titles = [check.title for check in CHECKS]
     assert len(set(titles)) == len(titles)
     for check in CHECKS:
-        assert set(check.evidence) <= set(EVIDENCE), check.code
         assert check.severity in SEVERITIES
         assert check.decide or check.job_class
     used = {check.family for check in CHECKS}
@@ -221,7 +220,6 @@ def test_any_job_is_judged_with_known_evidence(
         assert finding.title[-1] != "."
         assert finding.sentence[-1] == "."
         check = next(check for check in CHECKS if check.code == finding.code)
-        assert set(finding.evidence) <= set(check.evidence)
         assert (finding.title, finding.advice, finding.severity) == (check.title, check.advice, check.severity)
 
 

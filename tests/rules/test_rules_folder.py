@@ -83,7 +83,7 @@ def test_a_broken_rule_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
-    write(tmp_path, "own.json", rule("hot_gpu"), rule("hung"), rule("busy_site"))
+    write(tmp_path, "own.json", rule("hot_gpu"), rule("busy_waiting"), rule("busy_site"))
     write(tmp_path, "second.json", rule("busy_site"))
     ruleset = read_rules(of(tmp_path), reserved=RESERVED)
     message = [problem.message for problem in ruleset.errors]

@@ -42,9 +42,15 @@ def verdicts(lake: Lake, code: str) -> dict[str, str]:
     return dict(rows.select("job_id", "verdict").iter_rows())
 
 
-def test_every_job_has_a_row_for_every_rule(tmp_path: Path) -> None:
-    lake = ruled_lake(tmp_path / "lake")
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = ruled_lake(tmp_path_factory.mktemp("rules") / "lake")
     analyze(lake, Configuration(), judge=JobJudge, now=NOW)
+    return lake
+
+
+def test_every_job_has_a_row_for_every_rule(analyzed: Lake) -> None:
+    lake = analyzed
     codes = {entry.code for entry in SHIPPED.entries}
     rows = read_verdicts(lake, read_summaries(lake)).filter(pl.col("code").is_in(codes))
     assert rows.height == len(ACTIVITY) * rows["code"].n_unique()
@@ -78,14 +84,6 @@ def test_a_rule_is_covered_by_the_more_specific_of_its_family(code: str, above: 
     assert covered(pl.DataFrame(rows, schema=dict(FINDING_SCHEMA)), checks, gaps)["covered_by"].to_list() == [
         above, None, None,
     ]  # fmt: skip
-
-
-def test_several_deciders_make_one_finding(tmp_path: Path) -> None:
-    lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
-    codes = set(read_verdicts(lake, read_summaries(lake))["code"])
-    assert {"load_imbalance_waste", "load_imbalance_spread"} <= codes
-    assert not codes & {"idle_gpus", "load_imbalance_two_sided"}
 
 
 def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
@@ -152,10 +150,10 @@ def test_a_rule_that_is_off_leaves_no_row(tmp_path: Path) -> None:
     assert set(verdicts(lake, "uneven_nodes")) == set(ACTIVITY)
 
 
-def test_no_other_finding_has_the_name_of_a_rule(tmp_path: Path) -> None:
-    lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
-    rows = read_verdicts(lake, read_summaries(lake))
-    others = set(rows["code"]) - {entry.code for entry in SHIPPED.entries}
-    assert others <= RESERVED
+def test_a_job_has_one_finding_of_each_code(analyzed: Lake) -> None:
+    rows = read_verdicts(analyzed, read_summaries(analyzed))
+    codes = set(rows["code"])
+    assert codes - {entry.code for entry in SHIPPED.entries} <= RESERVED
+    assert {"load_imbalance_waste", "load_imbalance_spread"} <= codes
+    assert not codes & {"idle_gpus", "load_imbalance_two_sided"}  # they decide those
     assert rows.select(pl.struct("job_key", "code").is_duplicated().any()).item() is False

@@ -258,7 +258,7 @@ class Check:
 
     family: of those that hold in a family, and in the wider ones around it, the most specific is reported and covers
     the others. brief: what it found in a few words, for headlines, with names of its evidence in braces; empty: the
-    title. evidence: names of EVIDENCE that it gives. needs: counters without which nothing is denied, of
+    title. needs: counters without which nothing is denied, of
     alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it takes not to
     deny it; None: it decides that itself.
     decide: returns what was found; None where the check does not hold, and where a counter it needs was not measured.
@@ -272,7 +272,6 @@ class Check:
     title: str
     advice: str | None = None
     brief: str = ""
-    evidence: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     of_samples: bool = True
     hidden: Unmeasured | None = OF_THE_RUN
@@ -298,7 +297,6 @@ def class_check(
     *,
     family: str,
     advice: str | None,
-    evidence: tuple[str, ...],
     brief: str = "",
     needs: tuple[str, ...] = (),
     hidden: Unmeasured = OF_THE_RUN,
@@ -315,7 +313,6 @@ def class_check(
         title=job_class.title,
         advice=advice,
         brief=brief,
-        evidence=evidence,
         needs=needs,
         hidden=hidden,
         decide=decide,

@@ -79,7 +79,6 @@ CHECK = Check(
     severity="hint",
     title="Which GPUs belonged to the job is not known",
     advice=_EXCLUSIVE,
-    evidence=("gpus", "elapsed_s"),
     of_samples=False,
     decide=decide,
 )

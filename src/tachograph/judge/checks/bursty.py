@@ -50,15 +50,6 @@ CHECK = Check(
         "Let reading, preprocessing and checkpoints overlap with GPU work: more loader processes, prefetching, "
         "asynchronous checkpoints, input on fast storage."
     ),
-    evidence=(
-        "temporal_imbalance",
-        "gpu_util_mean",
-        "idle_periods",
-        "longest_idle_s",
-        "idle_s",
-        "idle_fraction",
-        "gpu_hours_idle",
-    ),
     needs=(ANY_ACTIVITY,),
     hidden=Unmeasured(share=0.1),
     decide=decide,

@@ -71,7 +71,6 @@ CHECK = Check(
         "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others "
         "wait. Look at the output of that time; set a timeout for collective operations."
     ),
-    evidence=("stopped_after_s", "idle_s", "power_then_w", "power_before_w", "gpu_hours_idle"),
     needs=("gpu_util", "tensor_active", "dram_active"),
     hidden=Unmeasured("end"),
     decide=decide,

@@ -10,7 +10,7 @@ from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
 from tachograph.judge.classes.characteristics import FIRST_WORK
-from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import BEGIN
 
 
@@ -68,7 +68,6 @@ CHECK = class_check(
         "and environments on fast storage, and cache what each start computes again."
     ),
     brief="No work for the first {interval_s}; {gpu_hours_idle} lost",
-    evidence=HANG_EVIDENCE,
     needs=(ANY_ACTIVITY,),
     hidden=Unmeasured("begin"),
     decide=decide,

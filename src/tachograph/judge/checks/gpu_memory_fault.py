@@ -32,7 +32,6 @@ CHECK = Check(
     title="A GPU has faulty memory",
     advice="Report it to the support staff of your site: the GPU should be taken out of service. Check the results of "
     "this job.",
-    evidence=("row_remap_failure", "remapped_rows_uncorrectable", "gpus_affected"),
     needs=("remapped_rows_uncorrectable", "row_remap_failure"),
     decide=decide,
 )

@@ -39,7 +39,6 @@ CHECK = Check(
     severity="hint",
     title="A GPU was at the temperature at which clocks are lowered",
     advice="Report it to the support staff of your site: cooling of the node may need attention.",
-    evidence=("gpu_temp_c_max", "mem_temp_c_max"),
     needs=("gpu_temp_c",),
     decide=decide,
 )

@@ -76,7 +76,6 @@ CHECK = Check(
         "Request as many GPUs as the program uses, or start one process per GPU (srun with --gpus-per-task, "
         "torchrun --nproc-per-node)."
     ),
-    evidence=("gpus", "gpus_unused", "gpus_seen", "gpus_waiting", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

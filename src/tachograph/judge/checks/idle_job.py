@@ -55,7 +55,6 @@ CHECK = Check(
         "Check that the program was built for GPUs and found them (for PyTorch: torch.cuda.is_available()); "
         "if it needs none, ask for CPU nodes."
     ),
-    evidence=("gpu_hours", "hbm_used_mib_max", "activity_mean", "activity_max", "gpus_seen", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

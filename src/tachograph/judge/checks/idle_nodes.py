@@ -6,7 +6,7 @@ Source: Matveev, Setyaev, Voevodin (2025): characteristics, thresholds and the f
 from __future__ import annotations
 
 from tachograph.judge.check import Unmeasured, class_check
-from tachograph.judge.classes.idleness import IDLE_EVIDENCE, idle_class
+from tachograph.judge.classes.idleness import idle_class
 
 CHECK = class_check(
     idle_class(
@@ -19,6 +19,5 @@ CHECK = class_check(
     advice=(
         "Request fewer nodes, or start processes on all of them (srun with --ntasks-per-node); divide the work evenly."
     ),
-    evidence=IDLE_EVIDENCE,
     hidden=Unmeasured(),
 )

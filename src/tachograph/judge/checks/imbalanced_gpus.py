@@ -37,7 +37,6 @@ CHECK = Check(
         "waits for, "
         "with a profiler on a short run."
     ),
-    evidence=("spatial_imbalance", "gpus", "busiest_gpu_mean", "idlest_gpu_mean"),
     needs=("gpu_util",),
     decide=decide,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
-from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import END, UNUSED
 
 
@@ -83,7 +83,6 @@ CHECK = class_check(
         "without doing work, set a timeout for collective operations (NCCL)."
     ),
     brief="Work stopped after {interval_begin_s}; {gpu_hours_idle} lost",
-    evidence=HANG_EVIDENCE,
     needs=(ANY_ACTIVITY,),
     hidden=Unmeasured("end"),
     decide=decide,

@@ -7,7 +7,7 @@ some GPUs did at most half of what the busiest did. The class is ours, after idl
 from __future__ import annotations
 
 from tachograph.judge.check import Check
-from tachograph.judge.classes.idleness import IDLE_EVIDENCE, idle_class
+from tachograph.judge.classes.idleness import idle_class
 
 CHECK = Check(
     "load_imbalance_waste",
@@ -17,7 +17,6 @@ CHECK = Check(
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, torchrun --nproc-per-node); "
     "divide the work evenly.",
-    evidence=IDLE_EVIDENCE,
     job_class=idle_class("GPU", "idle_gpus", "Load Imbalance"),
     deciders=("idle_gpus",),
 )

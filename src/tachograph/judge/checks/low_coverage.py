@@ -31,7 +31,6 @@ CHECK = Check(
     severity="hint",
     title="Samples are missing",
     advice="Read means and peaks with care. If it happens often, have the telemetry of these nodes checked.",
-    evidence=("coverage", "samples", "gpus", "gpus_seen"),
     of_samples=False,
     decide=decide,
 )

@@ -35,7 +35,6 @@ CHECK = Check(
         "Leave the memory constraint out: GPUs with less memory are usually free sooner. "
         "Keep it if the next runs will be larger."
     ),
-    evidence=("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     needs=("hbm_used_mib",),
     decide=decide,
 )

@@ -46,7 +46,6 @@ CHECK = Check(
         "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, communication, or many small "
         "kernels. Where memory has room, use larger batches or problems. If nothing helps, fewer GPUs do the same work."
     ),
-    evidence=("gpu_util_mean", "activity_mean", "gpu_hours", "hbm_peak_fraction", "gpu_hours_idle", "idle_fraction"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

@@ -30,7 +30,6 @@ CHECK = Check(
         "Move fewer bytes for each operation: fuse kernels, reuse data in caches and shared memory, store in a "
         "smaller type where accuracy allows. Faster arithmetic alone will not help; faster memory will."
     ),
-    evidence=("dram_at_work", "main_pipe_at_work", "dram_active_mean"),
     needs=("dram_active", "|".join(PIPES.values())),
     decide=decide,
 )

@@ -29,7 +29,6 @@ CHECK = Check(
         "A slightly larger input may not fit: try one before a long run. Some frameworks (JAX, TensorFlow) reserve "
         "nearly all memory in advance; then this says nothing about the need."
     ),
-    evidence=("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     needs=("hbm_used_mib",),
     decide=decide,
 )

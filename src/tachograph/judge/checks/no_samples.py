@@ -25,7 +25,6 @@ CHECK = Check(
     severity="hint",
     title="No GPU telemetry was recorded",
     advice="Have the telemetry of its nodes checked, and whether the recordings of that time were ingested.",
-    evidence=("elapsed_s", "gpus", "samples"),
     of_samples=False,
     decide=decide,
 )

@@ -32,7 +32,6 @@ CHECK = Check(
         "BF16 or FP16 through the libraries (for PyTorch: torch.set_float32_matmul_precision, autocast). "
         "Other kinds of work gain nothing from them."
     ),
-    evidence=("fp16_active_mean", "fp32_active_mean", "tensor_active_max"),
     needs=("fp16_active", "fp32_active", "tensor_active"),
     decide=decide,
 )

@@ -42,7 +42,6 @@ CHECK = Check(
         "Request one GPU. If the program can use several, start one process per GPU "
         "(srun with --gpus-per-task, torchrun --nproc-per-node)."
     ),
-    evidence=("gpus", "busiest_gpu_mean", "gpus_unused", "gpus_seen", "gpus_waiting", "gpu_hours_idle"),
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

@@ -24,7 +24,6 @@ CHECK = Check(
     severity="hint",
     title="The PCIe link of a GPU repeated packets",
     advice="If the job was slow, report it to the support staff of your site: the slot or cable may need attention.",
-    evidence=("pcie_replays", "gpus_affected"),
     needs=("pcie_replays",),
     decide=decide,
 )

@@ -28,7 +28,6 @@ CHECK = Check(
         "Check the results of this job, and report it to the support staff of your site: the GPU needs a reset, "
         "and watching."
     ),
-    evidence=("remapped_rows_uncorrectable", "remapped_rows_correctable"),
     needs=("remapped_rows_uncorrectable",),
     decide=decide,
 )

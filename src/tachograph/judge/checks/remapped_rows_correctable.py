@@ -23,7 +23,6 @@ CHECK = Check(
     family="GPU memory faults",
     severity="fact",
     title="Weak GPU memory was replaced by spare rows during the job",
-    evidence=("remapped_rows_correctable",),
     needs=("remapped_rows_correctable",),
     decide=decide,
 )

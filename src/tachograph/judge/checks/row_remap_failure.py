@@ -26,7 +26,6 @@ CHECK = Check(
         "Report it to the support staff of your site: the GPU should be taken out of service. Check the "
         "results of this job."
     ),
-    evidence=("gpus_affected",),
     needs=("row_remap_failure",),
     decide=decide,
 )

@@ -26,7 +26,6 @@ CHECK = Check(
     severity="fact",
     title="The job was short",
     advice=None,
-    evidence=("elapsed_s", "samples"),
     of_samples=False,
     decide=decide,
 )

@@ -159,4 +159,4 @@ STABLE = JobClass(
     ),
 )
 
-CHECK = class_check(STABLE, family="steadiness", advice=None, evidence=())
+CHECK = class_check(STABLE, family="steadiness", advice=None)

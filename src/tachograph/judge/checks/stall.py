@@ -9,7 +9,7 @@ from __future__ import annotations
 from tachograph.catalog.units import text
 from tachograph.judge.activity import idle_periods
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
-from tachograph.judge.classes.hang import HANG_EVIDENCE, HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import MIDDLE
 
 
@@ -70,7 +70,6 @@ CHECK = class_check(
         "service, or a phase on the CPU that could run in a job of its own."
     ),
     brief="Work stood still for up to {interval_s}; {gpu_hours_idle} lost",
-    evidence=HANG_EVIDENCE,
     needs=(ANY_ACTIVITY,),
     hidden=Unmeasured("within"),
     decide=decide,

@@ -40,7 +40,6 @@ CHECK = Check(
         "Report it to the support staff of your site: cooling or power supply of the node may need attention. "
         "Your program is not the cause."
     ),
-    evidence=("gpu_temp_c_max", "power_w_mean", "throttled_fraction"),
     needs=("throttle_reasons",),
     hidden=Unmeasured(share=0.1),
     decide=decide,

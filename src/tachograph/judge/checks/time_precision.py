@@ -24,7 +24,6 @@ CHECK = Check(
     severity="fact",
     title="Start and end are recorded to the minute or coarser",
     advice="Staff: export the accounting with seconds (SLURM_TIME_FORMAT=standard).",
-    evidence=("time_precision_s", "elapsed_s"),
     of_samples=False,
     decide=decide,
 )

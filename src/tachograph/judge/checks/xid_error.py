@@ -35,7 +35,6 @@ CHECK = Check(
         "Codes that usually come from the program (a wrong memory access): run it with compute-sanitizer. Other codes, "
         "or the same node again and again: report node, GPU and time to the support staff of your site."
     ),
-    evidence=("xid_events", "xid_event_max", "gpus_affected"),
     needs=("xid",),
     decide=decide,
 )

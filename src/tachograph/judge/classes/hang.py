@@ -22,12 +22,6 @@ from tachograph.judge.finding import CheckedValue, Finding, Severity
 _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
 
 
-HANG_EVIDENCE = (
-    *("interval_begin_s", "interval_s", "gpu_hours_idle", "voted_yes", "voted"),
-    *("power_fraction_then", "power_fraction_otherwise", "gpu_util_then"),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class HangPlace:
     """Where a hung class has its interval, and its text: `noun` ("a hang"), sentences of an interval and of none.

@@ -19,9 +19,6 @@ from tachograph.judge.finding import CheckedValue, Finding
 TIMES = 2.0  # the busiest does at least so many times what the least busy does; source: TASC
 
 
-IDLE_EVIDENCE = ("units", "units_affected", "gpus", "nodes", "busiest_gpu_mean", "idlest_gpu_mean")
-
-
 def idle_class(noun: Literal["node", "GPU"], code: str, title: str, *, host: tuple[str, ...] = ()) -> JobClass:
     """Return the class that compares the nodes, or the GPUs, of a job; `host`: its votes from host metrics."""
     gpu = ("gpu_util", "sm_active", "dram_active", "power")

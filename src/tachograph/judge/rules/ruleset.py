@@ -177,7 +177,6 @@ class RuleEntry:
             self.severity,
             self.rule.name,
             None if self.severity == "fact" else self.advice,
-            evidence=("gpu_hours", "gpus_affected"),
             of_samples=not _OF_ACCOUNTING.issuperset(self.counters),
             deciders=() if code == self.code else (self.code,),
         )
