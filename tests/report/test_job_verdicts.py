@@ -66,7 +66,7 @@ def test_findings_of_the_lake_are_told_as_those_of_memory() -> None:
 
 
 def test_the_sentence_of_a_reported_finding_is_given_once() -> None:
-    report = synthetic_report(verdicts=[Finding("throttled", "problem", "t", "The clocks were low.")])
+    report = synthetic_report(busy=120, verdicts=[Finding("throttled", "problem", "t", "The clocks were low.")])
     assert job_text(report).count("The clocks were low.") == 1
     assert job_text(report, every_check=True).count("The clocks were low.") == 2
 
