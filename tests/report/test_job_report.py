@@ -18,7 +18,7 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.figures.job_page import OverTime
 from tachograph.figures.timeline import MAX_BINS, build_timeline
-from tachograph.report.findings import check_text, checks_text, evidence_texts
+from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
 from tachograph.report.job_page import job_html, job_plots
 from tachograph.report.job_text import job_lines, job_text
@@ -195,7 +195,7 @@ def test_times_are_in_the_zone_of_the_site() -> None:
     report = synthetic_report()
     assert report.local(START) == "2026-04-23 10:00:00 PDT"
     assert report.local(None) == "–"
-    assert dict(evidence_texts(report.findings[0], report.zone_name))["Work stopped at"] == "2026-04-23 11:00:00 PDT"
+    assert report.interval(report.findings[0]) == "from 11:00 to 12:00, 1 h"
     assert "2026-04-23 10:00:00 PDT to 2026-04-23 12:00:00 PDT: 2 h of 4 h" in _flat(job_text(report))
 
 
