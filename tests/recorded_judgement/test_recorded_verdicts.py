@@ -163,8 +163,7 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
     job_id: str, lake: Lake, found: dict[str, dict[str, dict[str, Any]]]
 ) -> None:
     assert worth_knowing(lake, job_id) == {"ambiguous_attribution"}
-    # too short for a hang, whichever GPUs were its own
-    findings = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | {"stable": "unknown"}
+    findings = dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "unknown")
     assert verdicts(found[job_id], CLASS_CODES) == findings
     for code in ("score_gpu", "score_gpumem", "workload", "health", "one_gpu_of_many", "gpus_never_used"):
         assert found[job_id][code]["verdict"] == "unknown"
