@@ -1,4 +1,4 @@
-"""The reference of the REST API for api.md: endpoints, parameters, fields and errors, from the catalogue."""
+"""The reference of the REST API for api.md: endpoints, parameters and errors, from the catalogue."""
 
 from __future__ import annotations
 
@@ -6,41 +6,32 @@ from collections.abc import Iterator
 
 from tachograph.web.answers import problem_name
 from tachograph.web.endpoints import Endpoint
-from tachograph.web.openapi import PROBLEMS, DescribedParameter, described_parameters, problem_statuses
+from tachograph.web.openapi import PROBLEMS, described_parameters
 from tachograph.web.registry import ENDPOINTS
-from tachograph.web.shapes import TableShape, row_properties
 
-# of lists and of all, described once
+# of lists and of all, described above the reference
 _EVERYWHERE = frozenset({"format", "fields", "limit", "after"})
-_FEW = 20  # fields that are named
 
 
 def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield (text, rows of its table) for each part; the first row has the headings; no rows, no table."""
-    yield "## Endpoints", [("endpoint", "what", "least role"), *map(_line, ENDPOINTS)]
-    yield from map(_endpoint, ENDPOINTS)
+    """Yield (text, rows of its table) for each part; the first row has the headings."""
+    yield (
+        "## Endpoints\n\nFields, formats and errors of each are at `/api/docs`.",
+        [("endpoint", "what", "least role", "parameters"), *map(_endpoint_row, ENDPOINTS)],
+    )
+    parameters = {
+        (parameter.name, parameter.type_text, parameter.sentence): None
+        for endpoint in ENDPOINTS
+        for parameter in described_parameters(endpoint)
+        if parameter.name not in _EVERYWHERE
+    }
+    rows = sorted((f"`{name}`", type_text, sentence) for name, type_text, sentence in parameters)
+    yield "## Parameters", [("parameter", "type", "meaning"), *rows]
     errors = [(str(status), f"`{problem_name(status)}`", when) for status, when in PROBLEMS.items()]
     yield "## Errors", [("status", "`type`", "when"), *errors]
 
 
-def _endpoint(entry: Endpoint) -> tuple[str, list[tuple[str, ...]]]:
-    shape = entry.returns
-    names = [f"`{name}`" for name in row_properties(shape)]
-    shown = ", ".join(names) if len(names) <= _FEW else f"{len(names)} fields, see `/api/docs`"
-    sentences = (
-        entry.sentence,
-        f"{'A row' if isinstance(shape, TableShape) else 'The object'} has {shown}.",
-        f"Formats: {', '.join(form.name for form in entry.formats)}.",
-        f"Errors: {', '.join(map(str, problem_statuses(entry)))}.",
-    )
-    own = [one for one in described_parameters(entry) if one.name not in _EVERYWHERE]
-    table = [("parameter", "type", "meaning"), *map(_parameter, own)] if own else []
-    return f"### `{entry.method} {entry.path}`\n\n{' '.join(sentences)}", table
-
-
-def _line(entry: Endpoint) -> tuple[str, ...]:
-    return (f"`{entry.method} {entry.path}`", entry.sentence, entry.least.label)
-
-
-def _parameter(one: DescribedParameter) -> tuple[str, ...]:
-    return (f"`{one.name}`", one.type_text, one.sentence)
+def _endpoint_row(endpoint: Endpoint) -> tuple[str, ...]:
+    names = [f"`{parameter.name}`" for parameter in described_parameters(endpoint)]
+    own = [name for name in names if name.strip("`") not in _EVERYWHERE]
+    return (f"`{endpoint.method} {endpoint.path}`", endpoint.sentence, endpoint.least.label, ", ".join(own))

@@ -14,19 +14,17 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CONTENTS = {
-    "Tutorial": ("tutorial", "getting-started"),
+    "Tutorial": ("tutorial",),
     "How-to: get data in": (
-        *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-nvidia-smi", "ingest-table"),
+        *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-table"),
         *("accounting", "collect", "simulate"),
     ),
-    "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "pm-sampling", "figures", "export"),
-    "How-to: share GPUs": ("colocate", "kernels", "gpu-proof", "gpu-day"),
-    "How-to: run it for a site": (
-        *("rollout", "serve", "slurm", "act", "digests", "alerts", "policies", "retention", "tune", "scale-out"),
-    ),
+    "How-to: look at jobs and GPUs": ("jobs", "advise", "waste", "watch", "record", "figures", "export"),
+    "How-to: share GPUs": ("colocate", "kernels", "gpu-day"),
+    "How-to: run it for a site": (*("rollout", "serve", "slurm", "act", "policies", "retention", "tune", "scale-out"),),
     "Reference": (
         *("commands", "configuration", "job-report", "checks", "rules", "rule-language"),
-        *("api", "metrics", "tables", "counters", "devices", "dependencies"),
+        *("api", "metrics", "tables", "counters", "devices"),
     ),
     "Explanation": (
         *("attribution", "job-classes", "scores", "workload", "interference", "lake", "robustness", "architecture"),

@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
 
 from api_reference import reference
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
-from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
+from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, HostCounter
+from tachograph.catalog.counters import Counter as GpuCounter
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
 from tachograph.catalog.errors import EXIT_CODES
-from tachograph.catalog.table_columns import TableColumn
-from tachograph.catalog.tables import COMPUTED, LABELS, PROFILES, TABLES, TIME, LakeTable
+from tachograph.catalog.table_columns import NOT_MEASURED, TableColumn
+from tachograph.catalog.tables import (
+    COMPUTED,
+    LABELS,
+    MINUTE_MEANS,
+    PIPES,
+    PROFILES,
+    TABLES,
+    WASTE,
+    LakeTable,
+)
 from tachograph.cli.tree import CommandText, OptionText, command_texts, common_options
 from tachograph.judge.check import FAMILIES, Check
 from tachograph.judge.checks import CHECKS
@@ -29,6 +41,7 @@ from tachograph.judge.rules.ruleset import RuleEntry, read_rules
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- Made by `make docs`; a change here is overwritten. -->"
 _DASH = "–"
+_SEVERAL = 3  # uses from which on a text stands once
 
 
 def counters_page() -> str:
@@ -56,13 +69,13 @@ def counters_page() -> str:
     )
 
 
-def _inside(counter: Counter) -> tuple[str, ...]:
+def _inside(counter: GpuCounter) -> tuple[str, ...]:
     high = "" if counter.high == float("inf") else f"{counter.high:,}"
     kind, remark = str(counter.kind), " 0 on the way in means null." if counter.zero_is_missing else ""
     return (f"`{counter.name}`", counter.unit, kind, f"{counter.low:,} .. {high}".rstrip(), counter.sentence + remark)
 
 
-def _outside(counter: Counter) -> tuple[str, ...]:
+def _outside(counter: GpuCounter) -> tuple[str, ...]:
     return (
         f"`{counter.name}`",
         str(counter.dcgm_id or _DASH),
@@ -118,9 +131,10 @@ def devices_page() -> str:
         ("device", "vendor", "architecture", "form", "SMs", "warps per SM", "L2 MiB", "board W"),
         map(_chip, DEVICE_CATALOGUE),
     )
-    sources = markdown_table(
-        ("device", "value", "source"), (row for device in DEVICE_CATALOGUE for row in _sources(device))
-    )
+    sources: dict[str, list[str]] = {}
+    for device in DEVICE_CATALOGUE:
+        for source in dict.fromkeys(filter(None, map(device.source, value_fields()))):
+            sources.setdefault(source, []).append(device.name)
     return page(
         "Devices",
         "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
@@ -134,7 +148,11 @@ def devices_page() -> str:
         "## Chips",
         chips,
         "## Sources",
-        sources,
+        "`tachograph devices --json` has the source of each value.",
+        "\n".join(
+            f"- {source}: {', '.join(names) if len(names) <= _MOST_NAMED else f'{len(names)} devices'}"
+            for source, names in sources.items()
+        ),
     )
 
 
@@ -170,95 +188,137 @@ def _chip(device: Device) -> tuple[str, ...]:
     )
 
 
-def _sources(device: Device) -> Iterable[tuple[str, str, str]]:
-    """Rows (device, its values, their source), one per document."""
-    values: dict[str, list[str]] = {}
-    for name in value_fields():
-        source = device.source(name)
-        if source is not None:
-            values.setdefault(source, []).append(f"`{name}`")
-    return ((device.name, ", ".join(names), source) for source, names in values.items())
-
-
 def tables_page() -> str:
-    """Return docs/tables.md: every table of the lake, its grain and columns."""
+    """Return docs/tables.md: every table of the lake, its grain and columns; a column of several tables once."""
+    tables = (*TABLES.values(), *COMPUTED.values(), LABELS, PROFILES)
+    described: dict[ColumnText, str] = {}
+    parts = [_table_block(table, described) for table in tables]
     return page(
         "Tables",
-        "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and Polars read. Times are UTC, "
-        "fractions run 0..1, and a missing value is null; the meaning of null stands per column (empty: never null).",
-        "## Recorded",
-        *_tables(TABLES),
-        "## Computed",
-        *_tables({**COMPUTED, LABELS.name: LABELS, PROFILES.name: PROFILES}),
+        "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and Polars read; "
+        "[how](lake.md#read-it-with-duckdb-spark-pandas). Times are UTC, fractions run 0..1. Null means not measured "
+        "or not known, unless the row says otherwise; columns of the key are never null, except `mig` and `gpu` where "
+        "said. A column of several tables stands once. Formulas are in [metrics](metrics.md).",
+        *parts,
     )
 
 
-def _tables(tables: Mapping[str, LakeTable]) -> Iterable[str]:
-    for table in tables.values():
-        key = ", ".join(f"`{name}`" for name in table.key)
-        days = " Partitioned by day." if table.by_day else ""
-        yield f"### `{table.name}`"
-        yield f"{table.grain[0].upper()}{table.grain[1:]}. Key: {key}.{days}"
-        yield markdown_table(("column", "type", "unit", "meaning", "null means"), map(_column, table.columns))
+class ColumnText(NamedTuple):
+    """A row of the page: a column, or the pattern of several."""
+
+    name: str
+    unit: str
+    sentence: str
+    null: str
 
 
-def _column(column: TableColumn) -> tuple[str, ...]:
-    dtype = "Datetime(us, UTC)" if column.dtype == TIME else str(column.dtype)
-    return (f"`{column.name}`", dtype, column.unit, column.sentence, column.null or "")
+def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
+    """Return heading, grain and columns of a table; `described` has the rows of those above and takes its rows."""
+    names_of: dict[ColumnText, list[str]] = {}
+    for column in table.columns:
+        row, name = _column_text(column)
+        names_of.setdefault(row, []).append(name)
+    nulls = Counter(row.null for row in names_of if row.null and row not in described)
+    lines: list[str] = []
+    of_null: dict[str, list[str]] = {}
+    known: dict[str, list[str]] = {}
+    for row, names in names_of.items():
+        shown = f"`{row.name if len(names) > 1 else names[0]}`"
+        if row in described:
+            same = known.setdefault(described[row], [])
+            same += [shown] if shown not in same else []
+            continue
+        described[row] = table.name
+        lines.append(_column_line(row, names, with_null=nulls[row.null] < _SEVERAL))
+        if nulls[row.null] >= _SEVERAL:
+            of_null.setdefault(row.null, []).append(shown)
+    lines += [f"- Null in {', '.join(names)}: {null}" for null, names in of_null.items()]
+    lines += [f"- As in `{other}`: {', '.join(names)}" for other, names in known.items()]
+    key = ", ".join(f"`{name}`" for name in table.key)
+    days = " Partitioned by day." if table.by_day else ""
+    grain = f"{table.grain[0].upper()}{table.grain[1:]}. Key: {key}.{days}"
+    return "\n\n".join((f"## `{table.name}`", grain, "\n".join(lines)))
+
+
+def _column_text(column: TableColumn) -> tuple[ColumnText, str]:
+    """Return the row that describes a column, alone or with others of its pattern, and the name of the column."""
+    null = "" if column.null in (None, NOT_MEASURED, "not known") else str(column.null)
+    unit = "list" if isinstance(column.dtype, pl.List) else _UNITS.get(column.unit, column.unit)
+    sentence = column.sentence if column.sentence.endswith("...") else column.sentence.rstrip(".")
+    if column.sentence == _COUNTER_SENTENCES.get(column.name):
+        return ColumnText("<counter>", "", "As in [counters](counters.md)", null), column.name
+    for pattern, placeholder in _PATTERNS:
+        found = pattern.search(column.name)
+        if found:
+            name = f"{column.name[: found.start()]}{placeholder}{column.name[found.end() :]}"
+            unit = "" if placeholder == "<counter>" else unit
+            return ColumnText(name, unit, sentence.replace(found[0], placeholder), null), column.name
+    return ColumnText(column.name, unit, sentence, null), column.name
+
+
+def _column_line(row: ColumnText, names: Sequence[str], *, with_null: bool) -> str:
+    unit = f" ({row.unit})" if row.unit else ""
+    null = f". Null: {row.null}" if row.null and with_null else ""
+    if len(names) == 1:
+        return f"- `{names[0]}`{unit}: {row.sentence}{null}"
+    head, _, tail = row.name.partition(row.name[row.name.index("<") : row.name.index(">") + 1])
+    of = ", ".join(name.removeprefix(head).removesuffix(tail) for name in names)
+    return f"- `{row.name}`{unit}: {row.sentence}{f' ({of})' if len(names) <= _MOST_NAMED else ''}{null}"
+
+
+_UNITS = {"UTC": "", "index": "", "count": ""}  # units that the name or the sentence says
+_MOST_NAMED = 16  # names that a line lists
+_COUNTER_SENTENCES = {counter.name: counter.sentence for counter in (*COUNTERS, *HOST_COUNTERS)}
+_COUNTER_PATTERN = "|".join(counter.name for counter in COUNTERS)
+_PATTERNS = (
+    (re.compile(rf"^({_COUNTER_PATTERN})(?=_(mean|max)$)"), "<counter>"),
+    (re.compile(rf"(?<=imbalance_)({_COUNTER_PATTERN})$"), "<counter>"),
+    (re.compile(rf"^({'|'.join(MINUTE_MEANS)})$"), "<counter>"),
+    (re.compile(rf"(?<=fraction_)({'|'.join(PIPES)})$|(?<=bound_)({'|'.join(PIPES)})$"), "<pipe>"),
+    (re.compile(rf"(?<=^gpu_hours_)({'|'.join(WASTE)})$|(?<=^energy_j_)({'|'.join(WASTE)})$"), "<cause>"),
+)
 
 
 def checks_page() -> str:
     """Return docs/checks.md: every check, and every rule of the catalogue, from the most specific of a family on."""
-    rules = [(entry.check, entry.pattern.criterion) for entry in read_rules(RuleOptions()).entries]
-    of_rules = [(check, criterion) for check, criterion in rules if check.code not in CODES and not check.deciders]
-    families = tuple(dict.fromkeys(check.family for check in (*CHECKS, *(check for check, _ in of_rules))))
+    rules = [entry.check for entry in read_rules(RuleOptions()).entries]
+    checks = (*CHECKS, *(check for check in rules if check.code not in CODES and not check.deciders))
+    families: dict[str, list[Check]] = {}
+    for check in checks:
+        families.setdefault(check.family, []).append(check)
     return page(
         "Checks",
-        "What is looked for in every job. Each check has one code, title, severity, advice text and file. Of the "
-        "checks of one family that hold, the most specific is reported; the others are kept with `covered_by`. "
-        "Criteria are in [job-report.md](job-report.md#every-finding), [job-classes.md](job-classes.md) and "
-        "[rules.md](rules.md).",
-        "## Reported by family",
-        "In the order in which one covers the next. What is found in a family also covers its wider families.",
+        "What is looked for in every job: the codes of findings, by family. Of the checks of one family that hold, the "
+        "first is reported; the others are kept with `covered_by`. A finding also covers those of the wider families "
+        "that its family lies within. When a check holds: [every finding](job-report.md#every-finding), "
+        "[job classes](job-classes.md), [rules](rules.md). The report of a job has the advice.",
         markdown_table(
-            ("family", "within", "checks and rules"),
+            ("check", "severity", "title", "family", "within"),
             (
-                (name, ", ".join(FAMILIES.get(name, ())) or _DASH, ", ".join(_of_family(name, of_rules)))
-                for name in families
+                (f"`{check.code}`", check.severity, check.title, name, ", ".join(FAMILIES.get(name, ())) or _DASH)
+                for name, members in families.items()
+                for check in members
             ),
-        ),
-        "## Checks",
-        markdown_table(
-            ("check", "severity", "title", "advice"),
-            ((f"`{check.code}`", check.severity, check.title, check.advice or _DASH) for check in CHECKS),
-        ),
-        "## Rules of the catalogue",
-        markdown_table(
-            ("rule", "severity", "criterion", "advice"),
-            ((f"`{check.code}`", check.severity, said, check.advice or _DASH) for check, said in of_rules),
         ),
     )
 
 
-def _of_family(name: str, of_rules: Sequence[tuple[Check, str]]) -> list[str]:
-    return [f"`{check.code}`" for check in (*CHECKS, *(check for check, _ in of_rules)) if check.family == name]
-
-
 def commands_page() -> str:
     """Return docs/commands.md: every command with its options, exit codes, completion, the manual page."""
+    commands = command_texts()
+    uses = Counter(option for command in commands for option in _all_options(command))
+    of_several = {option for option, count in uses.items() if count >= _SEVERAL}
     codes = ((str(code), meaning) for code, meaning in EXIT_CODES.items())
     return page(
         "Commands",
-        "Every command and its options, as `tachograph help COMMAND` prints them. stdout is data; progress, remarks "
-        "and errors go to stderr. Where stderr is no terminal no progress bar is drawn; the steps of `figures` are a "
-        "line each.",
+        "`tachograph help COMMAND` prints the same. stdout is data; progress, remarks and errors go to stderr, where "
+        "progress bars are drawn on terminals only.",
         "## Exit codes",
-        "One per kind of mistake. An error is one line: where, what, what to do; for a misspelt name the closest one. "
-        "`record` ends with the exit code of the command that it ran.",
+        "An error is one line: where, what, what to do. `record` ends with the exit code of the command that it ran.",
         markdown_table(("code", "meaning"), codes),
         "## Completion and manual page",
-        "`tachograph completion SHELL` prints what bash, zsh or fish completes by: commands, options, files, and the "
-        "names of findings, columns, figures, states. Write it once where the shell looks, and again after an upgrade:",
+        "`tachograph completion SHELL` prints the completion of bash, zsh or fish. Write it once where the shell "
+        "looks, and again after an upgrade:",
         "```sh\n"
         "mkdir -p ~/.local/share/bash-completion/completions ~/.zfunc ~/.config/fish/completions\n"
         "tachograph completion bash > ~/.local/share/bash-completion/completions/tachograph\n"
@@ -266,26 +326,44 @@ def commands_page() -> str:
         "tachograph completion fish > ~/.config/fish/completions/tachograph.fish\n"
         "tachograph help --man | man -l -                     # of one command: tachograph help --man jobs\n"
         "```",
-        "In a checkout `make man` writes `tachograph.1`.",
         "## Options of every command",
-        _option_table(common_options()),
-        *(block for command in command_texts() for block in _command_blocks(command, "##")),
+        _option_list(common_options()),
+        "## Options of several commands",
+        _option_list(sorted(of_several, key=lambda option: option.written)),
+        *(block for command in commands for block in _command_blocks(command, "##", of_several)),
     )
 
 
-def _command_blocks(command: CommandText, level: str) -> Iterable[str]:
-    yield f"{level} {command.prog}"
-    yield f"{command.sentence}\n\n    {command.synopsis}"
-    if command.arguments or command.options:
-        yield _option_table((*command.arguments, *command.options))
+def _all_options(command: CommandText) -> Iterable[OptionText]:
+    yield from command.options
     for part in command.parts:
-        yield from _command_blocks(part, f"{level}#")
+        yield from part.options
 
 
-def _option_table(options: Iterable[OptionText]) -> str:
-    return markdown_table(
-        ("option", "meaning"), ((f"`{option.written}`", option.meaning or _DASH) for option in options)
-    )
+def _command_blocks(command: CommandText, level: str, of_several: Set[OptionText]) -> Iterable[str]:
+    yield f"{level} {command.prog}"
+    yield command.sentence
+    lines = [f"`{command.synopsis}`"] if command.arguments and not command.parts else []
+    lines += [_option_line(option) for option in (*command.arguments, *command.options) if option not in of_several]
+    others = [f"`{option.written}`" for option in command.options if option in of_several]
+    if others:
+        lines.append(f"- {', '.join(others)}")
+    if lines:
+        yield (
+            "\n".join(lines)
+            if not command.arguments or command.parts
+            else "\n\n".join((lines[0], "\n".join(lines[1:])))
+        )
+    for part in command.parts:
+        yield from _command_blocks(part, f"{level}#", of_several)
+
+
+def _option_list(options: Iterable[OptionText]) -> str:
+    return "\n".join(map(_option_line, options))
+
+
+def _option_line(option: OptionText) -> str:
+    return f"- `{option.written}`: {option.meaning}" if option.meaning else f"- `{option.written}`"
 
 
 def page(title: str, *blocks: str) -> str:
@@ -340,48 +418,11 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
     )
 
 
-def dependencies_page() -> str:
-    """Return docs/dependencies.md: licences of what the core and each extra requires, and all that is locked."""
-    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = {"core": project["dependencies"], **project["optional-dependencies"]}
-    extras_of: dict[str, list[str]] = {}
-    for extra, lines in requirements.items():
-        for line in lines:
-            name = re.split(r"[\[<>=]", line, maxsplit=1)[0]
-            if name != project["name"]:
-                extras_of.setdefault(name, []).append(extra)
-    rows = [(name, ", ".join(extras), _licence(name)) for name, extras in sorted(extras_of.items())]
-    lock = (FOLDER.parent / "requirements" / "run.txt").read_text(encoding="utf-8")
-    locked = sorted(set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)))
-    return page(
-        "Dependencies",
-        "What the core and each extra of the package require, with the licence that each package names.",
-        markdown_table(("package", "required by", "licence"), rows),
-        f"`requirements/run.txt` locks these {len(locked)} packages with hashes, for x86-64 and for aarch64: "
-        f"{', '.join(locked)}.",
-    )
-
-
-def _licence(name: str) -> str:
-    try:
-        facts = metadata.metadata(name)
-    except metadata.PackageNotFoundError:  # needed only beside a GPU, so not part of the development environment
-        return _DASH
-    classified = [line.rpartition("::")[2].strip() for line in facts.get_all("Classifier") or () if "License" in line]
-    expressions = facts.get_all("License-Expression") or [", ".join(classified)]
-    return expressions[0] or _first_line(facts.get_all("License"))
-
-
-def _first_line(texts: Sequence[str] | None) -> str:
-    return texts[0].partition("\n")[0] if texts else _DASH
-
-
 PAGES: Mapping[str, Callable[[], str]] = {
     "api.md": api_page,
     "checks.md": checks_page,
     "commands.md": commands_page,
     "counters.md": counters_page,
-    "dependencies.md": dependencies_page,
     "devices.md": devices_page,
     "rules.md": rules_page,
     "tables.md": tables_page,

@@ -38,7 +38,7 @@ BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 DEMO = "tachograph-demo"
 SAMPLES = "samples"
 WIDTH = "110"  # of the terminal that the pages show
-IN_SHELL = frozenset({"getting-started.md"})  # the page people follow word for word
+IN_SHELL = frozenset({"tutorial.md"})  # the page people follow word for word
 # without those that end, watch or answer processes and terminals
 IN_PROCESS = frozenset(
     {

@@ -33,11 +33,6 @@ def test_there_are_examples_and_the_file_that_is_shown_loads() -> None:
     assert found.text == "The GPUs of this job were hardly used. GPUs worked 30% of the time"
 
 
-def test_the_program_runs() -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(program, "page", "exec"), {})
-
-
 def test_slips_and_limits_are_those_of_the_code() -> None:
     assert re.findall(r"^\| `(\w+)` \| `(\w+)`", PAGE.partition("| written |")[2], re.MULTILINE) == list(
         expression.SLIPS.items()

@@ -74,18 +74,6 @@ def test_keys_in_any_order_do_no_harm() -> None:
     asyncio.run(used())
 
 
-def test_the_page_tells_every_key() -> None:
-    page = DOCS.read_text()
-    for key in keys.KEYS:
-        assert row_of(key) in page
-
-
-def row_of(key: keys.ScreenKey) -> str:
-    """The row of a key on the page."""
-    written = " ".join(f"`{name}`" for name in key.shown.split())
-    return f"| {written} | {key.text} |"
-
-
 def test_help_tells_what_columns_and_real_utilisation_are() -> None:
     message = " ".join(" ".join(line.split()) for line in screen("question_mark", size=(109, 150)))
     sentence = real_sentence(WorkloadSettings().weights)

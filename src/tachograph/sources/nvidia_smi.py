@@ -225,7 +225,7 @@ def _split(
             meanings[name] = (column, unit)
     if not meanings:
         found = listed([name for names, _ in layouts for name in names])
-        raise InputError(f"no counter among: {found}", where=where, do="see docs/ingest-nvidia-smi.md")
+        raise InputError(f"no counter among: {found}", where=where, do="see docs/ingest-table.md")
     rejects += [Reject("unmapped_column", name, count) for name, count in unread.items() if count]
     return _SmiTable(rows, meanings, rejects, body.len())
 
