@@ -14,7 +14,7 @@ _EVERYWHERE = frozenset({"format", "fields", "limit", "after"})
 
 
 def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield (text, rows of its table) for each part; the first row has the headings."""
+    """Yield (text, rows of its table) for each part; the first row has the headings; no rows, no table."""
     yield (
         "## Endpoints\n\nFields, formats and errors of each are at `/api/docs`.",
         [("endpoint", "what", "least role", "parameters"), *map(_endpoint_row, ENDPOINTS)],
@@ -25,8 +25,8 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
         for parameter in described_parameters(endpoint)
         if parameter.name not in _EVERYWHERE
     }
-    rows = sorted((f"`{name}`", type_text, sentence) for name, type_text, sentence in parameters)
-    yield "## Parameters", [("parameter", "type", "meaning"), *rows]
+    lines = [f"- `{name}` ({type_text}): {sentence}" for name, type_text, sentence in sorted(parameters)]
+    yield "## Parameters\n\n" + "\n".join(lines), []
     errors = [(str(status), f"`{problem_name(status)}`", when) for status, when in PROBLEMS.items()]
     yield "## Errors", [("status", "`type`", "when"), *errors]
 

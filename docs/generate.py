@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -19,7 +20,7 @@ from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, HostCounter
 from tachograph.catalog.counters import Counter as GpuCounter
-from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
+from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge
 from tachograph.catalog.errors import EXIT_CODES
 from tachograph.catalog.table_columns import NOT_MEASURED, TableColumn
 from tachograph.catalog.tables import (
@@ -46,7 +47,7 @@ _SEVERAL = 3  # uses from which on a text stands once
 
 def counters_page() -> str:
     """Return docs/counters.md: one row per counter, inside and at each producer."""
-    inside = markdown_table(("counter", "unit", "kind", "range", "meaning"), map(_inside, COUNTERS))
+    inside = markdown_table(("counter", "unit", "range", "meaning"), map(_inside, COUNTERS))
     outside = markdown_table(
         ("counter", "DCGM id", f"DCGM (`{DCGM_PREFIX}...`)", "DCGM 4.6", f"LDMS (`{LDMS_PREFIX}...`)", "NVML or GPM"),
         map(_outside, COUNTERS),
@@ -63,16 +64,27 @@ def counters_page() -> str:
         "The counters in `node_samples`. Cumulative ones are kept as they count, added up over the CPUs, interfaces, "
         "ports or file systems of a node, the loopback interface left out.",
         markdown_table(
-            ("counter", "unit", "kind", "meaning", "node_exporter", "LDMS sampler: metric"),
+            ("counter", "unit", "meaning", "node_exporter", "LDMS sampler: metric"),
             map(_of_host, HOST_COUNTERS),
         ),
     )
 
 
 def _inside(counter: GpuCounter) -> tuple[str, ...]:
-    high = "" if counter.high == float("inf") else f"{counter.high:,}"
-    kind, remark = str(counter.kind), " 0 on the way in means null." if counter.zero_is_missing else ""
-    return (f"`{counter.name}`", counter.unit, kind, f"{counter.low:,} .. {high}".rstrip(), counter.sentence + remark)
+    high = (
+        "" if counter.high == float("inf") else f"{counter.high:,.0f}" if counter.high < 1e7 else f"{counter.high:.0e}"
+    )
+    remark = " 0 on the way in means null." if counter.zero_is_missing else ""
+    return (
+        f"`{counter.name}`",
+        _unit_and_kind(counter.unit, counter.kind),
+        f"{counter.low:g}..{high}",
+        counter.sentence + remark,
+    )
+
+
+def _unit_and_kind(unit: str, kind: str) -> str:
+    return unit if kind in (unit, "instant") else f"{unit}, {kind}"
 
 
 def _outside(counter: GpuCounter) -> tuple[str, ...]:
@@ -91,8 +103,7 @@ def _outside(counter: GpuCounter) -> tuple[str, ...]:
 def _of_host(counter: HostCounter) -> tuple[str, ...]:
     return (
         f"`{counter.name}`",
-        counter.unit,
-        str(counter.kind),
+        _unit_and_kind(counter.unit, counter.kind),
         counter.sentence,
         _several((_series(*one) for one in counter.node_exporter), counter.node_exporter_unit, counter.unit),
         _several((f"{sampler}: {metric}" for sampler, metric in counter.ldms), counter.ldms_unit, counter.unit),
@@ -131,15 +142,12 @@ def devices_page() -> str:
         ("device", "vendor", "architecture", "form", "SMs", "warps per SM", "L2 MiB", "board W"),
         map(_chip, DEVICE_CATALOGUE),
     )
-    sources: dict[str, list[str]] = {}
-    for device in DEVICE_CATALOGUE:
-        for source in dict.fromkeys(filter(None, map(device.source, value_fields()))):
-            sources.setdefault(source, []).append(device.name)
     return page(
         "Devices",
         "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
         "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor does not publish it, or "
-        "there is no such pipe. `tachograph lake devices --json` prints the same.\n\n"
+        "there is no such pipe. Values are of datasheets and whitepapers of the vendors, CUDA's programming guide, and "
+        "what drivers report; `tachograph devices --json` has the source of each.\n\n"
         "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and the memory of "
         "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no row. "
         "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one reports the power of both, "
@@ -147,12 +155,6 @@ def devices_page() -> str:
         peaks,
         "## Chips",
         chips,
-        "## Sources",
-        "`tachograph devices --json` has the source of each value.",
-        "\n".join(
-            f"- {source}: {', '.join(names) if len(names) <= _MOST_NAMED else f'{len(names)} devices'}"
-            for source, names in sources.items()
-        ),
     )
 
 
@@ -292,15 +294,14 @@ def checks_page() -> str:
         "first is reported; the others are kept with `covered_by`. A finding also covers those of the wider families "
         "that its family lies within. When a check holds: [every finding](job-report.md#every-finding), "
         "[job classes](job-classes.md), [rules](rules.md). The report of a job has the advice.",
-        markdown_table(
-            ("check", "severity", "title", "family", "within"),
-            (
-                (f"`{check.code}`", check.severity, check.title, name, ", ".join(FAMILIES.get(name, ())) or _DASH)
-                for name, members in families.items()
-                for check in members
-            ),
-        ),
+        *(block for name, members in families.items() for block in _family_blocks(name, members)),
     )
+
+
+def _family_blocks(name: str, members: Sequence[Check]) -> Iterable[str]:
+    wider = ", ".join(FAMILIES.get(name, ()))
+    yield f"**{name}**, within {wider}" if wider else f"**{name}**"
+    yield "\n".join(f"- `{check.code}` ({check.severity}): {check.title}" for check in members)
 
 
 def commands_page() -> str:
@@ -308,6 +309,7 @@ def commands_page() -> str:
     commands = command_texts()
     uses = Counter(option for command in commands for option in _all_options(command))
     of_several = {option for option, count in uses.items() if count >= _SEVERAL}
+    ordered = sorted(of_several, key=lambda option: option.written)
     codes = ((str(code), meaning) for code, meaning in EXIT_CODES.items())
     return page(
         "Commands",
@@ -327,9 +329,11 @@ def commands_page() -> str:
         "tachograph help --man | man -l -                     # of one command: tachograph help --man jobs\n"
         "```",
         "## Options of every command",
-        _option_list(common_options()),
+        _option_block(common_options()),
+        "## Filters of jobs",
+        _option_block(option for option in ordered if _name(option) in _FILTERS),
         "## Options of several commands",
-        _option_list(sorted(of_several, key=lambda option: option.written)),
+        _option_block(option for option in ordered if _name(option) not in _FILTERS),
         *(block for command in commands for block in _command_blocks(command, "##", of_several)),
     )
 
@@ -342,28 +346,42 @@ def _all_options(command: CommandText) -> Iterable[OptionText]:
 
 def _command_blocks(command: CommandText, level: str, of_several: Set[OptionText]) -> Iterable[str]:
     yield f"{level} {command.prog}"
-    yield command.sentence
-    lines = [f"`{command.synopsis}`"] if command.arguments and not command.parts else []
-    lines += [_option_line(option) for option in (*command.arguments, *command.options) if option not in of_several]
-    others = [f"`{option.written}`" for option in command.options if option in of_several]
-    if others:
-        lines.append(f"- {', '.join(others)}")
-    if lines:
-        yield (
-            "\n".join(lines)
-            if not command.arguments or command.parts
-            else "\n\n".join((lines[0], "\n".join(lines[1:])))
-        )
+    shared = [_name(option) for option in command.options if option in of_several]
+    also = [f"`{name}`" for name in shared if name not in _FILTERS]
+    if set(shared) & set(_FILTERS):
+        missing = ", ".join(f"`{name}`" for name in _FILTERS if name not in shared)
+        also.append("[filters](#filters-of-jobs)" + (f" but {missing}" if missing else ""))
+    yield f"{command.sentence} Also: {', '.join(also)}." if also else command.sentence
+    own = [option for option in command.options if option not in of_several]
+    if command.arguments:
+        own = [OptionText(command.synopsis.removesuffix(" [options]"), ""), *command.arguments, *own]
+    if own:
+        yield _option_block(own)
     for part in command.parts:
         yield from _command_blocks(part, f"{level}#", of_several)
 
 
-def _option_list(options: Iterable[OptionText]) -> str:
-    return "\n".join(map(_option_line, options))
+def _option_block(options: Iterable[OptionText]) -> str:
+    """Return options in a block of code, as help prints them."""
+    lines: list[str] = []
+    for option in options:
+        written = f"    {option.written:<{_OPTION_WIDTH}}" if option.meaning else f"    {option.written}"
+        lines += textwrap.wrap(
+            option.meaning, 110, initial_indent=f"{written}  ", subsequent_indent=" " * (_OPTION_WIDTH + 6)
+        ) or [written]
+    return "\n".join(lines)
 
 
-def _option_line(option: OptionText) -> str:
-    return f"- `{option.written}`: {option.meaning}" if option.meaning else f"- `{option.written}`"
+def _name(option: OptionText) -> str:
+    """Return the name of an option without its value."""
+    return option.written.partition(" ")[0]
+
+
+_OPTION_WIDTH = 24
+_FILTERS = (
+    *("--user", "--account", "--partition", "--state", "--since", "--until"),
+    *("--where", "--finding", "--verdict", "--attribution", "--in-study", "--excluded"),
+)
 
 
 def page(title: str, *blocks: str) -> str:
