@@ -23,7 +23,7 @@ CONTENTS = {
     "How-to: share GPUs": ("colocate", "kernels", "gpu-day"),
     "How-to: run it for a site": (*("rollout", "serve", "slurm", "act", "policies", "retention", "tune", "scale-out"),),
     "Reference": (
-        *("commands", "configuration", "job-report", "checks", "rules", "rule-language"),
+        *("commands", "configuration", "job-report", "rules", "rule-language"),
         *("api", "metrics", "tables", "counters", "devices"),
     ),
     "Explanation": (

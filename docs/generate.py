@@ -34,7 +34,7 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.cli.tree import CommandText, OptionText, command_texts, common_options
-from tachograph.judge.check import FAMILIES, Check
+from tachograph.judge.check import FAMILIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.rules.listing import parameter_text
 from tachograph.judge.rules.ruleset import RuleEntry, read_rules
@@ -47,7 +47,7 @@ _SEVERAL = 3  # uses from which on a text stands once
 
 def counters_page() -> str:
     """Return docs/counters.md: one row per counter, inside and at each producer."""
-    inside = markdown_table(("counter", "unit", "range", "meaning"), map(_inside, COUNTERS))
+    inside = "\n".join(map(_inside, COUNTERS))
     outside = markdown_table(
         ("counter", "DCGM id", f"DCGM (`{DCGM_PREFIX}...`)", "DCGM 4.6", f"LDMS (`{LDMS_PREFIX}...`)", "NVML or GPM"),
         map(_outside, COUNTERS),
@@ -55,7 +55,7 @@ def counters_page() -> str:
     return page(
         "Counters",
         "The counters in `gpu_samples`. Units are converted on the way in; a value outside its range becomes null "
-        "and is counted in `rejects`. Null means not measured. `tachograph lake counters --json` prints the same.",
+        "and is counted in `rejects`. Fractions run 0..1. `tachograph counters --json` prints the same.",
         inside,
         "## Names at the producers",
         "The unit a producer writes stands in brackets where it is not the unit inside.",
@@ -70,17 +70,13 @@ def counters_page() -> str:
     )
 
 
-def _inside(counter: GpuCounter) -> tuple[str, ...]:
-    high = (
-        "" if counter.high == float("inf") else f"{counter.high:,.0f}" if counter.high < 1e7 else f"{counter.high:.0e}"
-    )
+def _inside(counter: GpuCounter) -> str:
+    high = f"{counter.high:,.0f}" if counter.high < 1e7 else f"{counter.high:.0e}"
+    limits = f"from {counter.low:g}" if counter.high == float("inf") else f"{counter.low:g} to {high}"
     remark = " 0 on the way in means null." if counter.zero_is_missing else ""
-    return (
-        f"`{counter.name}`",
-        _unit_and_kind(counter.unit, counter.kind),
-        f"{counter.low:g}..{high}",
-        counter.sentence + remark,
-    )
+    described = _unit_and_kind(counter.unit, counter.kind)
+    limits = "" if counter.unit in ("fraction", "flag") else f", {limits}"
+    return f"- `{counter.name}` ({described}{limits}): {counter.sentence}{remark}"
 
 
 def _unit_and_kind(unit: str, kind: str) -> str:
@@ -139,7 +135,7 @@ def devices_page() -> str:
         map(_peaks, DEVICE_CATALOGUE),
     )
     chips = markdown_table(
-        ("device", "vendor", "architecture", "form", "SMs", "warps per SM", "L2 MiB", "board W"),
+        ("device", "architecture", "SMs", "warps per SM", "L2 MiB", "board W"),
         map(_chip, DEVICE_CATALOGUE),
     )
     return page(
@@ -180,9 +176,7 @@ def _peaks(device: Device) -> tuple[str, ...]:
 def _chip(device: Device) -> tuple[str, ...]:
     return (
         device.name,
-        device.vendor,
         device.architecture,
-        device.form,
         str(device.sms),
         str(device.max_warps_per_sm),
         _number(device.l2_bytes, 1 << 20),
@@ -199,8 +193,8 @@ def tables_page() -> str:
         "Tables",
         "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and Polars read; "
         "[how](lake.md#read-it-with-duckdb-spark-pandas). Times are UTC, fractions run 0..1. Null means not measured "
-        "or not known, unless the row says otherwise; columns of the key are never null, except `mig` and `gpu` where "
-        "said. A column of several tables stands once. Formulas are in [metrics](metrics.md).",
+        "or not known, unless the row says otherwise. The key of a table stands in brackets or behind *Key*. A column "
+        "of several tables stands once. Formulas are in [metrics](metrics.md).",
         *parts,
     )
 
@@ -236,9 +230,9 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
             of_null.setdefault(row.null, []).append(shown)
     lines += [f"- Null in {', '.join(names)}: {null}" for null, names in of_null.items()]
     lines += [f"- As in `{other}`: {', '.join(names)}" for other, names in known.items()]
-    key = ", ".join(f"`{name}`" for name in table.key)
+    key = f" Key: {', '.join(f'`{name}`' for name in table.key)}." if ", ".join(table.key) not in table.grain else ""
     days = " Partitioned by day." if table.by_day else ""
-    grain = f"{table.grain[0].upper()}{table.grain[1:]}. Key: {key}.{days}"
+    grain = f"{table.grain[0].upper()}{table.grain[1:]}.{key}{days}"
     return "\n\n".join((f"## `{table.name}`", grain, "\n".join(lines)))
 
 
@@ -281,27 +275,21 @@ _PATTERNS = (
 )
 
 
-def checks_page() -> str:
-    """Return docs/checks.md: every check, and every rule of the catalogue, from the most specific of a family on."""
+def job_report_page() -> str:
+    """Return docs/job-report.md with the families of checks and rules written anew, most specific check first."""
     rules = [entry.check for entry in read_rules(RuleOptions()).entries]
-    checks = (*CHECKS, *(check for check in rules if check.code not in CODES and not check.deciders))
-    families: dict[str, list[Check]] = {}
-    for check in checks:
-        families.setdefault(check.family, []).append(check)
-    return page(
-        "Checks",
-        "What is looked for in every job: the codes of findings, by family. Of the checks of one family that hold, the "
-        "first is reported; the others are kept with `covered_by`. A finding also covers those of the wider families "
-        "that its family lies within. When a check holds: [every finding](job-report.md#every-finding), "
-        "[job classes](job-classes.md), [rules](rules.md). The report of a job has the advice.",
-        *(block for name, members in families.items() for block in _family_blocks(name, members)),
+    families: dict[str, list[str]] = {}
+    for check in (*CHECKS, *(check for check in rules if check.code not in CODES and not check.deciders)):
+        families.setdefault(check.family, []).append(f"`{check.code}`")
+    lines = (
+        f"- {_family_text(name)}: {', '.join(codes)}" for name, codes in families.items() if codes != [f"`{name}`"]
     )
+    return _between_marks("job-report.md", "\n".join(lines))
 
 
-def _family_blocks(name: str, members: Sequence[Check]) -> Iterable[str]:
+def _family_text(name: str) -> str:
     wider = ", ".join(FAMILIES.get(name, ()))
-    yield f"**{name}**, within {wider}" if wider else f"**{name}**"
-    yield "\n".join(f"- `{check.code}` ({check.severity}): {check.title}" for check in members)
+    return f"**{name}** (within {wider})" if wider else f"**{name}**"
 
 
 def commands_page() -> str:
@@ -407,19 +395,24 @@ def rules_page() -> str:
         ("rule", "of", "severity", "what it looks for", "parameters", "needs", "check or family"),
         map(_rule, read_rules(RuleOptions()).entries),
     )
-    page = (FOLDER / "rules.md").read_text(encoding="utf-8")
-    return _CATALOGUE.sub(lambda found: f"{found[1]}\n{table}\n{found[2]}", page)
+    return _between_marks("rules.md", table)
 
 
 def api_page() -> str:
     """Return docs/api.md with the reference of the endpoints written anew."""
     parts = [text + (f"\n\n{markdown_table(rows[0], rows[1:])}" if rows else "") for text, rows in reference()]
-    page = (FOLDER / "api.md").read_text(encoding="utf-8")
-    blocks = "\n\n".join(parts)
-    return _CATALOGUE.sub(lambda found: f"{found[1]}\n\n{blocks}\n\n{found[2]}", page)
+    return _between_marks("api.md", "\n\n".join(parts))
 
 
-_CATALOGUE = re.compile(r"(<!-- The (?:catalogue|endpoints), made by `make docs` -->).*?(<!-- end -->)", re.DOTALL)
+def _between_marks(name: str, text: str) -> str:
+    """Return a page of this folder with the text between its marks."""
+    page = (FOLDER / name).read_text(encoding="utf-8")
+    return _CATALOGUE.sub(lambda found: f"{found[1]}\n\n{text}\n\n{found[2]}", page)
+
+
+_CATALOGUE = re.compile(
+    r"(<!-- The (?:catalogue|endpoints|families), made by `make docs` -->).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def _rule(entry: RuleEntry) -> tuple[str, ...]:
@@ -438,10 +431,10 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "api.md": api_page,
-    "checks.md": checks_page,
     "commands.md": commands_page,
     "counters.md": counters_page,
     "devices.md": devices_page,
+    "job-report.md": job_report_page,
     "rules.md": rules_page,
     "tables.md": tables_page,
 }

@@ -69,7 +69,7 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
     attribution: Annotated[
         tuple[Word, ...], says("How its GPUs are known: explicit, live_index, whole_node, ambiguous; any of them.")
     ] = ()
-    finding: Annotated[tuple[Word, ...], says("Code of a finding (docs/checks.md); any of them.")] = ()
+    finding: Annotated[tuple[Word, ...], says("Code of a finding (docs/job-report.md); any of them.")] = ()
     verdict: Annotated[Verdict, says("The result that `finding` has.")] = "yes"
     since: Since = None
     until: Until = None
