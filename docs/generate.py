@@ -122,22 +122,10 @@ def _producer(name: str | None, unit: str | None, inside: str) -> str:
 
 
 def devices_page() -> str:
-    """Return docs/devices.md: one row per GPU model, and where each value comes from."""
-    peaks = markdown_table(
-        (
-            "device",
-            "memory GiB",
-            "bandwidth GB/s",
-            *(f"{_pipe(p)} TFLOP/s" for p in DEVICE_PIPES),
-            "FP64 ridge",
-            "FP32 ridge",
-        ),
-        map(_peaks, DEVICE_CATALOGUE),
-    )
-    chips = markdown_table(
-        ("device", "architecture", "SMs", "warps per SM", "L2 MiB", "board W"),
-        map(_chip, DEVICE_CATALOGUE),
-    )
+    """Return docs/devices.md: one row per GPU model."""
+    pipes = (f"{_pipe(pipe)} TFLOP/s" for pipe in DEVICE_PIPES)
+    chip = ("SMs", "warps per SM", "L2 MiB", "board W")
+    headings = ("device", "memory GiB", "GB/s", *pipes, "FP64 ridge", "FP32 ridge", *chip)
     return page(
         "Devices",
         "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
@@ -148,9 +136,7 @@ def devices_page() -> str:
         "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no row. "
         "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one reports the power of both, "
         "the other 0 W, which is missing.",
-        peaks,
-        "## Chips",
-        chips,
+        markdown_table(headings, map(_device_row, DEVICE_CATALOGUE)),
     )
 
 
@@ -162,7 +148,7 @@ def _number(value: float | None, per: float = 1.0) -> str:
     return _DASH if value is None else f"{value / per:.4g}"
 
 
-def _peaks(device: Device) -> tuple[str, ...]:
+def _device_row(device: Device) -> tuple[str, ...]:
     return (
         device.name,
         _number(device.hbm_mib, 1024),
@@ -170,13 +156,6 @@ def _peaks(device: Device) -> tuple[str, ...]:
         *(_number(device.peak_flop_per_s(pipe), 1e12) for pipe in DEVICE_PIPES),
         _number(ridge(device, "fp64")),
         _number(ridge(device, "fp32")),
-    )
-
-
-def _chip(device: Device) -> tuple[str, ...]:
-    return (
-        device.name,
-        device.architecture,
         str(device.sms),
         str(device.max_warps_per_sm),
         _number(device.l2_bytes, 1 << 20),
@@ -298,14 +277,14 @@ def commands_page() -> str:
     uses = Counter(option for command in commands for option in _all_options(command))
     of_several = {option for option, count in uses.items() if count >= _SEVERAL}
     ordered = sorted(of_several, key=lambda option: option.written)
-    codes = ((str(code), meaning) for code, meaning in EXIT_CODES.items())
+    codes = "\n".join(f"- {code}: {meaning}" for code, meaning in EXIT_CODES.items())
     return page(
         "Commands",
         "`tachograph help COMMAND` prints the same. stdout is data; progress, remarks and errors go to stderr, where "
         "progress bars are drawn on terminals only.",
         "## Exit codes",
         "An error is one line: where, what, what to do. `record` ends with the exit code of the command that it ran.",
-        markdown_table(("code", "meaning"), codes),
+        codes,
         "## Completion and manual page",
         "`tachograph completion SHELL` prints the completion of bash, zsh or fish. Write it once where the shell "
         "looks, and again after an upgrade:",
