@@ -1,7 +1,7 @@
-"""Draws the pictures of job-classes.md: of each class a typical simulated job, with the interval that was found.
+"""Draws the pictures of job-classes.md: two typical simulated jobs that hung, with the interval that was found.
 
 `python docs/job_classes.py LAKE` takes the jobs from an analyzed lake of `tachograph demo`; the pictures go to
-docs/images/. Of each class the first job is taken that has it, of job_hang one more whose GPUs wait busily.
+docs/images/. The first job is taken whose GPUs were idle, and the first one whose GPUs were busy-waiting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tachograph.pipeline.timelines import timelines_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
 LINES = (("power", "#d55e00"), ("utilisation", "#0072b2"), ("SM activity", "#009e73"), ("memory traffic", "#cc79a7"))
-OF_GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")
 SHADE = "#e9e2d0"
 SIZE = (6.4, 2.3)
 
@@ -39,17 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     found = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).filter(
         pl.col("verdict") == "yes"
     )
-    for name, code, words in (
-        ("job_hang", "job_hang", "were idle"),
-        ("job_hang_waiting", "job_hang", "busy-waiting"),
-        ("cold_start", "cold_start", ""),
-        ("stall", "stall", ""),
-        ("stable", "stable", "Steady load"),
-    ):
-        chosen = found.filter(pl.col("code") == code, pl.col("sentence").str.contains(words, literal=True))
-        _over_time(lake, jobs, chosen.sort("job_id").row(0, named=True), name)
-    for code, unit in (("idle_gpus", "gpu"), ("idle_nodes", "node")):
-        _by_unit(lake, jobs, found.filter(pl.col("code") == code).sort("job_id").row(0, named=True), unit)
+    for name, words in (("job_hang", "were idle"), ("job_hang_waiting", "busy-waiting")):
+        hung = found.filter(pl.col("code") == "job_hang", pl.col("sentence").str.contains(words, literal=True))
+        _over_time(lake, jobs, hung.sort("job_id").row(0, named=True), name)
     return 0
 
 
@@ -74,19 +65,6 @@ def _over_time(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], name: st
         for (label, colour), value in zip(LINES, values, strict=True):
             axes.plot(minute, value, color=colour, label=label)
         _finish(figure, axes, name)
-
-
-def _by_unit(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], unit: str) -> None:
-    """Utilisation of each GPU, or node, of a job over time."""
-    rows = read_minutes(lake, _of(jobs, finding))
-    with style():
-        figure, (axes,) = new_figure(*SIZE)
-        means = rows.group_by(unit, "minute").agg(pl.col("gpu_util").mean()).sort(unit, "minute")
-        for (key, each), colour in zip(means.group_by(unit, maintain_order=True), OF_GPUS, strict=False):
-            label = f"GPU {key[0]}" if unit == "gpu" else str(key[0])
-            axes.plot(each["minute"].to_numpy(), each["gpu_util"].to_numpy(), color=colour, label=label)
-        axes.set_ylabel("utilisation")
-        _finish(figure, axes, f"idle_{unit}s")
 
 
 def _finish(figure: Figure, axes: Axes, name: str) -> None:
