@@ -243,7 +243,8 @@ def _column_line(row: ColumnText, names: Sequence[str], *, with_null: bool) -> s
 
 _UNITS = {"UTC": "", "index": "", "count": ""}  # units that the name or the sentence says
 _MOST_NAMED = 16  # names that a line lists
-_COUNTER_SENTENCES = {counter.name: counter.sentence for counter in (*COUNTERS, *HOST_COUNTERS)}
+_COUNTER_SENTENCES = {counter.name: counter.sentence for counter in COUNTERS}
+_COUNTER_SENTENCES |= {counter.name: counter.sentence for counter in HOST_COUNTERS}
 _COUNTER_PATTERN = "|".join(counter.name for counter in COUNTERS)
 _PATTERNS = (
     (re.compile(rf"^({_COUNTER_PATTERN})(?=_(mean|max)$)"), "<counter>"),
