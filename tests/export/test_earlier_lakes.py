@@ -138,7 +138,7 @@ def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None
         "No matching jobs; the newest of 4 jobs began 2026-04-01.\n",
         "findings of another version or configuration; run `tachograph analyze` to update\n",
     )
-    assert run_command(lake, "jobs", "--finding", "busy_waiting")[1] == err[1]
+    assert printed(lake, "jobs", "--finding", "busy_waiting")[1] == err[1]
 
 
 def test_python_reads_it(lake: Lake) -> None:

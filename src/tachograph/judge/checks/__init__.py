@@ -12,6 +12,7 @@ from tachograph.catalog.codes import CODES
 from tachograph.catalog.doors import added_entries
 from tachograph.judge.check import Check
 
-CHECKS: tuple[Check, ...] = tuple(cast("Check", import_module(f"{__name__}.{code}").CHECK) for code in CODES)
+_OWN = tuple(cast("Check", import_module(f"{__name__}.{code}").CHECK) for code in CODES)
+CHECKS: tuple[Check, ...] = (*_OWN, *added_entries("checks", Check))
 # checks of the recording of a job, and not of the job
 OF_RECORDING = frozenset(check.code for check in CHECKS if check.family in ("data quality", "telemetry"))
