@@ -30,7 +30,7 @@ from tachograph.service.act.ledger import read_ledger
 from tachograph.service.act.service import ActApi, ActRound, RoundResult, act, act_once
 from tachograph.service.systemd import SystemdNotifier
 
-ENVIRONMENT = {"TACHOGRAPH_ACT_STATE": "state"}
+ENVIRONMENT = {"TACHOGRAPH_COLLECT_STATE": "state"}
 
 
 def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
@@ -40,9 +40,10 @@ def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
     assert run_here(["act", "--once"], tmp_path, environment).stdout == "dry run: nothing to do\n"
     advice = tmp_path / "advice"
     on = environment | {
-        "TACHOGRAPH_ACT_COMMENT": "true", "TACHOGRAPH_ACT_ADVICE": "true",
-        "TACHOGRAPH_ACT_ADVICE_FOLDER": str(advice), "TACHOGRAPH_ACT_SLURM_BEFORE": "/bin/false",
-    }  # fmt: skip
+        "TACHOGRAPH_ACT_COMMENT": "true",
+        "TACHOGRAPH_ACT_ADVICE_FOLDER": str(advice),
+        "TACHOGRAPH_ACT_SLURM_BEFORE": "/bin/false",
+    }
     shown = run_here(["act", "--once"], tmp_path, on)
     assert shown.stdout == "dry run: comment: 4 would, advice: 1 would\n"
     assert not advice.exists()
@@ -56,15 +57,9 @@ def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
     assert "written" in last.result
 
 
-def test_advice_without_a_folder_is_one_line(tmp_path: Path) -> None:
-    lake = job_lake(tmp_path / "lake", 7)
-    environment = {"TACHOGRAPH_LAKE": lake.location, **ENVIRONMENT, "TACHOGRAPH_ACT_ADVICE": "true"}
-    assert "act.advice_folder is empty" in run_here(["act", "--once"], tmp_path, environment).stdout
-
-
 def test_refused_files_of_advice_are_a_failure(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
-    act_options = ActOptions(dry_run=False, advice=True, advice_folder=str(tmp_path / "advice"))
+    act_options = ActOptions(dry_run=False, advice_folder=str(tmp_path / "advice"))
     outcomes = iter([WrittenAdvice(1, 0, refused=("ann",)), WrittenAdvice(2, 0), WrittenAdvice(0, 0)])
     api = ActApi(_no_report, lambda _: next(outcomes), dict, lambda name, accounts: pl.lit(value=False))
     now = datetime.now(UTC)
@@ -117,16 +112,16 @@ def test_everything_is_down_then_up_again(tmp_path: Path) -> None:
         receiver.status = 500
         configuration = Configuration(
             act=ActOptions(
-                dry_run=False, interval_s=0.01, alert=True, comment=True, digest=("users",), digest_day="monday",
-                digest_hour=0, slurm_before=("/bin/false",),
+                dry_run=False, interval_s=0.01, alert=True, comment=True, digest=("users",),
+                slurm_before=("/bin/false",),
             ),
-            mail=MailOptions("127.0.0.1", free_port(), "none", sender="a@example.org", address="{user}@example.org"),
+            mail=MailOptions(f"127.0.0.1:{free_port()}", "none", sender="a@example.org", address="{user}@example.org"),
             webhook=(WebhookOptions("ops", url=receiver.url, timeout_s=5),),
         )  # fmt: skip
         loop = Loop(configuration, tmp_path / "state", lambda: Lake.open(str(absent)))
         ended = made.latest(JOBS).get_column("end").item()
         monday = (ended + timedelta(days=7 - ended.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
-        loop.now = monday + timedelta(hours=1)  # the job ended in the week before
+        loop.now = monday + timedelta(hours=8)  # the job ended in the week before
 
         def then(number: int) -> bool:
             if number == 1:
@@ -169,7 +164,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 def test_the_process_is_ready_alive_and_stops(tmp_path: Path, manager: socket.socket, how: signal.Signals) -> None:
     """Without any lake it is ready all the same, reports each round, and a signal ends it with 0."""
     environment = {
-        **os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "absent"), "TACHOGRAPH_ACT_STATE": str(tmp_path / "state"),
+        **os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "absent"), "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state"),
         "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000",
     }  # fmt: skip
     environment.pop("WATCHDOG_PID", None)

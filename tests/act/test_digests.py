@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from in_process import run_here
 from madelake import fill, held, job, summarized
 from servers.mail_sink import MailSink, mail_sink
-from tachograph.catalog.config import ActOptions, Configuration, MailOptions
+from tachograph.catalog.config import ActOptions, Configuration, MailOptions, SiteOptions
 from tachograph.catalog.errors import ConfigError, ExportError
 from tachograph.lake.delta import Lake
 from tachograph.report.digest import WIDTH, DigestTemplates, digest_json
@@ -72,7 +73,7 @@ def sink() -> Iterator[MailSink]:
 
 
 def configured(port: int, *, dry_run: bool = False) -> Configuration:
-    mail = MailOptions("127.0.0.1", port, "none", sender="gpu@example.org", address="{user}@example.org")
+    mail = MailOptions(f"127.0.0.1:{port}", "none", sender="gpu@example.org", address="{user}@example.org")
     return Configuration(mail=mail, act=ActOptions(dry_run=dry_run, digest=("users",)))
 
 
@@ -109,17 +110,6 @@ def test_text_and_html_show_the_same_and_escape_names(lake: Lake) -> None:
     assert digest_json(ann)["change"]["code"] == ann.change.code
 
 
-def test_a_site_has_its_own_templates(lake: Lake, tmp_path: Path) -> None:
-    (ann,) = user_digests(lake, Configuration(), WEEK, users=["ann"])
-    (tmp_path / "digest.txt.j2").write_text("Dear {{ digest.user }}")
-    assert DigestTemplates.of(str(tmp_path)).text(ann) == "Dear ann\n"
-    assert "One thing to change" in DigestTemplates.of(str(tmp_path)).html(ann)
-    for wrong in ("{{ digest.user", "{{ unknown }}"):
-        (tmp_path / "digest.txt.j2").write_text(wrong)
-        with pytest.raises(ConfigError, match="template"):
-            DigestTemplates.of(str(tmp_path)).text(ann)
-
-
 def test_each_is_sent_once_to_its_user_alone(lake: Lake, tmp_path: Path, sink: MailSink) -> None:
     configuration = configured(sink.port)
     for _ in range(3):
@@ -146,7 +136,7 @@ def test_who_opted_out_gets_none(lake: Lake, tmp_path: Path, sink: MailSink) -> 
     (tmp_path / OPT_OUT_FILE).write_text("ann\n")
     assert sent(lake, tmp_path, configured(sink.port)) == []
     (tmp_path / OPT_OUT_FILE).write_bytes(b"\xff\n")
-    with pytest.raises(ConfigError, match="opt_out"):
+    with pytest.raises(ConfigError, match="who gets no digest"):
         sent(lake, tmp_path, configured(sink.port))
     assert sink.messages == []
 
@@ -159,10 +149,25 @@ def test_a_server_that_is_down_uses_up_no_attempt(lake: Lake, tmp_path: Path, si
 
 
 def test_not_before_day_and_hour() -> None:
-    configuration = Configuration(act=ActOptions(digest_day="tuesday", digest_hour=7))
-    assert due_week(datetime(2026, 11, 24, 6, 59, tzinfo=UTC), configuration) is None
-    assert due_week(datetime(2026, 11, 24, 7, 0, tzinfo=UTC), configuration) == WEEK
+    configuration = Configuration(site=SiteOptions(time_zone="Europe/Berlin"))
+    assert due_week(datetime(2026, 11, 23, 5, 59, tzinfo=UTC), configuration) is None
+    assert due_week(datetime(2026, 11, 23, 6, 0, tzinfo=UTC), configuration) == WEEK
     assert due_week(datetime(2026, 11, 29, 3, 0, tzinfo=UTC), configuration) == WEEK
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "place"),
+    [
+        ("mail.example.org", "tls", ("mail.example.org", 465)),
+        ("mail.example.org", "starttls", ("mail.example.org", 587)),
+        ("mail.example.org:2525", "none", ("mail.example.org", 2525)),
+        ("::1", "none", ("::1", 25)),
+        ("[::1]:26", "none", ("::1", 26)),
+    ],
+)
+def test_a_port_stands_behind_the_host(host: str, tls: Literal["starttls", "tls", "none"], place: object) -> None:
+    mailer = Mailer.of(MailOptions(host, tls, sender="a@b"))
+    assert (mailer.host, mailer.port) == place
 
 
 def test_headers_cannot_be_injected() -> None:
@@ -183,6 +188,7 @@ def test_the_configuration_of_mail_is_checked(tmp_path: Path) -> None:
     for wrong, key in (
         (MailOptions(), "host"),
         (MailOptions("h", sender="nobody"), "sender"),
+        (MailOptions("h:x", sender="a@b"), "host"),
         (MailOptions("h", sender="a@b", address="{user}"), "address"),
         (MailOptions("h", sender="a@b", tls="none", user="ann"), "user"),
         (MailOptions("h", sender="a@b", user="ann", password_file=str(secret)), "password_file"),
@@ -218,7 +224,7 @@ with ActionLedger(Path(sys.argv[2]), clock=lambda: now) as ledger:
 def test_killed_around_the_sending_no_digest_comes_twice(lake: Lake, tmp_path: Path, sink: MailSink, when: str) -> None:
     file = tmp_path / "tachograph.toml"
     file.write_text(
-        f'[mail]\nhost = "127.0.0.1"\nport = {sink.port}\ntls = "none"\nsender = "gpu@example.org"\n'
+        f'[mail]\nhost = "127.0.0.1:{sink.port}"\ntls = "none"\nsender = "gpu@example.org"\n'
         'address = "{user}@example.org"\n[act]\ndry_run = false\ndigest = ["users"]\n'
     )
     state = tmp_path / "state"
@@ -234,7 +240,7 @@ def test_killed_around_the_sending_no_digest_comes_twice(lake: Lake, tmp_path: P
 
 def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
     """The commands: a dry run by default, `--ledger`, a step that fails, the status file."""
-    environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_ACT_STATE": str(tmp_path / "state")}
+    environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state")}
     off = run_here(["act", "--once"], tmp_path, environment)
     assert (off.returncode, off.stdout) == (0, "dry run: nothing to do\n")
     status = json.loads((tmp_path / "state" / "act-status.json").read_text())
@@ -250,8 +256,8 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_digest_shows_and_opts_out(lake: Lake, tmp_path: Path) -> None:
-    environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_ACT_STATE": str(tmp_path / "state")}
-    shown = run_here(["act", "digest", "--as-of", "2026-11-23"], tmp_path, environment)
+    environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state")}
+    shown = run_here(["digest", "--as-of", "2026-11-23"], tmp_path, environment)
     assert shown.stdout.splitlines()[-1] == "2026-W47: 1 digest of 2 users"
     one = run_here(
         ["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment

@@ -67,7 +67,7 @@ def digests(lake: Lake) -> dict[str, GroupDigest]:
 
 
 def configured(port: int = 1, *, dry_run: bool = True) -> Configuration:
-    mail = MailOptions("127.0.0.1", port, "none", sender="gpu@example.org", address="{user}@example.org")
+    mail = MailOptions(f"127.0.0.1:{port}", "none", sender="gpu@example.org", address="{user}@example.org")
     staff = ("a@example.org", "b@example.org")
     act = ActOptions(dry_run=dry_run, digest=("managers", "staff"), digest_staff=staff)
     return Configuration(mail=mail, act=act)

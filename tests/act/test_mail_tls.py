@@ -35,9 +35,7 @@ class Site:
         file = self.folder / "password"
         file.write_text(f"{password}\n")
         file.chmod(0o600)
-        options = MailOptions(
-            "127.0.0.1", port, tls, user="gpu", password_file=str(file), sender="gpu@example.org", timeout_s=60
-        )
+        options = MailOptions(f"127.0.0.1:{port}", tls, user="gpu", password_file=str(file), sender="gpu@example.org")
         return Mailer.of(options)
 
 

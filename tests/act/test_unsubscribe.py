@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from tachograph.catalog.config import ActOptions, Configuration, MailOptions, ServeOptions, load
+from tachograph.catalog.config import ActOptions, CollectOptions, Configuration, MailOptions, ServeOptions, load
 from tachograph.catalog.errors import ConfigError
 from tachograph.lake.delta import Lake
 from tachograph.service.act.digests import OPT_OUT_FILE, change_opt_out, read_opt_out
@@ -28,8 +28,8 @@ def configuration(tmp_path: Path) -> Configuration:
     key = tmp_path / "key"
     key.write_text("0123456789abcdef" * 4 + "\n")
     key.chmod(0o600)
-    act = ActOptions(state=str(tmp_path / "state"), unsubscribe_key_file=str(key))
-    return Configuration(act=act, serve=ServeOptions(url=URL))
+    act, collect = ActOptions(unsubscribe_key_file=str(key)), CollectOptions(state=str(tmp_path / "state"))
+    return Configuration(act=act, collect=collect, serve=ServeOptions(url=URL))
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def answer(asked: Iterator[int], request: SeenRequest) -> Reply:
 def collector(folder: Path, url: str) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
     """A collector of these sources: (process, address of its metrics, its log)."""
     listen, log = f"127.0.0.1:{free_port()}", folder / "log"
-    lines = [f'lake = "{folder / "lake"}"', "[collect]", f'listen = "{listen}"', "analyze_s = 60", "compact_s = 120"]
+    lines = [f'lake = "{folder / "lake"}"', "[collect]", f'listen = "{listen}"', "analyze_s = 60"]
     kinds = ("good", "other_good", "every_other", "status", "garbage", "binary", "large")
     urls = {kind: f"{url}/{kind}" for kind in kinds} | {"closed": f"http://127.0.0.1:{free_port()}"}
     for kind, at in urls.items():

@@ -82,7 +82,7 @@ def test_chosen_jobs_as_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_present_configuration_counts(lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "site.toml"
-    config.write_text("[classes]\nbusy = { gpu_util = 0.8 }\nhang_minutes = 25\n", encoding="utf-8")
+    config.write_text("[classes]\nbusy = { gpu_util = 0.8 }\n", encoding="utf-8")
     _, out, _ = classify(lake, capsys, "1", "--class", "job_hang", "--config", str(config))
     assert "the job ran 30 min;" not in out
 

@@ -1,79 +1,43 @@
-"""`tachograph init`: the file has every key, reads back as the defaults, and is never overwritten."""
+"""`tachograph init`: a short file that reads back as the defaults and is never overwritten; keys that are gone."""
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, SiteOptions, SlurmOptions, load
+from tachograph.catalog.config import Configuration, keys, load, sections
+from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
-from tachograph.cli.init import text
 from tachograph.sources.registry import configured_feeds, load_feed
 
+MOST_KEYS = 80
+MOST_LINES = 25
 
-def test_the_file_reads_back_as_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_the_file_is_short_and_reads_back_as_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "site.toml"
     assert main(["init", "--config", str(file)]) == 0
-    assert capsys.readouterr() == ("", f"wrote {file}: every key at its default, to be edited\n")
+    assert capsys.readouterr() == ("", f"wrote {file}, to be edited\n")
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert "docs/configuration.md" in text
     assert load(str(file), {}) == Configuration()
-
-
-def test_every_key_is_in_the_file() -> None:
-    written = tomllib.loads(text(Configuration()))
-    for field in msgspec.structs.fields(Configuration):
-        default = getattr(Configuration(), field.name)
-        assert (field.name in written) == (default != ())  # an empty list would keep [[sources]] out
-        if isinstance(default, msgspec.Struct):
-            assert list(written[field.name]) == [key.name for key in msgspec.structs.fields(default)]
-
-
-def test_a_remark_stands_at_its_own_key_and_no_other() -> None:
-    lines = text(Configuration()).splitlines()
-    assert 'time_zone = "UTC"  # of times that Slurm and exports write without an offset' in lines
-    assert 'name = ""' in lines  # the key before it has no remark
-    assert lines[lines.index("[thresholds]") - 1] == "# When advice is given."
-
-
-def test_every_remark_of_the_structs_is_in_the_file() -> None:
-    values = [Configuration(), *msgspec.structs.asdict(Configuration()).values()]  # not what may be there several times
-    tables = [type(value) for value in values if isinstance(value, msgspec.Struct)]
-    source = [line for table in tables for line in inspect.getsource(table).splitlines()]
-    remarked = {
-        line.split(":")[0].strip(): line.split("  # ")[1] for line in source if re.match(r"    \w+: .*  # ", line)
-    }
-    written = dict(line.split("  # ") for line in text(Configuration()).splitlines() if "  # " in line)
-    assert remarked == {line.split(" = ")[0]: remark for line, remark in written.items()}
-
-
-def test_other_values_read_back_too() -> None:
-    configuration = Configuration(
-        lake="s3://bucket/größe",
-        site=SiteOptions(name='the "big" one\\', time_zone="Europe/Berlin"),
-        slurm=SlurmOptions(shared=("debug", "int*")),
-        nodes=NodeOptions(models={"nid[001-004]": "A100 SXM 40GB", "b.c": "L4"}, gpus={"nid[001-004]": 4}),
-        analysis=AnalysisOptions(pipe_threshold=1e-05, count_zero_windows=True),
-    )
-    assert msgspec.convert(tomllib.loads(text(configuration)), Configuration) == configuration
-
-
-def test_the_sources_that_are_shown_can_be_collected_when_their_comments_are_taken_away() -> None:
-    _, _, shown = text(Configuration()).partition("#\n# [[sources]]")
-    found = tomllib.loads("[[sources]]" + re.sub(r"^# ?", "", shown, flags=re.MULTILINE))["sources"]
-    settings = configured_feeds(Configuration(sources=tuple(found)), where="tachograph.toml")
-    assert [one.source for one in settings] == ["prometheus", "dcgm-exporter", "sacct", "slurm-live"]
+    shown = tomllib.loads("[[sources]]" + re.sub(r"^# ?", "", text.partition("# [[sources]]")[2], flags=re.MULTILINE))
+    settings = configured_feeds(Configuration(sources=tuple(shown["sources"])), where="site.toml")
+    assert [one.source for one in settings] == ["prometheus", "sacct"]
     for one in settings:
         load_feed(one.source).connect(one, configuration=Configuration()).close()
 
 
 def test_the_lake_that_is_named_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "--lake", "lake-of-may", "--quiet"]) == 0
-    assert tomllib.loads((tmp_path / "tachograph.toml").read_text(encoding="utf-8"))["lake"] == "lake-of-may"
+    assert main(["init", "--lake", 's3://bucket/größe "x"\\', "--quiet"]) == 0
+    assert (
+        tomllib.loads((tmp_path / "tachograph.toml").read_text(encoding="utf-8"))["lake"] == 's3://bucket/größe "x"\\'
+    )
 
 
 def test_a_file_that_exists_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,20 +48,64 @@ def test_a_file_that_exists_is_left_as_it_is(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == (
         f"tachograph: {file}: exists already and is left as it is; edit it, or name another with --config\n"
     )
+    absent = tmp_path / "absent" / "site.toml"
+    assert main(["init", "--config", str(absent)]) == 3
+    assert capsys.readouterr().err.startswith(f"tachograph: {absent}: No such file or directory; ")
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "absent" / "site.toml"
-    assert main(["init", "--config", str(file)]) == 3
-    assert capsys.readouterr().err.startswith(f"tachograph: {file}: No such file or directory; ")
+def test_there_are_few_keys() -> None:
+    numbers = {name: len(keys(table)) for name, table in sections().items()}
+    assert sum(numbers.get(name, 1) for name in keys(Configuration)) <= MOST_KEYS
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("[bound]\nnear_peak = 0.5", "unknown field 'bound'"),
+        ("[serve]\nconcurrent = 9", "unknown field 'concurrent' - at '$.serve'"),
+        ("[act]\nalert_gpus = 9", "unknown field 'alert_gpus' - at '$.act'"),
+        ("[advice]\nruns = 9", "unknown field 'runs' - at '$.advice'"),
+    ],
+)
+def test_a_key_that_is_gone_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text(line, encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load(str(file), {})
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match="has no key 'runs'"):
+        load(None, {"TACHOGRAPH_ADVICE_RUNS": "9"})
+
+
+def test_a_key_decides_the_values_that_follow_from_it(tmp_path: Path) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text(
+        '[analysis]\nnotebooks = true\n[serve]\nadmins = ["ann", "@hpc"]\nsupport = ["@desk", "bob"]\n'
+        '[workers]\ncores = 8\n[waste]\nprices = { "*" = 2.5, L4 = 1.0 }\n'
+        '[retention]\nsamples = "90d"\nminutes = "2y"\n'
+    )
+    found = load(str(file), {})
+    analysis, serve = found.analysis, found.serve
+    assert (analysis.count_zero_windows, analysis.zero_temporal_imbalance, analysis.pipe_percentile) == (
+        True,
+        True,
+        False,
+    )
+    assert (serve.admin_users, serve.admin_groups) == (("ann",), ("hpc",))
+    assert (serve.support_users, serve.support_groups) == (("bob",), ("desk",))
+    assert (found.waste.price_per_gpu_hour, found.waste.prices) == (2.5, {"L4": 1.0})
+    assert found.workers.memory == "28GB"
+    of_samples = dict.fromkeys(("gpu_samples", "node_samples", "gpu_scores"), 90)
+    assert found.retention.days == of_samples | dict.fromkeys(("job_minutes", "job_node_minutes"), 730)
 
 
 def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "tachograph.toml"
-    keys = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
-    file.write_text("[serve]\n" + "".join(f'{key} = "below/{key}"\n' for key in keys))
+    names = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
+    file.write_text("[serve]\n" + "".join(f'{key} = "below/{key}"\n' for key in names))
     found = load(str(file), {}).serve
-    assert {key: getattr(found, key) for key in keys} == {key: f"{tmp_path}/below/{key}" for key in keys}
+    assert {key: getattr(found, key) for key in names} == {key: f"{tmp_path}/below/{key}" for key in names}
     file.write_text('[serve]\nmanagers = "sacctmgr"\naccess_log = "stderr"\nsocket = "/run/serve.sock"\n')
     found = load(str(file), {}).serve
     assert (found.managers, found.access_log, found.socket) == ("sacctmgr", "stderr", "/run/serve.sock")

@@ -203,7 +203,7 @@ def test_options_that_do_not_fit_and_addresses_that_are_taken(
     assert (code, "collect.listen: cannot listen on 127.0.0.1:" in line) == (3, True)
 
 
-@pytest.mark.parametrize("key", ["analyze_s", "compact_s", "waiting_chunks", "threads", "vacuum_hours"])
+@pytest.mark.parametrize("key", ["analyze_s"])
 def test_a_number_that_cannot_be_is_named(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,7 @@ from colocate_jobs import estimator_of as by_sums
 from colocate_jobs import job, lake_of
 from profile_csv import Ran, raw
 
-from tachograph.catalog.config import InterferenceOptions, Thresholds, load
-from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.nsight.reports import read_reports
 from tachograph.report.lines import to_text
 from tachograph.report.sharing_text import colocate_lines
@@ -129,8 +128,36 @@ def test_of_one_profiled_the_worst_decides_as_well(
     )
 
 
-@pytest.mark.parametrize("written", ["0.5", "nan", "inf", "-1", "'x'"])
-def test_a_slowdown_that_is_none_is_refused(tmp_path: Path, written: str) -> None:
-    (tmp_path / "site.toml").write_text(f"[interference]\nmax_slowdown = {written}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"interference\.max_slowdown"):
-        load(str(tmp_path / "site.toml"))
+def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
+    advice, text = both(tmp_path, {})
+    assert advice.conservative == (1.0, 1.0)
+    assert "worst case, which" not in text
+
+
+def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None:
+    """It counts as request for half, and the worst case is not waived for that."""
+    advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
+    assert advice.conservative == pytest.approx(over_all(1.14))
+    assert "if ann/x also needs 50 % of the issue slots, by the worst case" in text
+
+
+@pytest.mark.parametrize("ran", [CROWDED, LIGHT])
+def test_the_matrix_shows_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> None:
+    (of_all,) = report(tmp_path, ran, matrix=True).matrices or ()
+    advice, _ = both(tmp_path, ran)
+    at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
+    assert of_all.conservative[at["x"], at["y"]] == pytest.approx(advice.conservative[0])
+    assert of_all.conservative[at["y"], at["x"]] == pytest.approx(advice.conservative[1])
+    assert of_all.slowdown[at["x"], at["y"]] == pytest.approx(advice.slowdowns[0])
+
+
+def test_on_parts_of_the_sms_the_worst_counts_while_both_are_busy(tmp_path: Path) -> None:
+    """Its part is its own all the time; how wrong the estimator is shows while the other works."""
+    wide = {name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue) for name, ran in CROWDED.items()}
+    advice, _ = both(tmp_path, wide, max_slowdown=1.9)  # 1.4 of the issue slots: MPS 1.6x and 1.5x
+    assert advice.mode == "mps"
+    result, _ = both(tmp_path, wide, max_slowdown=1.3)
+    shares = next(sentence for sentence in result.why if sentence.startswith("MPS with parts"))
+    assert ", by the worst case, which decides" in shares
+    expected = 1.4 + BUSY["y"] * 1.4 * 0.14, 1.4 + BUSY["x"] * 1.4 * 0.14
+    assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x, by the worst" in shares

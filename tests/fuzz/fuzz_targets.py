@@ -74,12 +74,12 @@ models = {"nid[001-004]" = "A100-SXM4-40GB"}
 gpus = {"nid[001-004]" = 4}
 [analysis]
 window_s = 300
-imbalance_counters = ["gpu_util"]
+notebooks = true
 [thresholds]
 low_util = 0.3
 [collect]
 listen = "127.0.0.1:9798"
-vacuum_hours = 24
+analyze_s = 300.0
 [[sources]]
 source = "prometheus"
 url = "http://localhost:9090"

@@ -14,11 +14,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from lake_rows import samples
 
-from tachograph.catalog import config
-from tachograph.catalog.errors import ConfigError, LakeError
+from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
-from tachograph.cli.options import lake_mode
-from tachograph.lake import commits
 from tachograph.lake.commits import commit_entry, remove_unfinished, write_checkpoint
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
@@ -295,14 +292,6 @@ def test_an_action_without_a_day_is_of_the_whole_table() -> None:
     assert remove_action("part.parquet", 1, None).partition_values == {}
 
 
-def test_the_permissions_of_a_new_lake_are_configured(tmp_path: Path) -> None:
-    given = config.load(None, {"TACHOGRAPH_SITE_LAKE_MODE": "2770"})
-    lake = Lake.create(str(tmp_path / "lake"), mode=lake_mode(given))
+def test_the_permissions_of_a_new_lake_are_given(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"), mode=0o2770)
     assert stat.S_IMODE(Path(lake.location).stat().st_mode) == 0o2770
-    assert lake_mode(config.load(None, {})) is None
-
-
-@pytest.mark.parametrize("mode", ["0650", "rwx", "07777", "77"])
-def test_permissions_with_which_the_owner_cannot_write_are_refused(mode: str) -> None:
-    with pytest.raises(ConfigError, match=r"site\.lake_mode: invalid permissions"):
-        lake_mode(config.load(None, {"TACHOGRAPH_SITE_LAKE_MODE": mode}))

@@ -309,10 +309,10 @@ def test_a_lake_without_any_rows_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("retention", "message"),
     [
-        (RetentionOptions(gpu_samples="soon"), "retention.gpu_samples: invalid time 'soon'"),
-        (RetentionOptions(gpu_samples="0d"), "retention.gpu_samples: invalid time '0d'"),
-        (RetentionOptions(gpu_samples="90d", job_minutes="60d"), "retention.job_minutes is 60 d, and gpu_samples is"),
-        (RetentionOptions(jobs="1y"), "retention.jobs is 365 d, and gpu_samples is kept for ever"),
+        (RetentionOptions(samples="soon"), "retention.samples: invalid time 'soon'"),
+        (RetentionOptions(samples="0d"), "retention.samples: invalid time '0d'"),
+        (RetentionOptions(samples="90d", minutes="60d"), "retention.minutes is 60 d, and samples is"),
+        (RetentionOptions(jobs="1y"), "retention.jobs is 365 d, and samples is kept for ever"),
     ],
 )
 def test_wrong_times_are_refused(tmp_path: Path, retention: RetentionOptions, message: str) -> None:
@@ -324,5 +324,6 @@ def test_wrong_times_are_refused(tmp_path: Path, retention: RetentionOptions, me
 
 
 def test_times_are_days_weeks_and_years() -> None:
-    retention = RetentionOptions(gpu_samples="90d", node_samples=" 2 w", job_minutes="2y")
-    assert retention.days == {"gpu_samples": 90, "node_samples": 14, "job_minutes": 730}
+    days = RetentionOptions(samples=" 2 w", minutes="90d", results="2y").days
+    assert (days["gpu_samples"], days["node_samples"], days["job_minutes"], days["job_summaries"]) == (14, 14, 90, 730)
+    assert days.keys() == EXPIRING.keys() - {"jobs"}

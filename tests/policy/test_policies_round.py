@@ -55,13 +55,11 @@ def site(tmp_path: Path) -> Path:
     return programs
 
 
-def configured(site: Path, *policies: PolicyOptions, port: int = 0, url: str = "", **act: bool) -> Configuration:
+def configured(site: Path, *policies: PolicyOptions, port: int = 25, url: str = "", **act: bool) -> Configuration:
     return Configuration(
         act=msgspec.structs.replace(ActOptions(dry_run=False, slurm_before=(str(site / "of-site"),)), **act),
         policy=policies,
-        mail=MailOptions(
-            host="127.0.0.1", port=port, tls="none", sender="gpu@example.org", address="{user}@example.org"
-        ),
+        mail=MailOptions(host=f"127.0.0.1:{port}", tls="none", sender="gpu@example.org", address="{user}@example.org"),
         webhook=(WebhookOptions("staff", url=url),) if url else (),
     )
 
@@ -211,7 +209,7 @@ def test_the_written_configuration_takes_policies_and_receivers(tmp_path: Path) 
 def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(
-        f'lake = "{lake.location}"\n[act]\nstate = "{tmp_path}/state"\nslurm_before = ["{site}/of-site"]\n'
+        f'lake = "{lake.location}"\n[collect]\nstate = "{tmp_path}/state"\n[act]\nslurm_before = ["{site}/of-site"]\n'
         '[[policy]]\nname = "p"\ncheck = "hung"\naction = "cancel"\nminutes = 10\n'
     )
     words = ["--config", str(config)]

@@ -59,8 +59,8 @@ def start_of(slurm: SlurmCluster, job: int) -> datetime:
     return datetime.fromisoformat(written).replace(tzinfo=UTC)
 
 
-def configured(*policies: PolicyOptions, port: int = 0) -> Configuration:
-    mail = MailOptions(host="127.0.0.1", port=port, tls="none", sender="gpu@example.org", address="{user}@example.org")
+def configured(*policies: PolicyOptions, port: int = 25) -> Configuration:
+    mail = MailOptions(host=f"127.0.0.1:{port}", tls="none", sender="gpu@example.org", address="{user}@example.org")
     return Configuration(act=ActOptions(dry_run=False), policy=policies, mail=mail)
 
 

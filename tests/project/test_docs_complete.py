@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tachograph.catalog.codes import CODES
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, keys, sections
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.tables import COMPUTED, JOB_SUMMARIES, JOBS, MINUTE_MEANS, PIPES, TABLES
 from tachograph.cli.registry import COMMANDS, CommandEntry
@@ -60,16 +60,12 @@ def test_a_source_is_documented_on_its_page(source: SourceEntry) -> None:
 
 def test_every_key_of_the_configuration_is_documented_with_its_default() -> None:
     text = page("configuration")
-    missing = []
-    for section in msgspec.structs.fields(Configuration):
-        keys = [("", section)]
-        if isinstance(section.type, type) and issubclass(section.type, msgspec.Struct):
-            keys = [(f"{section.name}.", field) for field in msgspec.structs.fields(section.type)]
-        for prefix, key in keys:
-            default = key.default if key.default is not msgspec.NODEFAULT else key.default_factory()
-            row = f"| `{prefix}{key.name}` | `{_toml(default)}` |"
-            missing += [row] if row not in text else []
-    assert missing == []
+    defaults = {key: getattr(Configuration(), key) for key in keys(Configuration).keys() - sections().keys()}
+    for name, table in sections().items():
+        defaults |= {f"{name}.{key}": getattr(table(), key) for key in keys(table)}
+    rows = {f"| `{key}` | `{_toml(default)}` |" for key, default in defaults.items()}
+    assert {row for row in rows if row not in text} == set()
+    assert set(re.findall(r"^\| `((?:[a-z]+\.)?[a-z_]+)` \|", text, re.MULTILINE)) == defaults.keys()
 
 
 def _toml(value: object) -> str:

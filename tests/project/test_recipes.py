@@ -100,7 +100,7 @@ def edits(title: str) -> list[Edit]:
 
 def area(title: str) -> list[str]:
     """The tests that a recipe names."""
-    (named,) = re.findall(r"`make test ARGS='([^']+)'`", recipe(title))
+    (named,) = re.findall(r"`make test\s+ARGS='([^']+)'`", recipe(title))
     return str(named).split()
 
 
@@ -130,7 +130,7 @@ def copy_of_the_tree(folder: Path) -> None:
 
 def in_tree(tree: Path, *arguments: str) -> None:
     """Run a program of the tree with its package; it must succeed."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TACHOGRAPH_RECIPES": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     environment.setdefault("TACHOGRAPH_RECORDED", str(REPOSITORY.parent / "shared" / "data"))
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS"):
         environment.pop(name, None)
@@ -147,7 +147,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("title", APPLIED)
 def test_a_recipe_changes_few_files(title: str) -> None:
     assert 1 <= len({edit.path for edit in edits(title)}) <= MOST_FILES
-    assert [folder for folder in area(title) if not (REPOSITORY / folder).exists()] == []
+    assert [file for file in area(title) if not (REPOSITORY / file).exists()] == []
 
 
 @pytest.mark.slow
@@ -163,26 +163,16 @@ def test_layers_of_the_tree_with_all_recipes(tree: Path) -> None:
 
 @pytest.mark.slow
 def test_types_of_the_tree_with_all_recipes(tree: Path) -> None:
-    in_tree(tree, "-m", "mypy", "--strict", "src")
+    """Of the files that recipes write or change, and what these import."""
+    files = {edit.path for title in APPLIED for edit in edits(title) if edit.path.startswith("src/")}
+    in_tree(tree, "-m", "mypy", "--strict", *sorted(file for file in files if file.endswith(".py")))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", sorted({folder for title in APPLIED for folder in area(title)}))
-def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path, folder: str) -> None:
-    generated = [f"--ignore=tests/project/{name}.py" for name in ("test_docs_run", "test_printed_words")]  # `make docs`
-    in_tree(
-        tree,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow and not hypothesis",
-        "--benchmark-disable",
-        *generated,
-        folder,
-    )
+def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path) -> None:
+    files = sorted({file for title in APPLIED for file in area(title)})
+    chosen = ("-m", "not slow and not hypothesis", "--benchmark-disable")
+    in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *files)
 
 
 @pytest.fixture

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from tachograph.catalog.version import __version__
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SOURCES = REPOSITORY / "src" / "tachograph"
@@ -16,33 +19,32 @@ REGISTRIES = ("py" + "pi", "python" + "hosted", "ana" + "conda.org", "--" + "ind
 HOST_PATHS = re.compile(r"(?<![\w.~-])/(?:" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot", "ho" + "me")) + r")/\w+")
 
 
-def tracked() -> list[Path]:
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """{name: content} of the tracked text files."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
-    return [REPOSITORY / name for name in listed.stdout.split("\0") if name and (REPOSITORY / name).is_file()]
+    contents = {
+        name: (REPOSITORY / name).read_bytes()
+        for name in listed.stdout.split("\0")
+        if name and (REPOSITORY / name).is_file()
+    }
+    return {
+        name: content.decode("utf-8", errors="replace")
+        for name, content in contents.items()
+        if b"\0" not in content[:4096]
+    }
 
 
-def texts() -> list[tuple[str, str]]:
-    """(name, content) of the tracked text files."""
-    found = []
-    for path in tracked():
-        content = path.read_bytes()
-        if b"\0" not in content[:4096]:
-            found.append((str(path.relative_to(REPOSITORY)), content.decode("utf-8", errors="replace")))
-    return found
+@pytest.fixture(scope="module")
+def modules() -> dict[str, str]:
+    """{path in the package: source} of its modules."""
+    return {str(path.relative_to(SOURCES)): path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py"))}
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-
-
-def test_no_file_names_a_package_registry() -> None:
-    named = [(name, word) for name, content in texts() for word in REGISTRIES if word in content.lower()]
-    assert named == []
-
-
-def test_no_file_names_a_path_of_some_host() -> None:
-    named = [(name, found[0]) for name, content in texts() if (found := HOST_PATHS.search(content))]
-    assert named == []
+def test_no_file_names_a_package_registry_or_a_path_of_some_host(texts: dict[str, str]) -> None:
+    registries = [(name, word) for name, content in texts.items() for word in REGISTRIES if word in content.lower()]
+    paths = [(name, path) for name, content in texts.items() for path in HOST_PATHS.findall(content)]
+    assert registries + paths == []
 
 
 @pytest.mark.parametrize(
@@ -59,76 +61,56 @@ def test_a_path_of_some_host_is_recognized(line: str, named: bool) -> None:
     assert bool(HOST_PATHS.search(line)) is named
 
 
-def test_every_module_has_a_docstring() -> None:
-    unreported = [
-        str(path.relative_to(REPOSITORY))
-        for path in sorted(SOURCES.rglob("*.py"))
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert unreported == []
-
-
-def test_every_class_has_a_name_of_its_own() -> None:
+def test_modules_have_docstrings_and_classes_names_of_their_own(modules: dict[str, str]) -> None:
     """A reader finds a class by its name. Messages of widgets are named by their widget: `Prompt.Changed`."""
+    undocumented = []
     places: dict[str, list[str]] = {}
-    for path in sorted(SOURCES.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for name, source in modules.items():
+        tree = ast.parse(source)
+        if not ast.get_docstring(tree):
+            undocumented.append(name)
+        for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(path.relative_to(SOURCES)))
+                places.setdefault(node.name, []).append(name)
+    assert undocumented == []
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_no_module_is_too_long_to_read() -> None:
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES.rglob("*.py")}
-    assert {name: length for name, length in lengths.items() if length > 600} == {}
+def test_package_and_metadata_have_one_version() -> None:
+    metadata = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    assert metadata["project"]["version"] == __version__
 
 
-def test_only_two_modules_write_to_the_standard_streams() -> None:
-    writers = {
-        str(path.relative_to(SOURCES))
-        for path in SOURCES.rglob("*.py")
-        if re.search(r"\bsys\.(stdout|stderr)\b|(?<![\w.])print\(", path.read_text(encoding="utf-8"))
-    }
-    assert writers <= {"cli/output.py", "cli/narrate.py"}
+def test_no_module_is_too_long_to_read(modules: dict[str, str]) -> None:
+    assert {name: length for name, source in modules.items() if (length := len(source.splitlines())) > 600} == {}
 
 
-TARGETS = [
-    "setup",
-    "demo",
-    "test",
-    "test-all",
-    "lint",
-    "bench",
-    "month",
-    "chaos",
-    "readers",
-    "fuzz",
-    "screens",
-    "docs",
-    "site",
-    "man",
-    "dist",
-    "lock",
-    "help",
-    "clean",
-]
+def test_only_two_modules_write_to_the_standard_streams(modules: dict[str, str]) -> None:
+    writing = re.compile(r"\bsys\.(stdout|stderr)\b|(?<![\w.])print\(")
+    writers = {name for name, source in modules.items() if writing.search(source)}
+    assert writers == {"cli/output.py", "cli/narrate.py"}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_make_help_lists_the_target(target: str) -> None:
-    done = run("make", "--no-print-directory")
-    assert re.search(rf"^  make {target} +\w", done.stdout, re.MULTILINE), done.stdout
+TARGETS = (
+    *("setup", "demo", "test", "test-all", "lint", "bench", "month", "chaos", "readers", "fuzz", "screens", "docs"),
+    *("site", "man", "dist", "lock", "help", "clean"),
+)
 
 
-def test_every_link_between_pages_leads_somewhere() -> None:
-    pages = [path for path in tracked() if path.suffix == ".md"]
-    broken = [
-        (page.name, link)
-        for page in pages
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
-        if not (page.parent / link).exists()
+def test_make_help_lists_the_targets() -> None:
+    done = subprocess.run(["make", "--no-print-directory"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    assert set(TARGETS) <= set(re.findall(r"^  make ([\w-]+) +\w", done.stdout, re.MULTILINE))
+
+
+def test_every_link_between_pages_leads_somewhere(texts: dict[str, str]) -> None:
+    links = [
+        (name, link)
+        for name, content in texts.items()
+        if name.endswith(".md")
+        for link in re.findall(r"\]\(([^)#:]+)\)", content)
     ]
-    assert broken == []
+    assert len(links) > 100
+    assert [(name, link) for name, link in links if not (REPOSITORY / name).parent.joinpath(link).exists()] == []
 
 
 def test_both_requirement_files_pin_the_same_versions() -> None:

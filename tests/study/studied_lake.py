@@ -14,7 +14,7 @@ from tachograph.cli import main
 from tachograph.lake.delta import Lake
 
 START, END = utc(1, 12), utc(1, 12, 30)
-TOML = '[site]\nname = "Test <site>"\ntime_zone = "Europe/Berlin"\n'
+TOML = '[site]\ncluster = "Test <site>"\ntime_zone = "Europe/Berlin"\n'
 
 
 def level(place: int, gpu: int) -> float:

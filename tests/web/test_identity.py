@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import stat
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from marked_lake import ANN, BOB, connect
 from starlette.applications import Starlette
 from starlette.requests import Request
 
+from tachograph.catalog import config
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import ConfigError, InputError, NotFoundError
 from tachograph.lake.delta import Lake
@@ -290,13 +290,10 @@ def test_a_name_that_no_user_has_proves_nothing() -> None:
             proven_name(name, "test")
 
 
-@pytest.mark.parametrize("make", [lambda: {"smallest_group": 0}, lambda: {"slow_s": 0.0}, lambda: {"request_s": -1.0}])
-def test_limits_that_make_no_sense_are_refused(make: Callable[[], dict[str, float]], tmp_path: Path) -> None:
-    from tachograph.catalog import config
-
+def test_a_limit_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tachograph.toml"
-    file.write_text("[serve]\n" + "\n".join(f"{key} = {value}" for key, value in make().items()))
-    with pytest.raises(ConfigError, match="serve"):
+    file.write_text("[serve]\nrequests_per_s = -1.0\n")
+    with pytest.raises(ConfigError, match=r"serve\.requests_per_s"):
         config.load(str(file), {})
 
 

@@ -42,7 +42,7 @@ def own() -> str:
 @pytest.fixture(scope="module")
 def by_socket(marked: Lake, own: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A server on a Unix socket, to which nginx is no proxy."""
-    folder = configured(tmp_path_factory.mktemp("socket") / "site", marked, admin_users=["daemon"], start_link=False)
+    folder = configured(tmp_path_factory.mktemp("socket") / "site", marked, admins=["daemon"], start_link=False)
     with serving(folder, command=("serve", "--socket", str(folder / "s"))):
         yield folder / "s"
 
@@ -97,7 +97,7 @@ def test_nginx_names_users_that_it_knows_and_compresses(marked: Lake, own: str, 
 
 
 def test_slow_clients_are_cut(marked: Lake, tmp_path: Path) -> None:
-    folder = configured(tmp_path / "site", marked, slow_s=1.0, body_bytes=1000)
+    folder = configured(tmp_path / "site", marked)
     with serving(folder) as server:
         host, port = server.address.removeprefix("http://").split(":")
         form = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -107,14 +107,14 @@ def test_slow_clients_are_cut(marked: Lake, tmp_path: Path) -> None:
             "half a body": form + b"Content-Length: 100\r\n\r\nab",
             "an endless chunk": form + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
         }
-        slow = {how: socket.create_connection((host, int(port)), timeout=30) for how in starts}
+        slow = {how: socket.create_connection((host, int(port)), timeout=120) for how in starts}
         for how, connection in slow.items():
             connection.sendall(starts[how])
         for how, connection in slow.items():
             with connection, contextlib.suppress(ConnectionResetError):
                 assert connection.recv(100) == b"", how
         with socket.create_connection((host, int(port)), timeout=30) as large:
-            large.sendall(form + b"Content-Length: 1000000\r\n\r\n")
+            large.sendall(form + b"Content-Length: 2000000\r\n\r\n")
             assert large.recv(100).startswith(b"HTTP/1.1 413")
         with server.client() as client:
             assert client.get(ME).status_code == 200

@@ -469,7 +469,7 @@ class OpenLake:
             jobs,
             describe_dataset(chosen, units, lake=self.lake.name, recorded=self._recorded(), stale=self._stale()),
             settings,
-            site=site.name or site.cluster,
+            site=site.cluster,
             now=self.now,
             zone_name=site.time_zone,
             figures=entries,

@@ -6,13 +6,12 @@ An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_Z
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import msgspec
 
@@ -26,30 +25,22 @@ from tachograph.catalog.units import zone
 
 FILE_NAME = "tachograph.toml"
 # paths from the configuration's folder on, but for these words
-_SERVE_FILES = (
-    "socket",
-    "token_file",
-    "slurm_jwt_key",
-    "oidc_secret_file",
-    "managers",
-    "access_log",
-)
+_SERVE_FILES = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
 _MAIL_FILES = ("password_file", "addresses")
-_ACT_FILES = ("digest_opt_out", "templates", "unsubscribe_key_file")
+_ACT_FILES = ("unsubscribe_key_file",)
 _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
-WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+# A value that the program and its tests pass, and no site changes: not a key of the file, nor of the environment.
+_Value = TypeVar("_Value")
+Fixed = Annotated[_Value, "fixed"]
 
 
 class SiteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who and where."""
 
-    name: str = ""
     time_zone: str = "UTC"  # of times that Slurm and exports write without an offset
     cluster: str = ""
-    lake_mode: str = ""  # permissions of a lake folder that is made, such as "0750"; its files have the same
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +62,7 @@ class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which jobs are in the study; each filter is off at its empty value. Source of defaults: IPDPS 2026, section 3."""
 
     min_elapsed_s: float = 180.0
-    min_gpu_util_mean: float = 0.01
+    min_gpu_util_mean: Fixed[float] = 0.01
     gpu_partitions: tuple[str, ...] = ()
     staff_accounts: tuple[str, ...] = ()
     login_nodes: tuple[str, ...] = ()
@@ -81,25 +72,26 @@ class AnalysisOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each comment."""
 
     window_s: int = 60  # of spatial imbalance: 60, 300, 900, 1800
-    imbalance_counters: tuple[str, ...] = ("gpu_util", "gr_engine_active")
-    count_zero_windows: bool = False  # notebooks: True, an all-zero window counts as 0
-    zero_temporal_imbalance: bool = False  # notebooks: True, an idle GPU has temporal imbalance 0
-    time_weighted_bound: bool = False  # labels weighted by time instead of by sample
-    pipe_threshold: float = 0.005
-    pipe_percentile: bool = True  # notebooks: False, the fixed threshold alone
-    max_gap_intervals: float = 3.0  # a longer silence is a gap: rates and power are not integrated over it
+    notebooks: bool = False  # the definitions of the paper's notebooks, where they differ from those of its text
+    imbalance_counters: Fixed[tuple[str, ...]] = ("gpu_util", "gr_engine_active")
+    count_zero_windows: Fixed[bool] = False  # notebooks: True, an all-zero window counts as 0
+    zero_temporal_imbalance: Fixed[bool] = False  # notebooks: True, an idle GPU has temporal imbalance 0
+    time_weighted_bound: Fixed[bool] = False  # labels weighted by time instead of by sample
+    pipe_threshold: Fixed[float] = 0.005
+    pipe_percentile: Fixed[bool] = True  # notebooks: False, the fixed threshold alone
+    max_gap_intervals: Fixed[float] = 3.0  # a longer silence is a gap: rates and power are not integrated over it
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When advice is given."""
 
     low_util: float = 0.30
-    idle_util: float = 0.01
-    spatial_imbalance: float = 0.5
-    temporal_imbalance: float = 0.5
-    low_hbm_fraction: float = 0.2
-    high_hbm_fraction: float = 0.95
-    low_coverage: float = 0.8
+    idle_util: Fixed[float] = 0.01
+    spatial_imbalance: Fixed[float] = 0.5
+    temporal_imbalance: Fixed[float] = 0.5
+    low_hbm_fraction: Fixed[float] = 0.2
+    high_hbm_fraction: Fixed[float] = 0.95
+    low_coverage: Fixed[float] = 0.8
     idle_minutes: float = 10.0
 
 
@@ -122,8 +114,8 @@ class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Source: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025) for window and length.
     """
 
-    window_minutes: int = 20  # in which a characteristic is flat, or not
-    hang_minutes: float = 60.0  # T: what is shorter is no hang, no cold start, no stall
+    window_minutes: Fixed[int] = 20  # in which a characteristic is flat, or not
+    hang_minutes: Fixed[float] = 60.0  # T: what is shorter is no hang, no cold start, no stall
     theta: dict[str, float] = {}  # flat: (Q3 - Q1)/2 of the window below it
     level: dict[str, float] = {}  # idle: below it
     busy: dict[str, float] = {}  # idle_nodes, idle_gpus: the busiest is above it
@@ -141,10 +133,10 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workload classes of GPUs."""
 
     preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
-    weights: dict[str, float] = {}  # sm, tensor, dram, gr: instead of a preset; made to add up to 1
-    classifier: str = "default"  # or reference: as published
-    smoothing_s: float = 30.0  # window of a live label
-    event_memory_s: float = 600.0  # so long a PCIe replay stays visible in live health
+    weights: Fixed[dict[str, float]] = {}  # sm, tensor, dram, gr: instead of a preset; made to add up to 1
+    classifier: Fixed[str] = "default"  # or reference: as published
+    smoothing_s: Fixed[float] = 30.0  # window of a live label
+    event_memory_s: Fixed[float] = 600.0  # so long a PCIe replay stays visible in live health
 
 
 class RuleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,42 +151,40 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What GPU time costs (0: no price, nothing is shown in money), and what is assumed of lost time."""
 
     currency: str = "EUR"
-    price_per_gpu_hour: float = 0.0
-    prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}
+    price_per_gpu_hour: Fixed[float] = 0.0  # waste.prices["*"]
+    prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}; "*": of all others
     price_per_kwh: float = 0.0
     # of the lost hours what is recoverable, see `judge.waste`
-    never_used_share: float = 1.0
-    watchdog_minutes: float = 60.0
-    start_minutes: float = 10.0
-    idle_minutes: float = 30.0
-    imbalance_share: float = 0.5
+    never_used_share: Fixed[float] = 1.0
+    watchdog_minutes: Fixed[float] = 60.0
+    start_minutes: Fixed[float] = 10.0
+    idle_minutes: Fixed[float] = 30.0
+    imbalance_share: Fixed[float] = 0.5
 
 
 class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
 
     calibration: str = ""  # file of `make calibrate`, or name of a shipped one; empty: as published of the H100
-    safe_cycles: float = 0.9  # demand on issue slots and on each pipeline, at most
-    safe_dram: float = 0.7  # of the bandwidth that can be achieved
-    safe_hbm: float = 0.9  # of the memory, all together
-    max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
-    assumed_issue: float = 0.5  # demand of a job on issue slots, where it was not measured
+    safe_cycles: Fixed[float] = 0.9  # demand on issue slots and on each pipeline, at most
+    safe_dram: Fixed[float] = 0.7  # of the bandwidth that can be achieved
+    safe_hbm: Fixed[float] = 0.9  # of the memory, all together
+    max_slowdown: Fixed[float] = 1.1  # of any of them, where sharing is still proposed
+    assumed_issue: Fixed[float] = 0.5  # demand of a job on issue slots, where it was not measured
     profiles: dict[str, str] = {}  # {job group: report of Nsight Compute}; relative to the configuration's file
 
 
 class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What advice for the next job rests on: how many past jobs, and margins on top of what they used."""
 
-    runs: int = 50  # the latest of a group count
-    least_runs: int = 3  # with fewer there is no advice
+    runs: Fixed[int] = 50  # the latest of a group count
+    least_runs: Fixed[int] = 3  # with fewer there is no advice
     days: int = 180  # jobs that ended longer ago do not count
-    time_margin: float = 0.25
-    memory_margin: float = 0.5  # of host memory: peaks are polled
-    gpu_memory_margin: float = 0.15
-    certainty: float = 0.998  # that the next run stays within the advised limit, by the spread of those before
-    memory_options: dict[
-        str, str
-    ] = {}  # {memory of a GPU in GB: option that requests it}, {"40" = "--constraint=a40g"}
+    time_margin: Fixed[float] = 0.25
+    memory_margin: Fixed[float] = 0.5  # of host memory: peaks are polled
+    gpu_memory_margin: Fixed[float] = 0.15
+    certainty: Fixed[float] = 0.998  # that the next run stays within the advised limit, by the spread of those before
+    memory_options: dict[str, str] = {}  # {memory of a GPU in GB: option that requests it, such as --constraint}
 
 
 class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,10 +192,10 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str = "127.0.0.1:9798"  # of /metrics; "" for none
     analyze_s: float = 300.0
-    compact_s: float = 3600.0
-    vacuum_hours: int = 24  # files replaced longer ago are deleted
-    threads: int = 1  # of the analysis
-    waiting_chunks: int = 8  # read and not yet committed: a source waits when there are more
+    compact_s: Fixed[float] = 3600.0
+    vacuum_hours: Fixed[int] = 24  # files replaced longer ago are deleted
+    threads: Fixed[int] = 1  # of the analysis
+    waiting_chunks: Fixed[int] = 8  # read and not yet committed: a source waits when there are more
     state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
 
 
@@ -214,38 +204,38 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     --expire`.
     """
 
-    gpu_samples: str = ""
-    node_samples: str = ""
-    gpu_scores: str = ""  # PM sampling, with its bursts
-    job_minutes: str = ""
-    job_node_minutes: str = ""
+    samples: str = ""  # of GPUs and nodes, and PM sampling with its bursts
+    minutes: str = ""  # of jobs and their nodes
     jobs: str = ""  # the accounting: jobs, steps, allocations
-    job_summaries: str = ""  # all results of a job, with its labels and profiles
+    results: str = ""  # all results of a job, with its labels and profiles
 
     @property
     def days(self) -> dict[str, int]:
-        """{table: days} of those that are not kept for ever. Errors: ConfigError."""
-        spans = msgspec.structs.asdict(self)
-        return {table: _days(f"retention.{table}", span) for table, span in spans.items() if span}
+        """{group of tables: days} of those that are not kept for ever. Errors: ConfigError."""
+        return {
+            group: _days(f"retention.{key}", getattr(self, key))
+            for key, groups in _RETAINED.items()
+            for group in groups
+            if getattr(self, key)
+        }
 
 
-# a table that is removed after the other at the earliest, as the other is computed from it, or refers to it
-_KEPT_LONGER = (
-    ("job_minutes", "gpu_samples"),
-    ("job_node_minutes", "node_samples"),
-    ("jobs", "gpu_samples"),
-    ("jobs", "node_samples"),
-    ("job_summaries", "job_minutes"),
-    ("job_summaries", "job_node_minutes"),
-    ("job_summaries", "jobs"),
-)
+# {key: groups of tables in `lake.retention`}
+_RETAINED: Mapping[str, tuple[str, ...]] = {
+    "samples": ("gpu_samples", "node_samples", "gpu_scores"),
+    "minutes": ("job_minutes", "job_node_minutes"),
+    "jobs": ("jobs",),
+    "results": ("job_summaries",),
+}
+# what is removed after the other at the earliest, as the other is computed from it, or refers to it
+_KEPT_LONGER = (("minutes", "samples"), ("jobs", "samples"), ("results", "minutes"), ("results", "jobs"))
 _SPAN_DAYS = {"d": 1, "w": 7, "y": 365}
 
 
 def _days(key: str, span: str) -> int:
     """Days of a span. Errors: ConfigError.
 
-    >>> _days("retention.gpu_samples", "2 y")
+    >>> _days("retention.samples", "2 y")
     730
     """
     found = re.fullmatch(r"\s*([0-9]{1,5})\s*([dwy])\s*", span)
@@ -257,8 +247,8 @@ def _days(key: str, span: str) -> int:
 class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `tachograph watch` shows, and how often it looks."""
 
-    interval_s: float = 1.0  # between two looks
-    history_s: float = 600.0  # so long the past of every counter is kept for histories
+    interval_s: Fixed[float] = 1.0  # between two looks
+    history_s: Fixed[float] = 600.0  # so long the past of every counter is kept for histories
     source: str = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
     exporter: str = "http://localhost:9400/metrics"  # of this node, where no [[sources]] names exporters
 
@@ -269,73 +259,64 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str = "127.0.0.1:8265"
     socket: str = ""  # path of a Unix socket in place of an address
     url: str = ""  # where browsers find it behind a proxy: https://host/path, or the path alone
-    admin_users: tuple[str, ...] = ()
-    admin_groups: tuple[str, ...] = ()
-    support_users: tuple[str, ...] = ()
-    support_groups: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()  # users, and groups as @group
+    support: tuple[str, ...] = ()  # staff who see all jobs: users, and groups as @group
+    admin_users: Fixed[tuple[str, ...]] = ()
+    admin_groups: Fixed[tuple[str, ...]] = ()
+    support_users: Fixed[tuple[str, ...]] = ()
+    support_groups: Fixed[tuple[str, ...]] = ()
     managers: str = ""  # who coordinates accounts: sacctmgr, or a file of lines `user account,account`; empty: no one
     anonymous: bool = False  # sums without names for everyone who connects
-    smallest_group: int = 5  # users: accounts, partitions and models of fewer are one group, where names are not shown
+    smallest_group: Fixed[int] = (
+        5  # users: accounts, partitions and models of fewer are one group, where names are not shown
+    )
     start_link: bool = True  # print a link at the start that opens the pages as admin
     token_file: str = ""  # of tokens that `tachograph serve token create` makes
     slurm_jwt_key: str = ""  # file with the key of Slurm's auth/jwt
     proxies: tuple[str, ...] = ()  # whose header names the user: 10.0.0.5, 10.0.0.0/24, www-data@unix
-    proxy_header: str = "X-Remote-User"
+    proxy_header: Fixed[str] = "X-Remote-User"
     oidc_issuer: str = ""  # address of an OpenID provider
     oidc_client_id: str = ""
     oidc_secret_file: str = ""  # empty: a public client
     oidc_user_claim: str = "preferred_username"
-    oidc_scope: str = "openid profile"
+    oidc_scope: Fixed[str] = "openid profile"
     frame_ancestors: tuple[str, ...] = ()  # sites that may show the pages in a frame
     requests_per_s: float = 50.0  # of one identity, ten seconds' worth at once; 0: no limit
-    concurrent: int = 8  # requests of one identity that are worked on at the same time
-    body_bytes: int = 1048576
-    request_s: float = 60.0  # limit of working on a request
-    workers: int = 2  # processes that make large answers, one each at a time
-    worker_mib: int = 1024  # memory of each for its answer
-    answer_mib: int = 64  # limit of an answer
-    connections: int = 100  # of one address
-    slow_s: float = 20.0  # limit of sending a request, and of a client that does not read its answer
+    concurrent: Fixed[int] = 8  # requests of one identity that are worked on at the same time
+    body_bytes: Fixed[int] = 1048576
+    request_s: Fixed[float] = 60.0  # limit of working on a request
+    workers: Fixed[int] = 2  # processes that make large answers, one each at a time
+    worker_mib: Fixed[int] = 1024  # memory of each for its answer
+    answer_mib: Fixed[int] = 64  # limit of an answer
+    connections: Fixed[int] = 100  # of one address
+    slow_s: Fixed[float] = 20.0  # limit of sending a request, and of a client that does not read its answer
     access_log: str = ""  # file of a line of JSON per request, or stderr; empty: none
 
 
 class MailOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How mail is sent. Without host and sender, none is."""
 
-    host: str = ""
-    port: int = 0  # 0: 465 with tls = "tls", 587 with "starttls", 25 with "none"
+    host: str = ""  # HOST or HOST:PORT; without a port 465 with tls = "tls", 587 with "starttls", 25 with "none"
     tls: Literal["starttls", "tls", "none"] = "starttls"
     user: str = ""  # empty: without a login
     password_file: str = ""
     sender: str = ""  # address it comes from
-    reply_to: str = ""  # address of staff; empty: the sender
     address: str = ""  # of a user: "{user}@example.org"
     addresses: str = ""  # file of lines `user address`, which come first
-    timeout_s: float = 30.0  # of each answer of the server
 
 
 class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is done with results, beside showing them. Everything is off until it is switched on."""
 
-    state: str = ""  # folder of the ledger of actions; empty: as collect.state
     dry_run: bool = True  # `tachograph act` notes what it would do, and does nothing
-    interval_s: float = 300.0  # between two rounds of `tachograph act`
+    interval_s: Fixed[float] = 300.0  # between two rounds of `tachograph act`
     digest: tuple[Literal["users", "managers", "staff"], ...] = ()  # who gets one mail a week
     digest_staff: tuple[str, ...] = ()  # addresses of staff
-    digest_day: Weekday = "monday"  # from then on, in the site's time zone, the week before is reported
-    digest_hour: int = 7
-    digest_opt_out: str = ""  # file of users who get none, one a line; empty: `digest-opt-out` in the folder of state
     unsubscribe_key_file: str = ""  # of the links with which users opt out; empty: no links
-    templates: str = ""  # folder of digest.txt.j2 and digest.html.j2, in place of the built-in ones
     advice_folder: str = ""  # of the users' files that sbatch reads, written after each analysis; empty: none
-    comment_delay_s: float = 300.0  # after the end of a job, before its summary goes into AdminComment
     slurm_before: tuple[str, ...] = ()  # words before sacct and sacctmgr, such as "ssh", "login"
-    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph act comment --write` does
-    advice: bool = False  # `tachograph act` keeps act.advice_folder, as `tachograph analyze` does
+    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph comment --write` does
     alert: bool = False  # `tachograph act` sends alerts to [[webhook]]
-    alert_gpus: int = 8  # of a job: fewer make no alert when it hangs
-    alert_hang_minutes: float = 60.0
-    alert_missing_minutes: float = 15.0  # without samples of a node
 
 
 class WebhookOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -355,17 +336,17 @@ class WebhookOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs of `tachograph analyze --workers slurm:N`: N of this shape, one worker each."""
 
-    partition: str = ""  # empty: the default one
-    account: str = ""
+    partition: Fixed[str] = ""  # empty: the default one
+    account: Fixed[str] = ""
     cores: int = 4  # of a job: so many partitions are reduced at a time
-    memory: str = "16GB"  # of a job: about 3 GB for each core, and 2 GB
-    walltime: str = "01:00:00"  # a job that reached it is submitted again
+    memory: Fixed[str] = "16GB"  # of a job: about 3 GB for each core, and 2 GB
+    walltime: Fixed[str] = "01:00:00"  # a job that reached it is submitted again
     interface: str = ""  # network device by which jobs and this machine reach each other, such as ib0
-    log_directory: str = ""  # seen by all nodes; empty: ./tachograph-workers
-    python: str = ""  # interpreter on the nodes; empty: the one of this command
+    log_directory: Fixed[str] = ""  # seen by all nodes; empty: ./tachograph-workers
+    python: Fixed[str] = ""  # interpreter on the nodes; empty: the one of this command
     job_extra_directives: tuple[str, ...] = ()  # further options of sbatch
     prologue: tuple[str, ...] = ()  # lines of shell before the worker starts
-    wait_s: float = 600.0  # for the first worker, and for another when all are gone
+    wait_s: Fixed[float] = 600.0  # for the first worker, and for another when all are gone
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -378,9 +359,9 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filters: StudyFilters = StudyFilters()
     analysis: AnalysisOptions = AnalysisOptions()
     thresholds: Thresholds = Thresholds()
-    bound: BoundOptions = BoundOptions()
+    bound: Fixed[BoundOptions] = BoundOptions()
     classes: ClassOptions = ClassOptions()
-    scores: ScoreOptions = ScoreOptions()
+    scores: Fixed[ScoreOptions] = ScoreOptions()
     workload: WorkloadOptions = WorkloadOptions()
     rules: RuleOptions = RuleOptions()
     waste: WasteOptions = WasteOptions()
@@ -411,6 +392,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         refuse_foreign_configuration(file)
     raw = _read(file) if chosen or file.exists() else {}
     where = str(file)
+    _refuse_fixed(raw, where)
     for name, value in sorted(environment.items()):
         if _override(raw, name, value):
             where = f"{file} and ${name}"
@@ -420,7 +402,58 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         text = str(problem).replace("`", "'")
         raise ConfigError(text, where=where, do=meant(text, Configuration) or "see `tachograph init`") from None
     _check(configuration, where)
-    return _placed(configuration, file.parent)
+    return _placed(_expanded(configuration), file.parent)
+
+
+def keys(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return {key: type} of a table of the file.
+
+    >>> list(keys(ScoreOptions))
+    []
+    """
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    return {key: kind for key, kind in types.items() if get_origin(kind) is not Annotated}
+
+
+def sections() -> dict[str, type[msgspec.Struct]]:
+    """Return {section: its table}."""
+    return {
+        name: kind
+        for name, kind in keys(Configuration).items()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    }
+
+
+def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for a key that stands for a `Fixed` value."""
+    tables = [(Configuration, "$", raw)]
+    tables += [(kind, f"$.{name}", raw[name]) for name, kind in sections().items() if isinstance(raw.get(name), dict)]
+    for struct, place, table in tables:
+        fixed = set(struct.__struct_fields__) - keys(struct).keys()
+        for key in sorted(fixed & table.keys()):
+            problem = f"Object contains unknown field '{key}' - at '{place}'"
+            raise ConfigError(problem, where=where, do=meant(problem, Configuration))
+
+
+def _expanded(configuration: Configuration) -> Configuration:
+    """The same with the fixed values that its keys decide."""
+    analysis, serve, workers = configuration.analysis, configuration.serve, configuration.workers
+    if analysis.notebooks:
+        analysis = msgspec.structs.replace(
+            analysis, count_zero_windows=True, zero_temporal_imbalance=True, pipe_percentile=False
+        )
+    serve = msgspec.structs.replace(
+        serve,
+        admin_users=tuple(name for name in serve.admins if not name.startswith("@")),
+        admin_groups=tuple(name[1:] for name in serve.admins if name.startswith("@")),
+        support_users=tuple(name for name in serve.support if not name.startswith("@")),
+        support_groups=tuple(name[1:] for name in serve.support if name.startswith("@")),
+    )
+    prices = dict(configuration.waste.prices)
+    waste = msgspec.structs.replace(configuration.waste, price_per_gpu_hour=prices.pop("*", 0.0), prices=prices)
+    # measured: about 3 GB for each core, and 2 GB; the rest is a reserve
+    workers = msgspec.structs.replace(workers, memory=f"{3 * workers.cores + 4}GB")
+    return msgspec.structs.replace(configuration, analysis=analysis, serve=serve, waste=waste, workers=workers)
 
 
 def lake_location(
@@ -461,10 +494,10 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     if not name.startswith("TACHOGRAPH_"):
         return False
     section, _, key = name.removeprefix("TACHOGRAPH_").lower().partition("_")
-    kind = next((f.type for f in msgspec.structs.fields(Configuration) if f.name == section), None)
-    if not key or not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+    kind = sections().get(section)
+    if not key or kind is None:
         return False
-    known = {f.name: f.type for f in msgspec.structs.fields(kind)}
+    known = keys(kind)
     if key not in known:
         raise ConfigError(f"[{section}] has no key {key!r}", where=f"${name}", do=f"it has: {', '.join(known)}")
     table = raw.setdefault(section, {})
@@ -484,11 +517,10 @@ def meant(problem: str, struct: type[msgspec.Struct]) -> str:
     found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", problem)
     if not found:
         return ""
-    sections = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-    section = sections.get(found[2] or "", struct)
+    section = keys(struct).get(found[2] or "", struct)
     if not (isinstance(section, type) and issubclass(section, msgspec.Struct)):
         return ""
-    known = [field.encode_name for field in msgspec.structs.fields(section)]
+    known = list(keys(section))
     return did_you_mean(found[1], known, otherwise=f"use one of: {', '.join(known)}")
 
 
@@ -523,44 +555,23 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
     if not all(configuration.interference.profiles.values()):
         raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
-    if not 1 <= (slowdown := configuration.interference.max_slowdown) < math.inf:
-        what = f"interference.max_slowdown: invalid slowdown {slowdown:g}"
-        raise ConfigError(what, where=where, do="write 1 or more")
-    _check_advice(configuration.advice, where)
+    if configuration.advice.days < 1:
+        raise ConfigError("advice.days begins at 1", where=where, do="leave the key out for its default")
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     waste = configuration.waste
-    if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
-        raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")
-    minutes = (waste.watchdog_minutes, waste.start_minutes, waste.idle_minutes)
-    if any(
-        not number >= 0 for number in (*minutes, waste.price_per_gpu_hour, waste.price_per_kwh, *waste.prices.values())
-    ):
-        raise ConfigError("waste: minutes and prices cannot be negative", where=where, do="write 0 or more")
+    if any(not price >= 0 for price in (waste.price_per_kwh, *waste.prices.values())):
+        raise ConfigError("waste: prices cannot be negative", where=where, do="write 0 or more")
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
         raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")
-    serve = configuration.serve
-    counts = (serve.smallest_group, serve.concurrent, serve.workers, serve.worker_mib, serve.answer_mib)
-    if min(*counts, serve.connections) < 1 or serve.body_bytes < 0:
-        what = "serve: body_bytes begins at 0, other limits of numbers and sizes at 1"
-        raise ConfigError(what, where=where, do="leave the key out for its default")
-    if not (serve.requests_per_s >= 0 and 0 < serve.request_s < math.inf and 0 < serve.slow_s < math.inf):
-        what = "serve: a limit of time is not above 0, or requests_per_s is negative"
-        raise ConfigError(what, where=where, do="leave the key out for its default")
-    act, mail = configuration.act, configuration.mail
-    if not (0 < act.interval_s < math.inf and 0 <= act.digest_hour <= 23 and 0 < mail.timeout_s < math.inf):
-        what = "act.interval_s and mail.timeout_s are above 0, act.digest_hour is between 0 and 23"
-        raise ConfigError(what, where=where, do="leave the key out for its default")
-    if act.alert_gpus < 1 or not (0 < act.alert_hang_minutes < math.inf and 0 < act.alert_missing_minutes < math.inf):
-        what = "act.alert_gpus begins at 1; act.alert_hang_minutes and act.alert_missing_minutes are above 0"
-        raise ConfigError(what, where=where, do="leave the key out for its default")
-    if not 0 <= mail.port <= 65535:
-        raise ConfigError(f"mail.port: invalid port {mail.port}", where=where, do="leave it out for that of mail.tls")
+    if not configuration.serve.requests_per_s >= 0:
+        raise ConfigError("serve.requests_per_s is negative", where=where, do="leave the key out for its default")
 
 
 def _check_retention(retention: RetentionOptions, where: str) -> None:
+    spans = {key: getattr(retention, key) for key in _RETAINED}
     try:
-        days = retention.days
+        days = {key: _days(f"retention.{key}", span) for key, span in spans.items() if span}
     except ConfigError as problem:
         raise ConfigError(problem.what, where=where, do=problem.do) from None
     for longer, than in _KEPT_LONGER:
@@ -568,18 +579,6 @@ def _check_retention(retention: RetentionOptions, where: str) -> None:
             what = f"retention.{longer} is {days[longer]} d, and {than} is kept "
             what += f"{days[than]} d" if than in days else "for ever"
             raise ConfigError(what, where=where, do=f"keep {longer} at least as long as {than}")
-
-
-def _check_advice(advice: AdviceOptions, where: str) -> None:
-    margins = (advice.time_margin, advice.memory_margin, advice.gpu_memory_margin)
-    if not all(0 <= margin < math.inf for margin in margins):
-        raise ConfigError("advice: a margin is negative", where=where, do="write 0.25 for 25 %")
-    if not 2 <= advice.least_runs <= advice.runs or advice.days < 1:
-        what = "advice: least_runs lies between 2 and runs, days begins at 1"
-        raise ConfigError(what, where=where, do="leave the key out for its default")
-    if not 0.5 <= advice.certainty <= 0.9999:
-        what = f"advice.certainty: {advice.certainty:g} is not between 0.5 and 0.9999"
-        raise ConfigError(what, where=where, do="write 0.998 for 998 runs of 1000")
 
 
 def read_secret(file: str, key: str) -> bytes:

@@ -135,7 +135,7 @@ def speed() -> tuple[TableColumn, ...]:
 
 def imbalances(counter: str) -> tuple[TableColumn, ...]:
     """Return the imbalances of a counter."""
-    null = "not computed (analysis.imbalance_counters), one GPU, or no activity"
+    null = "one GPU, or no activity; of most counters it is not computed"
     return (
         real(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
         real(f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null),
@@ -170,7 +170,7 @@ def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColum
     null = "no activity counter was measured, or it is ambiguous"
     hours = (real(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in causes)
     energy = (real(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null) for cause in with_energy)
-    long = real("gpu_hours_idle_long", "h", "Of idle ones: behind the first waste.idle_minutes without any work.", null)
+    long = real("gpu_hours_idle_long", "h", "Of idle ones: behind the first 30 minutes without any work.", null)
     unknown = real("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
     return (*hours, long, unknown, *energy)
 

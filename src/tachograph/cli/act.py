@@ -42,7 +42,7 @@ def run(arguments: Arguments) -> int:
 
     configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
-    folder = state_folder(location, configuration.act.state)
+    folder = state_folder(location, configuration.collect.state)
     if arguments.ledger:
         return _list(arguments, str(folder), configuration.site.time_zone)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tachograph.catalog.errors import InputError, LakeError, UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, configuration_of, lake_mode
+from tachograph.cli.options import Arguments, Parser, configuration_of
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -56,7 +56,7 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 
     sources = [source_of(settings) for settings in configured_feeds(configuration, where=arguments.config or FILE_NAME)]
     options = ["--lake", location, "--quiet", *(["--config", arguments.config] if arguments.config else [])]
-    return CollectPlan(Lake(location), sources, configuration.collect, options, mode=lake_mode(configuration))
+    return CollectPlan(Lake(location), sources, configuration.collect, options)
 
 
 def _collect(plan: CollectPlan, arguments: Arguments) -> int:

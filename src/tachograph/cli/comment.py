@@ -37,14 +37,11 @@ def run(arguments: Arguments) -> int:
 
 def _jobs(opened: OpenedLake, arguments: Arguments) -> list[Mapping[str, Any]]:
     """Rows of the named jobs, else of those that ended lately. Errors: UsageError for one that still runs."""
-    from datetime import timedelta
-
     from tachograph.lake.query import read_job_row
-    from tachograph.service.act.comments import ended_jobs
+    from tachograph.service.act.comments import COMMENT_DELAY, ended_jobs
 
     if not arguments.jobs:
-        delay = timedelta(seconds=opened.configuration.act.comment_delay_s)
-        return [*ended_jobs(opened.lake, now=opened.now, delay=delay)]
+        return [*ended_jobs(opened.lake, now=opened.now, delay=COMMENT_DELAY)]
     rows = [read_job_row(opened.lake, job, cluster=arguments.cluster).row for job in arguments.jobs]
     running = next((row for row in rows if row["end"] is None), None)
     if running is not None:
@@ -115,4 +112,4 @@ def _write(opened: OpenedLake, arguments: Arguments) -> int:
 def _folder(opened: OpenedLake) -> Path:
     from tachograph.service.collect.status import state_folder
 
-    return state_folder(opened.lake.location, opened.configuration.act.state)
+    return state_folder(opened.lake.location, opened.configuration.collect.state)

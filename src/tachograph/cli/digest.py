@@ -43,13 +43,13 @@ def run(arguments: Arguments) -> int:
 
 
 def _change(opened: OpenedLake, arguments: Arguments) -> int:
-    from tachograph.service.act.digests import change_opt_out, opt_out_file
+    from tachograph.service.act.digests import OPT_OUT_FILE, change_opt_out
     from tachograph.service.collect.status import state_folder
 
     name = (arguments.opt_out or arguments.opt_in).strip()
     if not name.isprintable() or not name:
         raise UsageError(f"no name of a user: {name!r}", do="name one user")
-    file = opt_out_file(opened.configuration, state_folder(opened.lake.location, opened.configuration.act.state))
+    file = state_folder(opened.lake.location, opened.configuration.collect.state) / OPT_OUT_FILE
     change_opt_out(file, name, out=bool(arguments.opt_out))
     output.print_text(f"{name} gets {'no ' if arguments.opt_out else ''}digests\n")
     return 0
@@ -118,7 +118,7 @@ def _print_mail(opened: OpenedLake, arguments: Arguments, digest: UserDigest | G
 
     from tachograph.report.digest import DigestTemplates
 
-    templates = DigestTemplates.of(opened.configuration.act.templates)
+    templates = DigestTemplates.of()
     url = opened.configuration.serve.url
     if arguments.html:
         try:

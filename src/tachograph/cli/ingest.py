@@ -15,7 +15,7 @@ from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_json, configuration_of, lake_mode, sentence
+from tachograph.cli.options import Arguments, Parser, add_common, add_json, configuration_of, sentence
 from tachograph.sources.registry import (
     SOURCES,
     SourceEntry,
@@ -107,7 +107,7 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
     configuration = configuration_of(options)
     now = datetime.now(UTC)
     module = load_source(source)
-    lake = Lake.create(config.lake_location(options.lake, configuration), mode=lake_mode(configuration))
+    lake = Lake.create(config.lake_location(options.lake, configuration))
     report = IngestReport()
     with narrator.progress(f"ingest {source.name}") as advance:
         files = dict(_one_by_one(module, options))

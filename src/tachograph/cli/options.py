@@ -6,7 +6,6 @@ Heavy modules are imported inside functions: `--help` depends on this module.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -211,20 +210,6 @@ class OpenedLake:
     configuration: Configuration
     lake: Lake
     now: datetime
-
-
-def lake_mode(configuration: Configuration) -> int | None:
-    """Return the permissions of a lake folder that is made; None: the default.
-
-    Errors: ConfigError for permissions with which its owner could not write.
-    """
-    given = configuration.site.lake_mode
-    if not given:
-        return None
-    if not re.fullmatch(r"[0-3]?7[0-7]{2}", given):
-        what = f"site.lake_mode: invalid permissions {given!r} of a folder"
-        raise ConfigError(what, do='write "0750", "0770" or "2750": its owner has to enter and write')
-    return int(given, 8)
 
 
 def open_lake(arguments: Arguments) -> OpenedLake:

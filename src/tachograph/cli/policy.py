@@ -144,7 +144,7 @@ def _status(arguments: Arguments) -> int:
 
     configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
-    folder = Path(state_folder(location, configuration.act.state))
+    folder = Path(state_folder(location, configuration.collect.state))
     records = [one for one in read_ledger(folder) if one.key.startswith(f"{KIND}:")]
     if arguments.policies:
         records = [one for one in records if one.key.split(":")[1] in arguments.policies]

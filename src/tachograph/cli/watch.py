@@ -58,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
         help="a line per GPU and round: all columns, or names with commas",
     )
     add_raw(form)
-    form.add_argument("--interval", type=_interval, metavar="SECONDS", help="seconds between polls [watch.interval_s]")
+    form.add_argument("--interval", type=_interval, metavar="SECONDS", help="seconds between polls (default 1)")
     judged = parser.add_argument_group("workload classifier (default: [workload] of the configuration)")
     judged.add_argument("--classifier", choices=_CLASSIFIERS, help="reference: the rules as published")
     judged.add_argument("--preset", choices=_PRESETS, help="weights of real utilisation")

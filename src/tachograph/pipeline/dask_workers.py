@@ -265,7 +265,7 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
         raise ConfigError(
             problem.strerror or str(problem),
             where=str(folder),
-            do="set workers.log_directory to a folder you may write",
+            do="start it in a folder into which you may write",
         ) from None
     cluster = stack.enter_context(
         SLURMCluster(
@@ -349,7 +349,7 @@ def _await(crew: Crew, count: int, wait_s: float) -> None:
     except TimeoutError:
         raise WorkersError(
             f"{len(crew.client.nthreads())} of {max(count, crew.size)} workers came within {wait_s:.0f} s",
-            do=f"see {crew.logs}; workers.wait_s is the time to wait",
+            do=f"see {crew.logs}",
         ) from None
 
 

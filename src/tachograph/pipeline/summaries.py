@@ -340,7 +340,7 @@ def used_pipes(summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: A
     """Return `summaries` with `pipes`: those whose job mean exceeds max(5th percentile of `population`, 0.005).
 
     The paper takes the percentile over all jobs; the notebooks use the fixed threshold alone
-    (analysis.pipe_percentile false), and so does a population too small for a percentile to mean anything.
+    (analysis.notebooks), and so does a population too small for a percentile to mean anything.
     """
     names = []
     measured = pl.any_horizontal(pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values())

@@ -6,15 +6,13 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import polars as pl
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, TemplateError
+from jinja2 import Environment
 
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.columns import LOST_COLUMN
-from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import gpu_hours_text, plural, printable, text
 from tachograph.judge.ledger import in_ledger
 from tachograph.judge.usage import weekly_use
@@ -173,31 +171,26 @@ class Digest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DigestTemplates:
-    """Templates such as `digest.txt.j2` and `digest.html.j2`: those of a site's folder, else the built-in ones."""
+    """The templates `digest.txt.j2`, `digest.html.j2`, and those of groups."""
 
     plain: Environment
     page: Environment
 
     @classmethod
-    def of(cls, folder: str = "") -> DigestTemplates:
-        """Return them. Errors: ConfigError for a folder that is none."""
+    def of(cls) -> DigestTemplates:
+        """Return them."""
         page = environment()
-        if folder:
-            if not Path(folder).is_dir():
-                raise ConfigError("act.templates is no folder", where=folder, do="name the folder of the templates")
-            assert page.loader is not None
-            page.loader = ChoiceLoader([FileSystemLoader(folder), page.loader])
         page.filters.update(short=_short)
         plain = page.overlay(autoescape=False, finalize=_shown)
         plain.filters.update(page.filters, fill=_filled)
         return cls(plain, page)
 
     def text(self, digest: Digest, *, url: str = "", unsubscribe: str = "") -> str:
-        """Return the digest as text of WIDTH columns. Errors: ConfigError for a template that does not fit."""
+        """Return the digest as text of WIDTH columns."""
         return _rendered(self.plain, f"{digest.template}.txt.j2", digest, url, unsubscribe).rstrip("\n") + "\n"
 
     def html(self, digest: Digest, *, url: str = "", unsubscribe: str = "") -> str:
-        """Return the digest as an HTML mail, without anything that is loaded. Errors: as `text`."""
+        """Return the digest as an HTML mail, without anything that is loaded."""
         return _rendered(self.page, f"{digest.template}.html.j2", digest, url, unsubscribe)
 
 
@@ -210,11 +203,7 @@ def _rendered(made: Environment, name: str, digest: Digest, url: str, unsubscrib
         "unsubscribe": unsubscribe,
         "plural": plural,
     }
-    try:
-        return made.get_template(name).render(values)
-    except TemplateError as problem:
-        what = f"the template cannot be used: {printable(problem.message or type(problem).__name__)}"
-        raise ConfigError(what, where=name, do="see act.templates") from None
+    return made.get_template(name).render(values)
 
 
 class FilledParagraph(str):

@@ -17,7 +17,7 @@ from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
 WASTE_HELD = "Only GPU time that jobs held is here; GPUs that were free, held by no job, are in no line."
-WASTE_NO_PRICE = "No price is set: waste.price_per_gpu_hour or waste.prices in tachograph.toml add what it cost."
+WASTE_NO_PRICE = "No price is set: waste.prices in tachograph.toml adds what it cost."
 _SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
 _SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}  # in narrow ones
 _NO_JOB = "No job in the ledger."
@@ -34,7 +34,7 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
     lines += [plain(""), plain("Recoverable, if", "bold")]
     for message in report.assumptions:
         cause = f"  {WASTE_LABELS[message.cause]}: "
-        lines += wrapped(f"{message.words} ({message.key}, {message.source})", width, first=cause, indent="    ")
+        lines += wrapped(f"{message.words} ({message.source})", width, first=cause, indent="    ")
     if report.unpriced_jobs and report.priced:
         lines += wrapped(unpriced(report), width)
     if not report.priced:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,6 @@ from tachograph.catalog.pseudonyms import REMOVED, NameReplacer
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import ForgottenTable, delete_replaced, file_has, files_with, forget
 from tachograph.lake.store import is_remote
-from tachograph.service.act.digests import opt_out_file
 from tachograph.service.act.ledger import LEDGER_FILE, ActionLedger
 from tachograph.service.collect.lock import HOLDER_FILE, LOCK_FILE, CollectLock
 from tachograph.service.collect.newest import clear_newest
@@ -56,15 +55,14 @@ def forget_user(
     Errors: LakeError naming the process that does, or where something cannot be written; run it again then.
     """
     collecting = state_folder(lake.location, configuration.collect.state)
-    acting = state_folder(lake.location, configuration.act.state)
     lock = nullcontext() if dry_run else CollectLock(collecting).held(now=utc_now(), pause=time.sleep)
     replacer = NameReplacer({name: REMOVED if stands is None else stands})
     with lock:
         if not dry_run:
             clear_newest(collecting)  # of a collector that was killed
         tables = forget(lake, name, stands, dry_run=dry_run)
-        own = dict.fromkeys([*_files_below((collecting, acting)), opt_out_file(configuration, acting)])
-        changed = [path for path in own if path.name not in (LOCK_FILE, HOLDER_FILE) and file_has(path, name)]
+        own = [path for path in _files_below(collecting) if path.name not in (LOCK_FILE, HOLDER_FILE)]
+        changed = [path for path in own if file_has(path, name)]
         deleted = list(_advice(configuration.act.advice_folder, name))
         if not dry_run:
             for path in changed:
@@ -80,9 +78,8 @@ def forget_user(
     return Forgotten(tables, changed, deleted, files_with(lake, name) if searched else None, others)
 
 
-def _files_below(folders: Iterable[Path]) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _files_of_site(configuration: Configuration) -> Iterator[Path]:

@@ -71,7 +71,6 @@ def write_configuration(plan: SimulationPlan, file: Path) -> None:
     """Write the site's configuration: time zone, partitions, models of the nodes."""
     lines = [
         "[site]",
-        f'name = "simulated cluster, seed {plan.seed}"',
         f'time_zone = "{plan.time_zone}"',
         f'cluster = "{plan.cluster}"',
         "",

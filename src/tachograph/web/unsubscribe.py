@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tachograph.service.act.digests import change_opt_out, opt_out_file
+from tachograph.service.act.digests import OPT_OUT_FILE, change_opt_out
 from tachograph.service.act.unsubscribe import PATH, Unsubscribing
 from tachograph.service.collect.status import state_folder
 from tachograph.web import templates
@@ -27,7 +27,7 @@ def unsubscribe_routes(served: ServedLake, identities: Identities, lanes: Lanes)
     if unsubscribing is None:
         return []
     configuration = served.configuration
-    file = opt_out_file(configuration, state_folder(served.lake.location, configuration.act.state))
+    file = state_folder(served.lake.location, configuration.collect.state) / OPT_OUT_FILE
 
     async def handle(request: Request) -> Response:
         lanes.count(sender_of(request, NOBODY, identities.proxies))

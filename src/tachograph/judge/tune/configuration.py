@@ -19,10 +19,10 @@ def to_toml(settings: ClassOptions, comments: Sequence[str] = ()) -> str:
     Read back by `tachograph.catalog.config` it gives exactly these values.
 
     >>> to_toml(ClassOptions(theta={"power": 0.03}), ["from labels"]).splitlines()[:3]
-    ['# from labels', '[classes]', 'window_minutes = 20']
+    ['# from labels', '[classes]', '']
     """
     lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]
-    lines += ["[classes]", f"window_minutes = {settings.window_minutes!r}", f"hang_minutes = {settings.hang_minutes!r}"]
+    lines.append("[classes]")
     for key in ("theta", "level", "busy"):
         lines += _table(key, {name: repr(float(value)) for name, value in getattr(settings, key).items()})
     lines += _table("characteristics", {code: json.dumps(names) for code, names in settings.characteristics.items()})

@@ -38,6 +38,9 @@ KIND = "webhook"
 BOOK_FILE = "alerts.json"
 DRY_BOOK_FILE = "alerts-dry-run.json"
 HOLD = timedelta(minutes=15)  # an alert that comes and goes is over when it did not hold for so long
+LEAST_GPUS = 8  # of a job: fewer make no alert when it hangs
+HUNG_FOR = timedelta(hours=1)
+WITHOUT_SAMPLES = timedelta(minutes=15)  # of a node
 FORGOTTEN = timedelta(days=7)  # without any data: over
 _MOST_A_ROUND = 50  # messages to one receiver
 _OPEN_ROUNDS = 4  # so many rounds may be missing before Alertmanager takes an alert for over
@@ -60,23 +63,21 @@ class AlertBook(msgspec.Struct, frozen=True):
 
 def alert_state(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
     """Return what holds now. Errors: LakeError."""
-    options, reader = configuration.act, SampleReader(lake)
+    reader = SampleReader(lake)
     samples = reader.read_columns(now - WINDOW, HEALTH_COUNTERS)
     by_node = samples.group_by("node").agg(pl.col("t").max())
     last: dict[str, datetime] = dict(by_node.iter_rows())
     newest = reader.span[1] if reader.span else None
-    missing = timedelta(minutes=options.alert_missing_minutes)
     return merged(
         [
             failing_gpus(samples, now=now),
-            nodes_without_samples(last, newest, now=now, limit=missing),
+            nodes_without_samples(last, newest, now=now, limit=WITHOUT_SAMPLES),
             _hung(lake, configuration, now=now),
         ]
     )
 
 
 def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
-    options = configuration.act
     try:
         jobs = read_summaries(lake, _JOB)
     except LakeError:  # nothing was analyzed yet
@@ -84,9 +85,8 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
     recent = jobs.filter(pl.col("end").is_null() | (pl.col("end") >= now - FORGOTTEN))
     running = recent.filter(pl.col("end").is_null())
     columns = ("job_key", "code", "verdict", "sentence", "begin", "end")
-    findings = read_verdicts(lake, running, pl.col("code") == HANG, columns)
-    limit = timedelta(minutes=options.alert_hang_minutes)
-    return hung_jobs(recent, findings, now=now, least_gpus=options.alert_gpus, limit=limit)
+    findings = read_verdicts(lake, running, pl.col("code").is_in(list(HANG_CODES)), columns)
+    return hung_jobs(recent, findings, now=now, least_gpus=LEAST_GPUS, limit=HUNG_FOR)
 
 
 def send_alerts(

@@ -30,6 +30,7 @@ _READ = (
 _LISTED = re.compile(r"^\s*(\d+) submitted at ", re.MULTILINE)  # of sacctmgr, under "Modified jobs..."
 
 ReportOf = Callable[[str], JobReport]  # job_key -> report
+COMMENT_DELAY = timedelta(minutes=5)  # after the end of a job: its last samples and accounting arrive meanwhile
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED
-from tachograph.catalog.config import WEEKDAYS, Configuration
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import to_utc, zone
@@ -27,16 +27,15 @@ from tachograph.service.act.mail import Mail, Mailer
 from tachograph.service.act.unsubscribe import Unsubscribing
 
 KIND = "mail"
-OPT_OUT_FILE = "digest-opt-out"
+OPT_OUT_FILE = "digest-opt-out"  # in the folder of state: users who get no digest, one a line
+SENT_FROM = (0, 7)  # day of the week and hour, in the time zone of the site
 WEEKS = 8  # before the reported one, with which it is compared
 
 
 def due_week(now: datetime, configuration: Configuration) -> date | None:
     """Return the Monday of the week whose digest may be sent; None before the day and hour of sending."""
-    act = configuration.act
     local = now.astimezone(zone(configuration.site.time_zone))
-    sent_from = (WEEKDAYS.index(act.digest_day), act.digest_hour)
-    return digest_week(local) if (local.weekday(), local.hour) >= sent_from else None
+    return digest_week(local) if (local.weekday(), local.hour) >= SENT_FROM else None
 
 
 def user_digests(
@@ -78,7 +77,7 @@ class DigestMails:
     @classmethod
     def of(cls, configuration: Configuration) -> DigestMails:
         """Return what is configured. Errors: ConfigError."""
-        templates = DigestTemplates.of(configuration.act.templates)
+        templates = DigestTemplates.of()
         mailer, unsubscribing = Mailer.of(configuration.mail), Unsubscribing.of(configuration)
         return cls(mailer, templates, configuration.serve.url, unsubscribing)
 
@@ -101,7 +100,7 @@ def send_digests(
     week = due_week(now, configuration) if "users" in configuration.act.digest else None
     if week is None:
         return []
-    dry_run, left_out = configuration.act.dry_run, read_opt_out(opt_out_file(configuration, folder))
+    dry_run, left_out = configuration.act.dry_run, read_opt_out(folder / OPT_OUT_FILE)
     due, made = [], []
     for digest in user_digests(lake, configuration, week):
         last = ledger.last(digest_key(digest))
@@ -139,11 +138,6 @@ def digest_key(digest: UserDigest) -> str:
 # ---------------------------------------------------------------------------------------------- who gets no digest
 
 
-def opt_out_file(configuration: Configuration, folder: Path) -> Path:
-    """Return the file of users who get no digest: the configured one, else one in the folder of state."""
-    return Path(configuration.act.digest_opt_out or folder / OPT_OUT_FILE)
-
-
 def read_opt_out(file: Path) -> frozenset[str]:
     """Return the users in a file, one a line; none where there is no file. Errors: ConfigError: nothing is sent."""
     try:
@@ -152,7 +146,7 @@ def read_opt_out(file: Path) -> frozenset[str]:
         return frozenset()
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is no text"
-        raise ConfigError(f"act.digest_opt_out cannot be read: {reason}", where=str(file)) from None
+        raise ConfigError(f"who gets no digest cannot be read: {reason}", where=str(file)) from None
 
 
 def change_opt_out(file: Path, user: str, *, out: bool) -> None:
@@ -161,7 +155,7 @@ def change_opt_out(file: Path, user: str, *, out: bool) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as problem:
-        raise ConfigError(f"act.digest_opt_out cannot be written: {problem.strerror}", where=str(file)) from None
+        raise ConfigError(f"who gets no digest cannot be written: {problem.strerror}", where=str(file)) from None
     with os.fdopen(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         users = read_opt_out(file)
@@ -175,4 +169,4 @@ def write_opt_out(file: Path, users: Collection[str]) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(file, "".join(f"{user}\n" for user in sorted(users)).encode(), mode=0o644)
     except OSError as problem:
-        raise ConfigError(f"act.digest_opt_out cannot be written: {problem.strerror}", where=str(file)) from None
+        raise ConfigError(f"who gets no digest cannot be written: {problem.strerror}", where=str(file)) from None

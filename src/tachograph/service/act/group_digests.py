@@ -20,7 +20,7 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_consistently, read_rows, read_verdicts, select_jobs
 from tachograph.report.digest import week_name
 from tachograph.report.group_digest import SICK_COLUMNS, GroupDigest, group_digest
-from tachograph.service.act.digests import KIND, WEEKS, DigestMails, due_week, opt_out_file, read_opt_out
+from tachograph.service.act.digests import KIND, OPT_OUT_FILE, WEEKS, DigestMails, due_week, read_opt_out
 from tachograph.service.act.ledger import ActionLedger, ActionRecord
 from tachograph.service.act.mail import Mail, MailConnection, is_address
 
@@ -84,7 +84,7 @@ def send_group_digests(
     if "staff" in audiences and not act.digest_staff:
         raise ConfigError("act.digest_staff is empty", do='write ["ops@example.org"]')
     known = managers() if "managers" in audiences else {}
-    left_out = read_opt_out(opt_out_file(configuration, folder))
+    left_out = read_opt_out(folder / OPT_OUT_FILE)
     due = []
     for digest in group_digests(lake, configuration, week, known, visible):
         if digest.audience not in audiences or not digest.is_worth_sending or digest.name in left_out:

@@ -18,6 +18,7 @@ from tachograph.catalog.errors import ConfigError, ExportError
 from tachograph.catalog.units import printable
 
 _PORTS = {"tls": 465, "starttls": 587, "none": 25}
+TIMEOUT_S = 30.0  # of each answer of the server
 _ADDRESS = re.compile(
     r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", re.ASCII
 )
@@ -42,6 +43,8 @@ class Mailer:
     """The mail server of a site, and the addresses of its users."""
 
     options: MailOptions
+    host: str
+    port: int
     addresses: Mapping[str, str]
     password: str = field(default="", repr=False)
 
@@ -50,10 +53,9 @@ class Mailer:
         """Return what `[mail]` configures; nothing is sent yet. Errors: ConfigError naming the key."""
         if not options.host:
             raise ConfigError("mail.host is empty: no mail can be sent", do="name the mail server of the site")
-        for key in ("sender", "reply_to"):
-            address = getattr(options, key)
-            if (address or key == "sender") and not is_address(address):
-                raise ConfigError(f"mail.{key}: {address!r} is no address", do="write tachograph@example.org")
+        if not is_address(options.sender):
+            raise ConfigError(f"mail.sender: {options.sender!r} is no address", do="write tachograph@example.org")
+        host, port = _host_port(options)
         if options.address and not is_address(options.address.replace("{user}", "ann")):
             raise ConfigError(f"mail.address: {options.address!r} is no address", do='write "{user}@example.org"')
         password = ""
@@ -61,7 +63,8 @@ class Mailer:
             if options.tls == "none":
                 raise ConfigError("mail.user: no password is sent without TLS", do='write tls = "starttls"')
             password = read_secret(options.password_file, "mail.password_file").decode("utf-8", "replace").strip()
-        return cls(options, _read_addresses(Path(options.addresses)) if options.addresses else {}, password)
+        addresses = _read_addresses(Path(options.addresses)) if options.addresses else {}
+        return cls(options, host, port, addresses, password)
 
     def address(self, user: str) -> str:
         """Return the address of a user. Errors: ExportError where there is none."""
@@ -74,13 +77,12 @@ class Mailer:
     def message(self, mail: Mail, key: str) -> EmailMessage:
         """Return the mail as it is sent for an action's key: the same each time."""
         made = EmailMessage(policy=_POLICY)
-        staff = self.options.reply_to or self.options.sender
-        made["From"], made["To"], made["Reply-To"] = self.options.sender, mail.to, staff
+        made["From"], made["To"] = self.options.sender, mail.to
         made["Subject"] = printable(mail.subject)[:_MOST_SUBJECT]
         name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         made["Message-ID"] = f"<{name}@{self.options.sender.partition('@')[2]}>"
         made["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notices in return
-        by_mail = f"<mailto:{staff}?subject=unsubscribe>"
+        by_mail = f"<mailto:{self.options.sender}?subject=unsubscribe>"
         made["List-Unsubscribe"] = f"<{mail.unsubscribe}>, {by_mail}" if mail.unsubscribe else by_mail
         if mail.unsubscribe.startswith("https:"):
             made["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"  # RFC 8058, which demands https
@@ -92,7 +94,7 @@ class Mailer:
     @contextmanager
     def connected(self) -> Iterator[MailConnection]:
         """Yield a connection for some mails. Errors: ExportError where there is none, or the login is refused."""
-        where = f"{self.options.host}:{self._port}"
+        where = f"{self.host}:{self.port}"
         try:
             server = self._connect()
         except OSError as problem:  # smtplib's errors are some
@@ -102,19 +104,13 @@ class Mailer:
         finally:
             server.close()
 
-    @property
-    def _port(self) -> int:
-        return self.options.port or _PORTS[self.options.tls]
-
     def _connect(self) -> smtplib.SMTP:
         options = self.options
         if options.tls == "tls":
             context = ssl.create_default_context()
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                options.host, self._port, timeout=options.timeout_s, context=context
-            )
+            server: smtplib.SMTP = smtplib.SMTP_SSL(self.host, self.port, timeout=TIMEOUT_S, context=context)
         else:
-            server = smtplib.SMTP(options.host, self._port, timeout=options.timeout_s)
+            server = smtplib.SMTP(self.host, self.port, timeout=TIMEOUT_S)
         try:
             if options.tls == "starttls":
                 server.starttls(context=ssl.create_default_context())
@@ -148,6 +144,17 @@ class MailConnection:
             self.lost = True
             raise ExportError(f"the connection was lost: {_reason(problem)}", where=mail.to) from None
         return str(message["Message-ID"])
+
+
+def _host_port(options: MailOptions) -> tuple[str, int]:
+    """Return the two parts of `mail.host`. Errors: ConfigError for a port that is none."""
+    parts = re.fullmatch(r"(\[[^\]]+\]|[^:]+):(.*)", options.host)
+    if not parts:
+        return options.host, _PORTS[options.tls]
+    host, port = parts.groups()
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"mail.host: invalid port {port!r}", do="write HOST or HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def is_address(written: str) -> bool:

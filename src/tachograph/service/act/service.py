@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +15,13 @@ import msgspec
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.durable import replace_file
-from tachograph.catalog.errors import ConfigError, LakeError, TachographError
+from tachograph.catalog.errors import LakeError, TachographError
 from tachograph.catalog.units import plural
 from tachograph.lake.delta import Lake
 from tachograph.report.job import JobReport
 from tachograph.service.act.advice_table import WrittenAdvice
 from tachograph.service.act.alerts import send_alerts
-from tachograph.service.act.comments import AdminComments, ReportOf, comment_jobs, ended_jobs
+from tachograph.service.act.comments import COMMENT_DELAY, AdminComments, ReportOf, comment_jobs, ended_jobs
 from tachograph.service.act.digests import send_digests
 from tachograph.service.act.group_digests import Managers, VisibleTo, send_group_digests
 from tachograph.service.act.ledger import ActionLedger, ActionRecord, ActionState, LedgerIndex
@@ -74,7 +74,7 @@ def _comments(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
     options = this.configuration.act
     if not options.comment:
         return []
-    jobs = ended_jobs(this.lake, now=this.now, delay=timedelta(seconds=options.comment_delay_s))
+    jobs = ended_jobs(this.lake, now=this.now, delay=COMMENT_DELAY)
     report_of: ReportOf = partial(this.api.report_of, this.lake)
     comments, url = AdminComments(options.slurm_before), this.configuration.serve.url
     return comment_jobs(ledger, jobs, report_of, comments, url=url, dry_run=options.dry_run, most=MOST_COMMENTS)
@@ -83,10 +83,8 @@ def _comments(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
 def _advice(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
     """Keep the files that sbatch reads; noted once a day with what was written, and each time that something failed."""
     options = this.configuration.act
-    if not options.advice:
-        return []
     if not options.advice_folder:
-        raise ConfigError("act.advice: act.advice_folder is empty", do="name the folder that sbatch reads")
+        return []
     day = this.now.date().isoformat()
     if options.dry_run:
         return [ledger.once(f"advice:{day}", "advice", str, target=options.advice_folder, dry_run=True)]
@@ -193,7 +191,7 @@ def act(
     say: Callable[[str], None],
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> int:
-    """Act every `act.interval_s` until `stopping` is set; return the number of rounds.
+    """Act in rounds until `stopping` is set; return the number of rounds.
 
     The lake is opened anew after a round with a problem; where it cannot be opened, the next round tries again.
     """

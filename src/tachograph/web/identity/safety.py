@@ -28,8 +28,9 @@ def check_safe(options: ServeOptions, *, host: str) -> None:
 
     Errors: ConfigError naming the key, and what to do.
     """
-    for key in ("admin_users", "admin_groups", "support_users", "support_groups"):
-        if any(not name.strip() or "*" in name for name in getattr(options, key)):
+    admins = (*options.admin_users, *options.admin_groups)
+    for key, names in (("admins", admins), ("support", (*options.support_users, *options.support_groups))):
+        if any(not name.strip() or "*" in name for name in names):
             raise ConfigError(f"serve.{key} names everyone", do="name users or groups one by one")
     if options.proxy_header.lower() != _DEFAULTS.proxy_header.lower() and not options.proxies:
         what = "serve.proxy_header is set without serve.proxies: anyone could send the header"
