@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,13 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job_comment import read_comment
 from tachograph.service.act.comments import KIND
-from tachograph.service.act.ledger import ActionLedger, read_ledger
+from tachograph.service.act.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
 
 
 # How many tests need a job that has ended.
-ENDED = 5
+ENDED = 4
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +136,6 @@ def test_a_job_that_the_accounting_lacks_is_no_success(slurm: SlurmCluster, tmp_
     assert record.attempt == 1
 
 
-def test_one_process_acts_at_a_time(slurm: SlurmCluster, ended: int, tmp_path: Path) -> None:
-    ended_lake(slurm, ended, tmp_path / "lake")
-    with ActionLedger(tmp_path / "lake" / "_collect", clock=lambda: datetime.now(UTC)):
-        done = tachograph(slurm, tmp_path / "lake", "comment", "--write")
-        assert done.returncode == 5
-        assert tachograph(slurm, tmp_path / "lake", "comment").returncode == 0
-    assert comment_of(slurm, ended) == ""
-
-
 # ------------------------------------------------------------------------------------------------------------ mail
 
 
@@ -239,9 +229,7 @@ def test_the_mail_of_slurm_has_the_report(
     "settings",
     [
         {"program": "/bin/false"},
-        {"program": "/nowhere/tachograph"},
         {"program": "/bin/true"},
-        {"limit_s": "0.01"},
         {"lake": "/nowhere/lake"},
     ],
     ids=str,

@@ -12,7 +12,9 @@ from in_process import run_here
 from tachograph.catalog import errors
 from tachograph.catalog.errors import EXIT_CODES, TachographError
 from tachograph.cli.help import overview
-from tachograph.cli.registry import COMMANDS, CommandEntry
+from tachograph.cli.registry import COMMANDS, GROUPS, CommandEntry
+
+COMMON = ("--lake DIR", "--config FILE", "--time-zone ZONE", "--quiet", "--no-color", "--version")
 
 
 def tachograph(*words: str, folder: Path | None = None) -> tuple[int, str, str]:
@@ -28,8 +30,10 @@ def test_help_shows_what_people_meet_first_and_all_of_it_on_request() -> None:
     shown = listed(tachograph("help")[1])
     assert len(shown) <= 12
     assert {"demo", "ingest", "analyze", "job", "jobs"} <= set(shown)
-    everything = listed(tachograph("help", "--all")[1])
-    assert sorted(everything) == sorted(command.name for command in COMMANDS)
+    sections = {part.split(":\n")[0]: part for part in tachograph("help", "--all")[1].split("\n\n")}
+    for group, heading in GROUPS.items():
+        lines = [(command.name, command.sentence) for command in COMMANDS if command.group == group]
+        assert re.findall(r"^  ([a-z]+) {2,}(.+)$", sections[heading], re.MULTILINE) == lines
 
 
 def listed(printed: str) -> list[str]:
@@ -39,9 +43,10 @@ def listed(printed: str) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_of_a_command(command: CommandEntry) -> None:
-    printed = tachograph("help", *command.name.split())
-    assert printed == tachograph(*command.name.split(), "--help")
-    assert (printed[0], printed[2]) == (0, "")
+    code, printed, problem = tachograph("help", command.name)
+    assert (code, printed, problem) == tachograph(command.name, "--help")
+    assert (code, problem) == (0, "")
+    assert [option for option in COMMON if option not in printed and "ACTION" not in printed] == []
 
 
 @pytest.mark.parametrize(
@@ -51,11 +56,13 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
     code, printed, problem = tachograph("help", *words)
     assert (code, problem) == (0, "")
     assert printed.startswith(f"usage: tachograph {' '.join(words)} ")
+    assert [option for option in COMMON if option not in printed] == []
 
 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
+        ("counter", "unknown command 'counter'; did you mean `tachograph counters`?"),
         ("help jbos", "unknown command 'jbos'; did you mean `tachograph jobs`?"),
         ("jobs --limt 3", "unrecognized arguments: --limt 3; did you mean --limit?"),
         ("jobs --LIMIT=3", "unrecognized arguments: --LIMIT=3; did you mean --limit?"),
@@ -118,6 +125,11 @@ MISTAKES = {
         "study radar --by nonsense",
         "export nonsense",
         "ingest nonsense",
+        "waste --json --csv",
+        "waste --json --html=x",
+        "jobs --json --csv",
+        "jobs --json -ox",
+        "job 1 --json --html=x",
     ),
     3: ("jobs --config nonsense.toml",),
     4: ("ingest ldms nonsense.csv", "share kernels nonsense.csv"),

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from in_process import run_here
-from tachograph.cli.registry import COMMANDS
+from tachograph.catalog.tables import TABLES
 from tachograph.lake.delta import Lake
-from tachograph.sources.registry import SOURCES
 
 SACCT = (
     "JobID|Submit|Start|End|State|NodeList|AllocTRES\n"
@@ -32,22 +31,7 @@ def run(folder: Path, *words: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "words", [tuple(entry.name.split()) for entry in COMMANDS] + [("ingest", one.name) for one in SOURCES]
-)
-def test_every_command_has_it(tmp_path: Path, words: tuple[str, ...]) -> None:
-    if words == ("ingest",):
-        return
-    shown = run(tmp_path, *words, "--help")
-    if "ACTION" in shown:
-        first = shown.partition("ACTION\n")[2].split()[0]
-        shown += run(tmp_path, *words, first, "--help")
-    assert "--time-zone" in shown
-
-
 def first_time(folder: Path, table: str, column: str) -> str:
-    from tachograph.catalog.tables import TABLES
-
     moment: Any = Lake.open(str(folder / "L")).latest(TABLES[table])[column][0]
     return f"{moment:%H:%M}"
 

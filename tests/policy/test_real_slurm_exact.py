@@ -75,8 +75,7 @@ def without_task(folder: Path, word: str) -> Path:
     return prefix
 
 
-@pytest.mark.parametrize("action", ["cancel", "suspend", "requeue"])
-@pytest.mark.parametrize("task", [0, 1, 2])
+@pytest.mark.parametrize(("action", "task"), [("cancel", 0), ("suspend", 1), ("requeue", 2)])
 def test_an_action_hits_one_task_of_an_array(slurm: SlurmCluster, array: int, task: int, action: JobAction) -> None:
     name = f"{array}_{task}"
     seen = SlurmJobs().change(action, job_of(slurm, name), "testing")

@@ -28,7 +28,7 @@ from tachograph.report.job_text import MOST_LINES, job_text
 
 BOUND = BoundOptions()
 FAMILY = {code: check.family for check in CHECKS for code in check.codes}
-OF_A_GROUP = 6  # jobs that are read of each limiter, attribution and state
+OF_A_GROUP = 6  # jobs that are read of each limiter, attribution, state, and of those with gaps
 LARGEST = 1e4  # of a quotient that says something
 _EXPONENT = re.compile(r"\d[eE][+-]?\d+")  # a number that people do not read
 
@@ -37,8 +37,9 @@ _EXPONENT = re.compile(r"\d[eE][+-]?\d+")  # a number that people do not read
 def reports(demo: Path) -> list[JobReport]:
     lake = Lake.open(str(demo / "lake"))
     configuration = config.load(str(demo / "tachograph.toml"))
-    groups = read_summaries(lake).sort("job_key").group_by("limiter", "attribution", "state", maintain_order=True)
-    rows = groups.head(OF_A_GROUP).select("display_id", "job_id").unique(maintain_order=True).rows()
+    groups = ("limiter", "attribution", "state", pl.col("coverage") < 0.9)
+    chosen = read_summaries(lake).sort("job_key").group_by(*groups, maintain_order=True).head(OF_A_GROUP)
+    rows = chosen.select("display_id", "job_id").unique(maintain_order=True).rows()
     assert len(rows) > 40
     now = datetime(2025, 3, 6, tzinfo=UTC)
     return [read_job(lake, display or job, now=now, configuration=configuration) for display, job in rows]

@@ -426,7 +426,7 @@ def sections() -> dict[str, type[msgspec.Struct]]:
 
 def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError for a key that stands for a `Fixed` value."""
-    tables = [(Configuration, "$", raw)]
+    tables: list[tuple[type[msgspec.Struct], str, Mapping[str, Any]]] = [(Configuration, "$", raw)]
     tables += [(kind, f"$.{name}", raw[name]) for name, kind in sections().items() if isinstance(raw.get(name), dict)]
     for struct, place, table in tables:
         fixed = set(struct.__struct_fields__) - keys(struct).keys()
