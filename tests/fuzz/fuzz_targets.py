@@ -49,7 +49,7 @@ from tachograph.sources.table import suggest
 from tachograph.sources.table.mapping import load
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-SITE = Configuration(site=SiteOptions(name="s", time_zone="Europe/Berlin", cluster="c"))
+SITE = Configuration(site=SiteOptions(time_zone="Europe/Berlin", cluster="c"))
 MAPPING = b"""table = "gpu_samples"
 [time]
 column = "timestamp"
