@@ -82,9 +82,11 @@ def test_chosen_jobs_as_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_present_configuration_counts(lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "site.toml"
-    config.write_text("[classes]\nbusy = { gpu_util = 0.8 }\n", encoding="utf-8")
-    _, out, _ = classify(lake, capsys, "1", "--class", "job_hang", "--config", str(config))
-    assert "the job ran 30 min;" not in out
+    config.write_text('[classes]\ncharacteristics = { job_hang = ["power"] }\n', encoding="utf-8")
+    _, out, _ = classify(lake, capsys, "1", "--class", "job_hang", "--json", "--config", str(config))
+    (hang,) = json.loads(out)["verdicts"]
+    assert "power" in {check["name"] for check in hang["checks"]}
+    assert "sm_active" not in {check["name"] for check in hang["checks"]}
 
 
 def test_what_does_not_exist_is_refused(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
