@@ -55,7 +55,7 @@ def counters_page() -> str:
     return page(
         "Counters",
         "The counters in `gpu_samples`. Units are converted on the way in; a value outside its range becomes null "
-        "and is counted in `rejects`. Fractions run 0..1. `tachograph counters --json` prints the same.",
+        "and is counted in `rejects`. Fractions run 0..1. `tachograph lake counters --json` prints the same.",
         inside,
         "## Names at the producers",
         "The unit a producer writes stands in brackets where it is not the unit inside.",
@@ -131,7 +131,7 @@ def devices_page() -> str:
         "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
         "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor does not publish it, or "
         "there is no such pipe. Values are of datasheets and whitepapers of the vendors, CUDA's programming guide, and "
-        "what drivers report; `tachograph devices --json` has the source of each.\n\n"
+        "what drivers report; `tachograph lake devices --json` has the source of each.\n\n"
         "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and the memory of "
         "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no row. "
         "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one reports the power of both, "

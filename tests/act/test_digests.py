@@ -257,7 +257,7 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
 
 def test_digest_shows_and_opts_out(lake: Lake, tmp_path: Path) -> None:
     environment = {"TACHOGRAPH_LAKE": lake.location, "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state")}
-    shown = run_here(["digest", "--as-of", "2026-11-23"], tmp_path, environment)
+    shown = run_here(["act", "digest", "--as-of", "2026-11-23"], tmp_path, environment)
     assert shown.stdout.splitlines()[-1] == "2026-W47: 1 digest of 2 users"
     one = run_here(
         ["act", "digest", "--preview", "ann", "--as-of", "2026-11-23", "--html", "a.html"], tmp_path, environment

@@ -16,6 +16,7 @@ from lake_rows import samples
 
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake import commits
 from tachograph.lake.commits import commit_entry, remove_unfinished, write_checkpoint
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake

@@ -315,7 +315,7 @@ class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unsubscribe_key_file: str = ""  # of the links with which users opt out; empty: no links
     advice_folder: str = ""  # of the users' files that sbatch reads, written after each analysis; empty: none
     slurm_before: tuple[str, ...] = ()  # words before sacct and sacctmgr, such as "ssh", "login"
-    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph comment --write` does
+    comment: bool = False  # `tachograph act` writes AdminComment, as `tachograph act comment --write` does
     alert: bool = False  # `tachograph act` sends alerts to [[webhook]]
 
 

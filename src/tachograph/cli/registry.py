@@ -50,24 +50,14 @@ class CommandEntry:
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
-    CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
-    CommandEntry("help", "help", "show the commands, or the options of one; with --man the manual page", "start"),
-    CommandEntry("completion", "completion", "print the completion of commands for bash, zsh or fish", "start"),
-    CommandEntry("init", "init", "write a short tachograph.toml, to be edited", "start"),
-    CommandEntry("ingest", "ingest", "read recordings and accounting into the lake", "feed"),
-    CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data concern", "feed"),
-    CommandEntry("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
-    CommandEntry("collect", "collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
-    CommandEntry("status", "status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"),
-    CommandEntry("lake", "lake", "show the contents of the lake: rows, gaps, rejects", "feed"),
-    CommandEntry("forget", "forget", "forget a user: a pseudonym in place of the name, or all removed", "feed"),
-    CommandEntry("jobs", "jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"),
-    CommandEntry("job", "job", "report one job: GPU use, problems, what to do", "look"),
-    CommandEntry("seff", "seff", "show what a job used of its CPUs, memory and GPUs, as Slurm's seff does", "look"),
-    CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "look"),
-    CommandEntry("record", "record", "run a command, record its GPUs, report the job", "look"),
-    CommandEntry("sample", "sample", "show GPU scores as published, by CUPTI PM sampling of this node", "look"),
-    CommandEntry("scores", "scores", "show the GPU scores of a job, each way in which they were measured", "look"),
+    CommandEntry("demo", ".demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
+    CommandEntry("init", ".init", "write a short tachograph.toml, to be edited", "start"),
+    CommandEntry("help", ".help", "show the commands, or the options of one; with --man the manual page", "start"),
+    CommandEntry("completion", ".completion", "print the completion of commands for bash, zsh or fish", "start"),
+    CommandEntry("version", ".version", "show the versions of Tachograph and of what it runs on", "start"),
+    CommandEntry("ingest", ".ingest", "read recordings and accounting into the lake", "feed"),
+    CommandEntry("analyze", ".analyze", "summarize and judge the jobs that new data concern", "feed"),
+    CommandEntry("collect", ".collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
     CommandEntry(
         "status", ".status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"
     ),

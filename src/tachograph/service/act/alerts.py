@@ -85,7 +85,7 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
     recent = jobs.filter(pl.col("end").is_null() | (pl.col("end") >= now - FORGOTTEN))
     running = recent.filter(pl.col("end").is_null())
     columns = ("job_key", "code", "verdict", "sentence", "begin", "end")
-    findings = read_verdicts(lake, running, pl.col("code").is_in(list(HANG_CODES)), columns)
+    findings = read_verdicts(lake, running, pl.col("code") == HANG, columns)
     return hung_jobs(recent, findings, now=now, least_gpus=LEAST_GPUS, limit=HUNG_FOR)
 
 
