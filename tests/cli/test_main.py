@@ -45,6 +45,7 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
         *("tachograph.cli", "tachograph.cli.help", "tachograph.cli.narrate", "tachograph.cli.options"),
         *("tachograph.cli.output", "tachograph.cli.registry", "tachograph.catalog", "tachograph.catalog.errors"),
         *("tachograph.catalog.secrets", "tachograph.catalog.suggestions", "tachograph.catalog.units"),
+        "tachograph.catalog.doors",
         "tachograph.catalog.version",
     }
 
@@ -145,7 +146,7 @@ from tachograph.cli import main, registry
 {define}
 module = types.SimpleNamespace(add_arguments=lambda parser: None, run=run)
 sys.modules["tachograph.cli.planted"] = module
-registry.COMMANDS += (registry.CommandEntry("planted", "planted", "fail", "start"),)
+registry.COMMANDS += (registry.CommandEntry("planted", ".planted", "fail", "start"),)
 import tachograph.cli
 sys.exit(main(["planted"]))
 """
