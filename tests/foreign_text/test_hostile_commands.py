@@ -41,10 +41,10 @@ WALKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         *((job, *_OF_A_JOB[place % 5]) for place, job in enumerate(PLAIN_JOBS) if job not in STRONG_JOBS),
     ),
     "seff": tuple((job, *more) for job in STRONG_JOBS for more in ((), ("--brief",))),
-    "classify": (("--all",),),
-    "tune": (("--lake-labels",), ("--propose",)),
-    "rules": (("run",), ("run", "--show", "unknown")),
-    "figures": (("radar", "--by", "user", "-o", "radar"),),  # names of other groups are drawn in the same way
+    "lab classify": (("--all",),),
+    "lab tune": (("--lake-labels",), ("--propose",)),
+    "lab rules": (("run",), ("run", "--show", "unknown")),
+    "study": (("radar", "--by", "user", "-o", "radar"),),  # names of other groups are drawn in the same way
     "waste": tuple(("--by", by, "--jobs", "idle") for by in ("user", "account", "partition")),
     "advise": tuple(
         (f"script{place}.sh", "--user", name, "--as-of", "2026-04-25") for place, name in _SCRIPTS
